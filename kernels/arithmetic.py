@@ -1,0 +1,52 @@
+"""Products and sums rounded once, in compiled code for a CPU and for a GPU alike.
+
+IEEE 754 makes ``+ - * /`` and ``sqrt`` the same on every machine, but NVVM contracts ``a * b + c``
+into a fused multiply-add, which rounds once instead of twice, and ``numba.cuda.jit`` has no switch
+against it. Every formula whose bits matter is therefore written with `product` and `total`, which
+become ``mul.rn.f64`` and ``add.rn.f64`` there: instructions that are never fused. On a CPU they are
+a plain ``fmul`` and ``fadd`` without fast-math flags, which LLVM does not fuse either.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+_DOUBLE = ir.DoubleType()
+_BINARY = ir.FunctionType(_DOUBLE, [_DOUBLE, _DOUBLE])
+
+
+def _is_cuda(context: Any) -> bool:
+    # The name, not isinstance: a process without a GPU never imports numba.cuda.
+    return type(context).__name__ == "CUDATargetContext"
+
+
+def _nvvm(builder: Any, name: str, arguments: Any) -> Any:
+    module = builder.module
+    function = module.globals.get(name) or ir.Function(module, _BINARY, name)
+    return builder.call(function, arguments)
+
+
+@intrinsic
+def product(typing_context, a, b):  # type: ignore[no-untyped-def]
+    """``a * b`` in float64, rounded to nearest and never fused with a following sum."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _is_cuda(context):
+            return _nvvm(builder, "llvm.nvvm.mul.rn.d", arguments)
+        return builder.fmul(*arguments)
+
+    return types.float64(types.float64, types.float64), generate
+
+
+@intrinsic
+def total(typing_context, a, b):  # type: ignore[no-untyped-def]
+    """``a + b`` in float64, rounded to nearest and never fused with a preceding product."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _is_cuda(context):
+            return _nvvm(builder, "llvm.nvvm.add.rn.d", arguments)
+        return builder.fadd(*arguments)
+
+    return types.float64(types.float64, types.float64), generate

@@ -1,0 +1,63 @@
+"""Which module does which step on which device; the arrays decide the device."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+Array = Any
+"""An array of numpy or CuPy. CuPy is not installed everywhere, so the type cannot be named."""
+
+Device = Literal["cpu", "cuda"]
+Step = Literal["coordinates", "brute"]
+
+# Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
+_MODULES: dict[Device, dict[Step, str]] = {
+    "cpu": {"coordinates": "kernels.coordinates_cpu", "brute": "kernels.brute_cpu"},
+    "cuda": {"coordinates": "kernels.coordinates_cuda", "brute": "kernels.reduce_cuda"},
+}
+_DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}
+
+
+def device_of(array: Array) -> Device:
+    """The device that holds an array.
+
+    Raises
+    ------
+    TypeError
+        When it is an array of neither numpy nor CuPy.
+    """
+    library = type(array).__module__.partition(".")[0]
+    if library not in _DEVICE_OF_LIBRARY or not hasattr(array, "shape"):
+        raise TypeError(f"expected an array of numpy or CuPy, got {type(array).__name__}")
+    return _DEVICE_OF_LIBRARY[library]
+
+
+def implementation(device: Device, step: Step) -> ModuleType:
+    """The module that does a step on a device."""
+    return import_module(_MODULES[device][step])
+
+
+def coordinate_pair(lat_deg: Array, lon_deg: Array) -> tuple[Array, Array, Device]:
+    """Check a pair of coordinate arrays; returns them contiguous, in float64, and their device.
+
+    Raises
+    ------
+    TypeError
+        When one is no array of numpy or CuPy, holds no real numbers, or they differ in device.
+    ValueError
+        When they are not one-dimensional and of one length.
+    """
+    device = device_of(lat_deg)
+    if device_of(lon_deg) != device:
+        raise TypeError(f"lat_deg is on {device} but lon_deg on {device_of(lon_deg)}: move one")
+    if lat_deg.ndim != 1 or lat_deg.shape != lon_deg.shape:
+        raise ValueError(
+            f"lat_deg and lon_deg must have one shape (n,), got {lat_deg.shape} and {lon_deg.shape}"
+        )
+    arrays = []
+    for name, array in (("lat_deg", lat_deg), ("lon_deg", lon_deg)):
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
+        # astype, not np.ascontiguousarray: a method of the array exists on either device.
+        arrays.append(array.astype("float64", order="C", copy=False))
+    return arrays[0], arrays[1], device

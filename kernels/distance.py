@@ -1,0 +1,47 @@
+"""Squared chord, metres, and `closer`: the total order that settles ties."""
+
+import math
+
+from numba import njit
+
+from kernels.arithmetic import product, total
+from kernels.trig import arcsine
+
+EARTH_RADIUS_M = 6_371_008.8
+"""Mean radius of the Earth (2a + b) / 3 of the GRS 80 ellipsoid, in metres (Moritz 2000)."""
+
+
+@njit(inline="always")
+def squared_chord(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> float:
+    """Squared length of the straight line between two points of the unit sphere, 0 to 4.
+
+    It grows with the great-circle distance, so the smallest one is the nearest, without a root or
+    an arcsine for the rest.
+    """
+    dx = total(ax, -bx)
+    dy = total(ay, -by)
+    dz = total(az, -bz)
+    return total(total(product(dx, dx), product(dy, dy)), product(dz, dz))
+
+
+@njit(inline="always")
+def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> float:
+    """Great-circle distance of two points of the unit sphere, in metres.
+
+    Beyond a quarter of the globe the distance is taken from the antipode of `b`: the arcsine of a
+    chord near 2 would lose 13 cm there. With either chord the arcsine's argument stays below
+    sqrt(1/2), and the error below 1 mm or 1e-12 relative, whichever is larger.
+    """
+    chord2 = squared_chord(ax, ay, az, bx, by, bz)
+    if chord2 <= 2.0:
+        angle = product(2.0, arcsine(product(0.5, math.sqrt(chord2))))
+    else:
+        chord2 = squared_chord(ax, ay, az, -bx, -by, -bz)
+        angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
+    return product(EARTH_RADIUS_M, angle)
+
+
+@njit(inline="always")
+def closer(chord2: float, row: int, best_chord2: float, best_row: int) -> bool:
+    """Whether a candidate comes before the best one: nearer, or as near and of a lower row."""
+    return chord2 < best_chord2 or (chord2 == best_chord2 and row < best_row)

@@ -1,0 +1,51 @@
+"""The reference set as the searches want it."""
+
+from typing import NamedTuple
+
+from kernels.coordinates import is_valid
+from kernels.devices import Array, Device, coordinate_pair, device_of, implementation
+
+
+class ReferenceIndex(NamedTuple):
+    """References ready to be searched, on the device of their arrays.
+
+    Attributes
+    ----------
+    vectors : float64 array, shape (3, n_references)
+        Unit vectors in row order; NaN where a coordinate is not valid.
+    n_valid : int
+        Number of references with valid coordinates: 0 when nothing can be matched.
+    """
+
+    vectors: Array
+    n_valid: int
+
+    @property
+    def device(self) -> Device:
+        """Where the references lie, and so where they are searched."""
+        return device_of(self.vectors)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the index holds, in bytes."""
+        return int(self.vectors.nbytes)
+
+
+def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
+    """Make the index of a reference set.
+
+    Parameters
+    ----------
+    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_references,)
+        Degrees, WGS 84. Rows that are not valid are kept, and never matched.
+
+    Raises
+    ------
+    TypeError
+        When they are not arrays of numpy or CuPy, both on one device, with real numbers.
+    ValueError
+        When they are not one-dimensional and of one length.
+    """
+    lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
+    vectors = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
+    return ReferenceIndex(vectors, int(is_valid(lat_deg, lon_deg).sum()))
