@@ -1,4 +1,4 @@
-"""`open_cluster`: a LocalCUDACluster when there are GPUs, a LocalCluster when not, or an existing one."""
+"""`open_cluster`: one process a GPU, or CPU processes, or a scheduler that exists already."""
 
 import contextlib
 import logging
@@ -97,7 +97,8 @@ def _local_cluster(settings: ClusterSettings) -> LocalCluster:
         from dask_cuda import LocalCUDACluster
 
         n_workers = min(settings.workers or count_gpus(), count_gpus())
-        return LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+        cluster: LocalCluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+        return cluster
     cores = len(os.sched_getaffinity(0))
     n_workers = settings.workers or min(cores, _LARGEST_CPU_CLUSTER)
     threads = max(1, cores // n_workers)

@@ -17,11 +17,16 @@ def durable(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        move_durably(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a file within its file system; both content and name then survive a power cut."""
+    _sync(source)
+    source.replace(target)
+    _sync(target.parent)
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The dataframe backend of a worker: pandas, or cudf on a GPU. The only file that tells them apart."""
+"""The dataframe backend of a worker, pandas or cudf: the only file that tells them apart."""
 
 from collections.abc import Callable
 from pathlib import Path

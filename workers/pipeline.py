@@ -72,14 +72,15 @@ class Progress:
     rows: int
     rows_done: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
     chunks_by_worker: Counter[str] = field(default_factory=Counter)
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""
         self.rows_done += record["rows"]
         self.counts.update(record["counts"])
-        self.seconds.update(record.get("seconds", {}))
+        for stage, seconds in record.get("seconds", {}).items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
         if "worker" in record:
             self.chunks_by_worker[record["worker"]] += 1
 
@@ -107,6 +108,7 @@ def run(
         When one chunk ended several workers.
     """
     job.parts.mkdir(parents=True, exist_ok=True)
+    job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
     todo = []
     plan = chunks(
@@ -143,7 +145,7 @@ def _records(
     window = _WINDOW_A_WORKER * len(cluster.workers())
     attempts: Counter[Chunk] = Counter()
     waiting = todo[::-1]
-    running: dict[Future, Chunk] = {}
+    running: dict[Future[Any], Chunk] = {}
     try:
         while waiting or running:
             if cancelled():
@@ -178,7 +180,9 @@ def _records(
         raise
 
 
-def _submit(client: Client, job: Job, batch: list[Chunk], attempts: list[int]) -> dict[Future, Chunk]:
+def _submit(
+    client: Client, job: Job, batch: list[Chunk], attempts: list[int]
+) -> dict[Future[Any], Chunk]:
     """Send a batch of chunks to the workers as one dataframe collection."""
     collection = (
         dd.from_map(read_chunk, batch, attempts, job=job, meta=_COORDINATES)
@@ -191,7 +195,7 @@ def _submit(client: Client, job: Job, batch: list[Chunk], attempts: list[int]) -
     return {future: batch[future.key[1]] for future in futures}
 
 
-def _finished(futures: list[Future]) -> list[Future]:
+def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:
     try:
         done, _ = wait(futures, timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
     except TimeoutError:
@@ -199,7 +203,7 @@ def _finished(futures: list[Future]) -> list[Future]:
     return list(done)
 
 
-def _stop(client: Client, job: Job, running: list[Future]) -> None:
+def _stop(client: Client, job: Job, running: list[Future[Any]]) -> None:
     """Free the workers of a cancelled job: queued chunks go, running ones see the flag."""
     job.cancel_flag.touch()
     client.cancel(running)

@@ -6,7 +6,7 @@ from kernels.devices import Device
 from workers.datasets import ROW_GROUP
 
 PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1.0e12}
-"""Comparisons a second of the brute-force search, on one core and on one GPU: the order of magnitude."""
+"""Comparisons a second of the brute-force search on one core and on one GPU, roughly."""
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most: a cancel stops a job within that time."""
 _LARGEST_CHUNK = 2**22

@@ -1,4 +1,4 @@
-"""What a worker does before it takes work: choose its dataframe backend, pass the known-answer check."""
+"""What a worker does before it takes work: choose its backend, pass the known-answer check."""
 
 import logging
 
