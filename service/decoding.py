@@ -144,7 +144,14 @@ def canonicalise(
     columns = find_columns(schema.names, names, file)
     for name in (columns.lat, columns.lon):
         _check_numeric(schema.field(name), file)
+    schema = pa.schema(
+        [
+            pa.field(field.name, pa.float64() if field.name in columns[:2] else field.type)
+            for field in schema
+        ]
+    )
     return write_dataset(
+        schema,
         _checked(schema, batches, columns, file, limits),
         target,
         lat=columns.lat,
@@ -169,11 +176,7 @@ def _checked(
     file: str,
     limits: Limits,
 ) -> Iterator[pa.RecordBatch]:
-    """Pass batches on with float64 coordinates, counting their rows; one empty batch if none."""
-    coordinates = (columns.lat, columns.lon)
-    schema = pa.schema(
-        [pa.field(f.name, pa.float64()) if f.name in coordinates else f for f in schema]
-    )
+    """Pass batches on with float64 coordinates, counting their rows."""
     rows = 0
     for batch in batches:
         rows += batch.num_rows
@@ -181,13 +184,11 @@ def _checked(
             raise TooLarge(f"{file}: more rows than the limit of {limits.rows}")
         yield pa.RecordBatch.from_arrays(
             [
-                pc.cast(array, pa.float64(), safe=False) if name in coordinates else array
+                pc.cast(array, pa.float64(), safe=False) if name in columns[:2] else array
                 for name, array in zip(batch.schema.names, batch.columns, strict=True)
             ],
             schema=schema,
         )
-    if rows == 0:
-        yield pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _read_parquet(source: Source, limits: Limits) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:

@@ -101,29 +101,34 @@ class _Census:
 
 
 def write_dataset(
-    batches: Iterable[pa.RecordBatch], path: Path, *, lat: str, lon: str, id: str | None
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    path: Path,
+    *,
+    lat: str,
+    lon: str,
+    id: str | None,
 ) -> Dataset:
     """Write batches as a canonical dataset.
 
     Parameters
     ----------
-    batches
-        Record batches of one schema, at least one; `lat` and `lon` are float64, nulls allowed.
+    schema, batches
+        Record batches and their schema; `lat` and `lon` are float64, nulls allowed.
     path
         Where the dataset goes. It appears complete or not at all.
     lat, lon, id
         Names of the coordinate columns and of the id column.
     """
     census = _Census()
-    groups = _row_groups(batches)
-    first = next(groups)
     own = {"lat": lat, "lon": lon, "id": id}
     schema = pa.schema(
-        [pa.field(lat, pa.float64(), False) if f.name == lat else
-         pa.field(lon, pa.float64(), False) if f.name == lon else f
-         for f in (field.remove_metadata() for field in first.schema)],
+        [
+            pa.field(field.name, field.type, nullable=field.name not in (lat, lon))
+            for field in schema
+        ],
         metadata={"georesolve": json.dumps(own, sort_keys=True)},
-    )  # fmt: skip
+    )
     # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
     compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
     carried = [name for name in schema.names if name not in (lat, lon)]
@@ -133,7 +138,7 @@ def write_dataset(
             temporary, schema, compression=compression, use_dictionary=carried or False
         ) as writer,
     ):
-        for group in _chain(first, groups):
+        for group in _row_groups(schema, batches):
             coordinates = {
                 name: group[name].combine_chunks().fill_null(np.nan) for name in (lat, lon)
             }
@@ -154,33 +159,23 @@ def write_dataset(
     )
 
 
-def _chain(first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    yield first
-    yield from rest
-
-
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Cut batches of any size into tables of `ROW_GROUP` rows in one piece, the last one smaller.
 
     In one piece, because Parquet pages break where pieces do, and the bytes must not depend on how
     the input was cut. An input without rows gives one empty table.
     """
-    waiting: list[pa.RecordBatch] = []
-    rows = 0
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    waiting = pa.Table.from_batches([], nullable)
     given = False
     for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows < ROW_GROUP:
-            continue
-        table = pa.Table.from_batches(waiting)
-        for start in range(0, rows - ROW_GROUP + 1, ROW_GROUP):
-            yield table.slice(start, ROW_GROUP).combine_chunks()
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(nullable)])
+        while waiting.num_rows >= ROW_GROUP:
+            yield waiting.slice(0, ROW_GROUP).combine_chunks()
+            waiting = waiting.slice(ROW_GROUP)
             given = True
-        rest = table.slice(rows - rows % ROW_GROUP)
-        waiting, rows = rest.to_batches() or [batch.slice(0, 0)], rest.num_rows
-    if rows or not given:
-        yield pa.Table.from_batches(waiting).combine_chunks()
+    if waiting.num_rows or not given:
+        yield waiting.combine_chunks()
 
 
 def row_groups_of(start: int, stop: int) -> range:

@@ -121,7 +121,8 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     _stop_if_cancelled(job)
     start = time.perf_counter()
     answer = backend().to_arrow(frame)
-    chunk = Chunk(answer["observation"][0].as_py(), answer["observation"][-1].as_py() + 1)
+    start_row = answer["observation"][0].as_py() if answer.num_rows else 0
+    chunk = Chunk(start_row, start_row + answer.num_rows)
     status = answer["status"].to_numpy()
     table = result_table(job, chunk, answer)
     if job.options.how == "inner":

@@ -32,6 +32,6 @@ def chunks(n_observations: int, n_references: int, device: Device, n_workers: in
     size = min(size, max(_SMALLEST_CHUNK, -(-n_observations // (_CHUNKS_A_WORKER * n_workers))))
     if size > ROW_GROUP:
         size = size // ROW_GROUP * ROW_GROUP
-    return [
-        Chunk(start, min(start + size, n_observations)) for start in range(0, n_observations, size)
-    ]
+    # No observations are one empty chunk: their result has columns, too.
+    starts = range(0, max(1, n_observations), size)
+    return [Chunk(start, min(start + size, n_observations)) for start in starts]

@@ -42,7 +42,8 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
     """
     start = time.perf_counter()
     pieces = [pa.ipc.open_file(pa.memory_map(str(part))).read_all() for part in parts]
-    table = pa.concat_tables(pieces).replace_schema_metadata()
+    provenance = {"georesolve": _provenance(job, counts)}
+    table = pa.concat_tables(pieces).replace_schema_metadata(provenance)
     carried = [name for name in table.schema.names if name not in _PLAIN]
     compression = {name: "none" if name in _PLAIN else "zstd" for name in table.schema.names}
     with durable(job.result) as temporary:
@@ -53,7 +54,6 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
                 # In one piece: pages break where pieces do, and must not show the chunks.
                 group = table.slice(row, RESULT_ROW_GROUP).combine_chunks()
                 writer.write_table(group, RESULT_ROW_GROUP)
-            writer.add_key_value_metadata({"georesolve": _provenance(job, counts)})
         sha256 = sha256_of(temporary)
         size_bytes = temporary.stat().st_size
     return Result(table.num_rows, size_bytes, sha256, time.perf_counter() - start)
