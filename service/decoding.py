@@ -201,7 +201,9 @@ def _read_parquet(source: Source, limits: Limits) -> tuple[pa.Schema, Iterator[p
 
 
 def _read_csv(source: Source, limits: Limits) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    with pa.csv.open_csv(source.path) as reader:
+    # Only for the names of the columns; rows that are wrong are found when all are read.
+    skip_ragged = pa.csv.ParseOptions(invalid_row_handler=lambda row: "skip")
+    with pa.csv.open_csv(source.path, parse_options=skip_ragged) as reader:
         header = reader.schema.names
     columns = find_columns(header, source.names, source.file)
     types = {columns.lat: pa.float64(), columns.lon: pa.float64()}

@@ -16,6 +16,18 @@ from workers.cluster import open_cluster
 from workers.datasets import write_dataset
 from workers.settings import ClusterSettings
 
+
+def pytest_addoption(parser):
+    parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="what to test on")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") == "cpu":
+        gpu = [item for item in items if item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if item not in gpu]
+
+
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "samples"
 
@@ -39,9 +51,15 @@ def store_points(table, path):
 
 
 @pytest.fixture(scope="session")
-def cluster():
-    """A real cluster of two CPU workers."""
-    settings = ClusterSettings(device="cpu", workers=2, dashboard_address="127.0.0.1:0")
+def device(pytestconfig):
+    """What the clusters of this run compute on."""
+    return pytestconfig.getoption("--device")
+
+
+@pytest.fixture(scope="session")
+def cluster(device):
+    """A real cluster of two workers, or of one GPU worker where there is one GPU."""
+    settings = ClusterSettings(device=device, workers=2, dashboard_address="127.0.0.1:0")
     with open_cluster(settings) as cluster:
         yield cluster
 
@@ -99,9 +117,10 @@ def wait_until(condition, seconds=60, process=None):
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory):
+def service(tmp_path_factory, device):
     """A service for all tests that leave it as they found it."""
-    with running_service(tmp_path_factory.mktemp("service") / "data", "--device", "cpu") as client:
+    data_dir = tmp_path_factory.mktemp("service") / "data"
+    with running_service(data_dir, "--device", device) as client:
         yield client
 
 

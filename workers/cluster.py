@@ -68,11 +68,13 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(_DASK_CONFIG))
         if settings.scheduler:
-            client = stack.enter_context(Client(settings.scheduler, set_as_default=False))
+            client = stack.enter_context(
+                Client(settings.scheduler, timeout=settings.connect_seconds, set_as_default=False)
+            )
         else:
             local = stack.enter_context(_local_cluster(settings))
             client = stack.enter_context(Client(local, set_as_default=False))
-        client.wait_for_workers(1)
+        client.wait_for_workers(1, timeout=settings.connect_seconds)
         client.register_plugin(Warmup(settings.device))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"

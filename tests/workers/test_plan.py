@@ -1,5 +1,7 @@
 """The plan: every row in exactly one chunk, chunks of a bearable size."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ def test_every_row_is_in_one_chunk(n_observations, n_references, device, n_worke
     plan = chunks(n_observations, n_references, device, n_workers)
     assert plan[0].start == 0
     assert plan[-1].stop == n_observations
-    for one, following in zip(plan, plan[1:], strict=False):
+    for one, following in itertools.pairwise(plan):
         assert one.start < one.stop == following.start
         size = one.stop - one.start
         assert size <= ROW_GROUP or size % ROW_GROUP == 0
