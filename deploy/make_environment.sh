@@ -20,6 +20,6 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     fi
     echo "Installing python3-venv, which $python lacks."
     $root apt-get update -qq
-    $root apt-get install -y -qq --no-install-recommends python3-venv
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
 fi
 "$python" -m venv "$1"

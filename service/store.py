@@ -86,7 +86,7 @@ class JobRow:
 
 def new_id() -> str:
     """An id that nobody can guess: 128 random bits."""
-    return secrets.token_urlsafe(16)
+    return secrets.token_hex(16)
 
 
 def now() -> str:

@@ -29,7 +29,7 @@ def _read_cudf(path: Path, start: int, stop: int, columns: list[str]) -> Frame:
     import cudf
 
     groups = row_groups_of(start, stop)
-    frame = cudf.read_parquet(path, columns=columns, row_groups=[list(groups)])
+    frame = cudf.read_parquet(str(path), columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
     return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
 
