@@ -4,6 +4,20 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 """
 
 from kernels.index import ReferenceIndex, build_index
-from kernels.nearest import ALGORITHMS, Answer, nearest
+from kernels.merge import merge
+from kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
+from kernels.query import MAX_K, Found, Query
 
-__all__ = ["ALGORITHMS", "Answer", "ReferenceIndex", "build_index", "nearest"]
+__all__ = [
+    "ALGORITHMS",
+    "MAX_K",
+    "Answer",
+    "Found",
+    "Query",
+    "ReferenceIndex",
+    "build_index",
+    "find",
+    "measure",
+    "merge",
+    "nearest",
+]

@@ -1,9 +1,14 @@
-"""Degrees to unit vectors on a CPU: the loop around `kernels.coordinates.unit_vector`."""
+"""Degrees to unit vectors and answers to metres on a CPU: loops around `kernels.coordinates` and
+`kernels.distance`."""
+
+import math
 
 import numpy as np
 from numba import njit, prange
 
 from kernels.coordinates import unit_vector
+from kernels.distance import metres, metres_of_chord
+from kernels.query import Found
 
 
 @njit(parallel=True, cache=True, nogil=True)
@@ -15,8 +20,48 @@ def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
         vectors[2, i] = z
 
 
+@njit(parallel=True, cache=True, nogil=True)
+def _measure(vectors, observations, reference, chord2, distance_m):  # type: ignore[no-untyped-def]
+    n, k = reference.shape
+    for i in prange(n):
+        for j in range(k):
+            row = reference[i, j]
+            if row < 0:
+                distance_m[i, j] = math.nan
+            elif chord2[i, j] <= 2.0:
+                # What `metres` does with the same squared chord, without fetching the reference.
+                distance_m[i, j] = metres_of_chord(chord2[i, j])
+            else:
+                distance_m[i, j] = metres(
+                    observations[0, i], observations[1, i], observations[2, i],
+                    vectors[0, row], vectors[1, row], vectors[2, row],
+                )  # fmt: skip
+
+
 def unit_vectors(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
     """Unit vectors of float64 degrees, shape (3, n); NaN where a coordinate is not valid."""
     vectors = np.empty((3, lat_deg.size))
     _fill(lat_deg, lon_deg, vectors)
     return vectors
+
+
+def distances(vectors: np.ndarray, observations: np.ndarray, found: Found) -> np.ndarray:
+    """Great-circle distances of what was found, in metres.
+
+    Parameters
+    ----------
+    vectors : float64 array, shape (3, n_references)
+        Unit vectors of the references.
+    observations : float64 array, shape (3, n_observations)
+        Unit vectors of the observations.
+    found : Found
+        Rows and squared chords, shape (n_observations, k).
+
+    Returns
+    -------
+    float64 array, shape (n_observations, k)
+        `kernels.distance.metres` of each pair; NaN where there is none.
+    """
+    distance_m = np.empty(found.chord2.shape)
+    _measure(vectors, observations, found.reference, found.chord2, distance_m)
+    return distance_m

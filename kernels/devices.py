@@ -8,12 +8,22 @@ Array = Any
 """An array of numpy or CuPy. CuPy is not installed everywhere, so the type cannot be named."""
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute"]
+Step = Literal["coordinates", "brute", "tree", "merge"]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
-    "cpu": {"coordinates": "kernels.coordinates_cpu", "brute": "kernels.brute_cpu"},
-    "cuda": {"coordinates": "kernels.coordinates_cuda", "brute": "kernels.reduce_cuda"},
+    "cpu": {
+        "coordinates": "kernels.coordinates_cpu",
+        "brute": "kernels.brute_cpu",
+        "tree": "kernels.tree_cpu",
+        "merge": "kernels.merge_cpu",
+    },
+    "cuda": {
+        "coordinates": "kernels.coordinates_cuda",
+        "brute": "kernels.reduce_cuda",
+        "tree": "kernels.tree_cuda",
+        "merge": "kernels.reduce_cuda",
+    },
 }
 _DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}
 

@@ -25,6 +25,13 @@ def squared_chord(ax: float, ay: float, az: float, bx: float, by: float, bz: flo
 
 
 @njit(inline="always")
+def metres_of_chord(chord2: float) -> float:
+    """Great-circle distance of a squared chord of at most 2 (a quarter of the globe), in metres."""
+    angle = product(2.0, arcsine(product(0.5, math.sqrt(chord2))))
+    return product(EARTH_RADIUS_M, angle)
+
+
+@njit(inline="always")
 def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> float:
     """Great-circle distance of two points of the unit sphere, in metres.
 
@@ -34,10 +41,9 @@ def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> 
     """
     chord2 = squared_chord(ax, ay, az, bx, by, bz)
     if chord2 <= 2.0:
-        angle = product(2.0, arcsine(product(0.5, math.sqrt(chord2))))
-    else:
-        chord2 = squared_chord(ax, ay, az, -bx, -by, -bz)
-        angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
+        return metres_of_chord(chord2)
+    chord2 = squared_chord(ax, ay, az, -bx, -by, -bz)
+    angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
     return product(EARTH_RADIUS_M, angle)
 
 

@@ -1,6 +1,6 @@
 """The reference set as the searches want it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernels.coordinates import is_valid
 from kernels.devices import Array, Device, coordinate_pair, device_of, implementation
@@ -15,10 +15,13 @@ class ReferenceIndex(NamedTuple):
         Unit vectors in row order; NaN where a coordinate is not valid.
     n_valid : int
         Number of references with valid coordinates: 0 when nothing can be matched.
+    tree : NamedTuple of arrays
+        What the device's pruned search made of the vectors; only that search looks into it.
     """
 
     vectors: Array
     n_valid: int
+    tree: Any
 
     @property
     def device(self) -> Device:
@@ -28,7 +31,7 @@ class ReferenceIndex(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Memory that the index holds, in bytes."""
-        return int(self.vectors.nbytes)
+        return int(sum(getattr(array, "nbytes", 0) for array in (self.vectors, *self.tree)))
 
 
 def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
@@ -48,4 +51,5 @@ def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
     """
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     vectors = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
-    return ReferenceIndex(vectors, int(is_valid(lat_deg, lon_deg).sum()))
+    tree = implementation(device, "tree").build(vectors)
+    return ReferenceIndex(vectors, int(is_valid(lat_deg, lon_deg).sum()), tree)

@@ -3,22 +3,22 @@
 import math
 from typing import Literal, NamedTuple, get_args
 
-from kernels.devices import Array, Step, coordinate_pair, implementation
+from kernels.devices import Array, Device, Step, coordinate_pair, device_of, implementation
 from kernels.index import ReferenceIndex
+from kernels.query import MAX_K, Found, Query
 
-Algorithm = Literal["auto", "brute"]
+Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-_SEARCH: dict[Algorithm, Step] = {"auto": "brute", "brute": "brute"}
 
 
 class Answer(NamedTuple):
-    """The nearest reference of every observation, on the device of the observations.
+    """The nearest references of every observation, on the device of the observations.
 
     Attributes
     ----------
-    reference : int64 array, shape (n_observations,)
+    reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
         Row of the nearest reference, the lowest row of equally near ones; -1 where there is none.
-    distance_m : float64 array, shape (n_observations,)
+    distance_m : float64 array, of the same shape
         Great-circle distance in metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
     """
 
@@ -31,10 +31,13 @@ def nearest(
     lat_deg: Array,
     lon_deg: Array,
     *,
+    k: int = 1,
     max_distance_m: float | None = None,
+    exclude_self: bool = False,
+    first_row: int = 0,
     algorithm: Algorithm = "auto",
 ) -> Answer:
-    """Find the nearest reference of every observation, exactly.
+    """Find the nearest references of every observation, exactly.
 
     The nearest is the reference with the smallest float64 squared chord between unit vectors;
     among equals it is the one of the lowest row. The same input gives the same bits on a CPU and
@@ -46,9 +49,17 @@ def nearest(
         References, from `kernels.build_index`.
     lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
         Degrees, WGS 84, on the device of the index. Rows that are not valid match nothing.
+    k : int
+        How many of the nearest references are wanted, 1 to 64, nearest first. Where there are
+        fewer, the tail is -1 and NaN.
     max_distance_m : float, optional
         References farther than this many metres do not match; a distance equal to it does.
-    algorithm : {"auto", "brute"}
+    exclude_self : bool
+        Observations and references are the same set: observation i does not match reference
+        ``first_row + i``.
+    first_row : int
+        Reference row of the first observation, for `exclude_self` on a part of the set.
+    algorithm : {"auto", "tree", "brute"}
         How to search. The answer is the same.
 
     Raises
@@ -56,20 +67,129 @@ def nearest(
     TypeError
         When the coordinates are not arrays with real numbers on the device of the index.
     ValueError
-        When shapes differ, `max_distance_m` is negative or NaN, or the algorithm does not exist.
+        When shapes differ, `k` is not 1 to 64, `max_distance_m` is negative or NaN, or the
+        algorithm does not exist.
     """
+    _check_limit(max_distance_m)
+    query = Query(k, exclude_self, first_row)
+    device, observations = _observations(index, lat_deg, lon_deg)
+    found = _search(device, index, observations, query, algorithm)
+    return _answer(device, index.vectors, observations, found, max_distance_m)
+
+
+def find(
+    index: ReferenceIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    *,
+    k: int = 1,
+    exclude_self: bool = False,
+    first_row: int = 0,
+    algorithm: Algorithm = "auto",
+) -> Found:
+    """Rows and squared chords of the nearest references: `nearest` without the metres.
+
+    For a reference set in pieces: `find` in each piece, `kernels.merge`, then `measure`. With
+    `exclude_self`, `first_row` counts from the piece's first reference and may be negative.
+    Parameters and errors are those of `nearest`.
+    """
+    query = Query(k, exclude_self, first_row)
+    device, observations = _observations(index, lat_deg, lon_deg)
+    return _search(device, index, observations, query, algorithm)
+
+
+def measure(
+    found: Found,
+    lat_deg: Array,
+    lon_deg: Array,
+    reference_lat_deg: Array,
+    reference_lon_deg: Array,
+    *,
+    max_distance_m: float | None = None,
+) -> Answer:
+    """The answer of `nearest` from what `find` found and `kernels.merge` merged.
+
+    Parameters
+    ----------
+    found : Found
+        Rows in the whole reference set.
+    lat_deg, lon_deg : float64 array, shape (n_observations,)
+        The observations, on the device of `found`.
+    reference_lat_deg, reference_lon_deg : float64 array, shape (n_references,)
+        The whole reference set, on the same device. Where it does not fit there, bring `found` to
+        numpy: the answer has the same bits.
+    max_distance_m : float, optional
+        As for `nearest`.
+    """
+    _check_limit(max_distance_m)
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
-    if device != index.device:
-        raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
-    if algorithm not in _SEARCH:
-        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    reference_lat_deg, reference_lon_deg, _ = coordinate_pair(reference_lat_deg, reference_lon_deg)
+    for name, array in (("found", found.reference), ("references", reference_lat_deg)):
+        if device_of(array) != device:
+            raise TypeError(
+                f"observations are on {device} but {name} on {device_of(array)}: move one"
+            )
+    if found.reference.shape[0] != lat_deg.size:
+        raise ValueError(
+            f"found has {found.reference.shape[0]} observations, lat_deg has {lat_deg.size}"
+        )
+    unit_vectors = implementation(device, "coordinates").unit_vectors
+    return _answer(
+        device,
+        unit_vectors(reference_lat_deg, reference_lon_deg),
+        unit_vectors(lat_deg, lon_deg),
+        found,
+        max_distance_m,
+    )
+
+
+def _check_limit(max_distance_m: float | None) -> None:
     if max_distance_m is not None and not max_distance_m >= 0.0:
         raise ValueError(f"max_distance_m must be 0 or more, got {max_distance_m}")
 
-    observations = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
-    reference, distance_m = implementation(device, _SEARCH[algorithm]).search(index, observations)
+
+def _observations(index: ReferenceIndex, lat_deg: Array, lon_deg: Array) -> tuple[Device, Array]:
+    lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
+    if device != index.device:
+        raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
+    return device, implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
+
+
+def _search(
+    device: Device,
+    index: ReferenceIndex,
+    observations: Array,
+    query: Query,
+    algorithm: Algorithm,
+) -> Found:
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    if not 1 <= query.k <= MAX_K:
+        raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
+    step: Step
+    if algorithm == "auto":
+        tree = implementation(device, "tree")
+        step = "brute" if tree.prefers_brute(index, observations.shape[1], query) else "tree"
+    else:
+        step = algorithm
+    found: Found = implementation(device, step).search(index, observations, query)
+    return found
+
+
+def _answer(
+    device: Device,
+    vectors: Array,
+    observations: Array,
+    found: Found,
+    max_distance_m: float | None,
+) -> Answer:
+    reference = found.reference
+    distance_m = implementation(device, "coordinates").distances(vectors, observations, found)
     if max_distance_m is not None:
         too_far = distance_m > max_distance_m
+        reference = reference.copy()
         reference[too_far] = -1
         distance_m[too_far] = math.nan
+    if reference.shape[1] == 1:
+        return Answer(reference[:, 0], distance_m[:, 0])
     return Answer(reference, distance_m)

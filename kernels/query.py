@@ -1,0 +1,44 @@
+"""What a search is asked and what it finds: the contract between `nearest` and every search.
+
+Every search module, for a CPU or a GPU, has ``search(index, observations, query) -> Found``.
+"""
+
+from typing import NamedTuple
+
+from kernels.devices import Array
+
+MAX_K = 64
+
+
+class Query(NamedTuple):
+    """What is asked of a search.
+
+    Attributes
+    ----------
+    k : int
+        How many of the nearest references are wanted, 1 to `MAX_K`.
+    exclude_self : bool
+        Whether observation i never matches reference ``first_row + i``: both sets are the same.
+    first_row : int
+        Reference row of the first observation, for `exclude_self` on a part of a larger set. It is
+        negative where the references are a piece that starts behind the observations.
+    """
+
+    k: int = 1
+    exclude_self: bool = False
+    first_row: int = 0
+
+
+class Found(NamedTuple):
+    """The k nearest references of every observation, nearest first, equals by ascending row.
+
+    Attributes
+    ----------
+    reference : int64 array, shape (n_observations, k)
+        Row of the reference; -1 where there is none.
+    chord2 : float64 array, shape (n_observations, k)
+        Squared chord of the unit vectors; infinity where there is none.
+    """
+
+    reference: Array
+    chord2: Array
