@@ -23,6 +23,12 @@ def accept_job(
         raise InvalidInput("references: the table has no rows, so nothing can be matched")
     refuse_invalid(observations.dataset, "observations", parameters.on_invalid)
     refuse_invalid(references.dataset, "references", parameters.on_invalid)
+    if parameters.exclude_self and observations.dataset.sha256 != references.dataset.sha256:
+        raise InvalidRequest(
+            "exclude_self is for a set resolved against itself, but observations and references "
+            "differ: send the same dataset as both, or leave it out",
+            [{"pointer": "/query/exclude_self", "detail": "the two sets differ"}],
+        )
     _check_columns(references.dataset, parameters.columns, "columns")
     _check_columns(observations.dataset, parameters.observation_columns, "observation_columns")
     return store.add_job(observations, references, parameters.options())

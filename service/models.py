@@ -37,10 +37,16 @@ class TableParameters(_Parameters):
 class MatchParameters(TableParameters):
     """How to match, and how to read both tables."""
 
+    k: int = Field(1, ge=1, le=64, description="neighbours an observation, nearest first")
     max_distance_m: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="farther references do not match; inclusive"
     )
-    algorithm: Literal["auto", "brute"] = Field("auto", description="how to search; same answer")
+    exclude_self: bool = Field(
+        False, description="no reference of the observation's own row: a set against itself"
+    )
+    algorithm: Literal["auto", "tree", "brute"] = Field(
+        "auto", description="how to search; same answer"
+    )
     how: How = Field("left", description="left: all observations; inner: matched ones only")
     columns: list[str] = Field([], description="reference columns to carry into the result")
     observation_columns: list[str] = Field([], description="likewise of the observations")
@@ -48,7 +54,9 @@ class MatchParameters(TableParameters):
     def options(self) -> MatchOptions:
         """The options as the workers want them."""
         return MatchOptions(
+            k=self.k,
             max_distance_m=self.max_distance_m,
+            exclude_self=self.exclude_self,
             algorithm=self.algorithm,
             how=self.how,
             columns=tuple(self.columns),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kernels.nearest import Algorithm
 from workers.datasets import Dataset
 
 How = Literal["left", "inner"]
@@ -15,8 +16,12 @@ class MatchOptions:
 
     Attributes
     ----------
+    k
+        Neighbours an observation, nearest first.
     max_distance_m
         References farther than this many metres do not match; None for no limit.
+    exclude_self
+        Whether an observation does not match the reference of its own row: the two are one set.
     algorithm
         One of `kernels.ALGORITHMS`; the answer is the same.
     how
@@ -25,8 +30,10 @@ class MatchOptions:
         Columns to carry into the result, of the references and of the observations.
     """
 
+    k: int = 1
     max_distance_m: float | None = None
-    algorithm: str = "auto"
+    exclude_self: bool = False
+    algorithm: Algorithm = "auto"
     how: How = "left"
     columns: tuple[str, ...] = ()
     observation_columns: tuple[str, ...] = ()

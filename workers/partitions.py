@@ -7,22 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 from distributed import get_worker
 
 import kernels
 from kernels.coordinates import is_valid
-from workers.datasets import read_rows
 from workers.files import durable
 from workers.frames import Frame, backend
 from workers.jobs import Job
+from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident
-
-STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
-_MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
@@ -80,31 +76,37 @@ def resolve(frame: Frame, job: Job) -> Frame:
     Returns
     -------
     frame
-        With `observation` (int64 row), `reference` (int64 row, -1 where none), `distance_m`
-        (float64, NaN where none) and `status` (int8 index into `STATUSES`).
+        With k rows an observation: `observation` (int64 row), `reference` (int64 row, -1 where
+        none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
+        of the observation are).
     """
     with _stage("index"):
         index = resident(job.references).index
     with _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
+        options = job.options
         answer = kernels.nearest(
             index,
             lat_deg,
             lon_deg,
-            max_distance_m=job.options.max_distance_m,
-            algorithm=job.options.algorithm,  # type: ignore[arg-type]
+            k=options.k,
+            max_distance_m=options.max_distance_m,
+            exclude_self=options.exclude_self,
+            first_row=_first_row(frame),
+            algorithm=options.algorithm,
         )
-        unmatched = _BEYOND if index.n_valid else _NO_REFERENCE
-        status = (answer.reference < 0).astype("int8") * np.int8(unmatched)
-        status[~is_valid(lat_deg, lon_deg)] = _INVALID
         return type(frame)(
             {
-                "observation": frame.index.values,
-                "reference": answer.reference,
-                "distance_m": answer.distance_m,
-                "status": status,
+                "observation": frame.index.values.repeat(options.k),
+                "reference": answer.reference.reshape(-1),
+                "distance_m": answer.distance_m.reshape(-1),
+                "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
             }
         )
+
+
+def _first_row(frame: Frame) -> int:
+    return int(frame.index[0]) if len(frame) else 0
 
 
 def write_part(frame: Frame, job: Job) -> pd.DataFrame:
@@ -122,18 +124,9 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     start = time.perf_counter()
     answer = backend().to_arrow(frame)
     start_row = answer["observation"][0].as_py() if answer.num_rows else 0
-    chunk = Chunk(start_row, start_row + answer.num_rows)
-    status = answer["status"].to_numpy()
-    table = result_table(job, chunk, answer)
-    if job.options.how == "inner":
-        table = table.filter(pa.array(status == _MATCHED))
-    counts = np.bincount(status, minlength=len(STATUSES)).tolist()
-    done = {
-        "start": chunk.start,
-        "rows": chunk.stop - chunk.start,
-        "result_rows": table.num_rows,
-        "counts": dict(zip(STATUSES, counts, strict=True)),
-    }
+    chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
+    table, counts = matches(job, chunk, answer)
+    done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
     schema = table.schema.with_metadata({"record": json.dumps(done)})
     with (
         durable(part_path(job, chunk)) as temporary,
@@ -151,26 +144,3 @@ def read_record(path: Path) -> dict[str, Any]:
     with pa.OSFile(str(path), "rb") as source:
         record: dict[str, Any] = json.loads(pa.ipc.open_file(source).schema.metadata[b"record"])
     return record
-
-
-def result_table(job: Job, chunk: Chunk, answer: pa.Table) -> pa.Table:
-    """The result rows of a chunk, in the types and with the columns that the user sees."""
-    status = answer["status"].to_numpy()
-    nothing = status != _MATCHED
-    reference = pa.array(answer["reference"].to_numpy(), mask=nothing)
-    distance_m = pa.array(answer["distance_m"].to_numpy(), mask=nothing)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "observation": answer["observation"].combine_chunks(),
-        "reference": reference,
-        "distance_m": distance_m,
-        "status": pa.DictionaryArray.from_arrays(pa.array(status, pa.int8()), list(STATUSES)),
-    }
-    of_observations, of_references = job.carried()
-    if of_observations:
-        carried = read_rows(job.observations.path, *chunk, of_observations)
-        columns |= {f"observation_{name}": carried[name] for name in of_observations}
-    if of_references:
-        references = resident(job.references)
-        for name in of_references:
-            columns[f"reference_{name}"] = references.column(name).take(reference)
-    return pa.table(columns)

@@ -40,7 +40,7 @@ _ANSWER = pd.DataFrame(
         "observation": pd.Series(dtype="i8"),
         "reference": pd.Series(dtype="i8"),
         "distance_m": pd.Series(dtype="f8"),
-        "status": pd.Series(dtype="i1"),
+        "valid": pd.Series(dtype="i1"),
     }
 )
 
@@ -62,7 +62,7 @@ class Progress:
     rows, rows_done
         Observations of the job, and of its finished chunks.
     counts
-        Finished observations by status.
+        Finished result rows by status.
     seconds
         Time by stage, summed over workers; `partitions` and `assemble` are wall time.
     chunks_by_worker

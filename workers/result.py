@@ -2,8 +2,9 @@
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from workers.jobs import Job
 
 RESULT_ROW_GROUP = 131_072
 """Rows of a row group of the result, however the job was cut into chunks: part of the bytes."""
-_PLAIN = ("observation", "reference", "distance_m")
+_PLAIN = ("observation", "rank", "reference", "distance_m")
 
 
 class Result(NamedTuple):
@@ -38,7 +39,7 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
     parts
         All part files in the order of their rows, at least one.
     counts
-        Number of observations by status.
+        Number of result rows by status.
     """
     start = time.perf_counter()
     pieces = [pa.ipc.open_file(pa.memory_map(str(part))).read_all() for part in parts]
@@ -60,12 +61,8 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
 
 
 def _provenance(job: Job, counts: dict[str, int]) -> str:
-    options: dict[str, Any] = {
-        "max_distance_m": job.options.max_distance_m,
-        "how": job.options.how,
-        "columns": list(job.options.columns),
-        "observation_columns": list(job.options.observation_columns),
-    }
+    # Not the algorithm: it does not change the answer, so it must not change the bytes.
+    options = {name: value for name, value in asdict(job.options).items() if name != "algorithm"}
     return json.dumps(
         {
             "version": __version__,

@@ -146,6 +146,26 @@ def test_options(service):
     }
 
 
+def test_a_set_against_itself(service):
+    table = points(40, 13)
+    id = service.post("/datasets", files={"file": ("p.csv", csv(table))}).json()["id"]
+    body = {"observations": f"dataset:{id}", "references": f"dataset:{id}"}
+    answers = [
+        table_of(service.post("/resolve", params={"k": 2, "exclude_self": flag}, json=body))
+        for flag in ("false", "true")
+    ]
+    with_self, without = (table["reference"].to_numpy().reshape(40, 2) for table in answers)
+    np.testing.assert_array_equal(with_self[:, 0], np.arange(40))
+    np.testing.assert_array_equal(with_self[:, 1], without[:, 0])
+    assert service.delete(f"/datasets/{id}").status_code == 204
+
+
+def test_exclude_self_needs_one_set(service, tables):
+    body = {"observations": inline(tables[0]), "references": inline(tables[1])}
+    answer = service.post("/resolve", params={"exclude_self": "true"}, json=body)
+    check_refusal(answer, "the same dataset as both", {})
+
+
 GOOD = b"lat,lon\n1,2\n"
 PQ = parquet(pa.table({"lat": [1.0], "lon": [2.0]}))
 
@@ -251,6 +271,7 @@ def test_bad_arrays(service, body, message):
     [
         ({"max_distance_m": -1}, "greater than or equal to 0"),
         ({"max_distance_m": "nan"}, "finite|greater than or equal"),
+        ({"k": 65}, "less than or equal to 64"),
         ({"algorithm": "magic"}, "'auto'"),
         ({"colour": "red"}, "/query/colour"),
         ({"columns": "nothing"}, "no column 'nothing'; there are lat, lon"),

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import points, sphere, store_points
-from tests.oracle import nearest
+from tests.oracle import haversine_m, nearest
 from workers import pipeline
 from workers.jobs import Job, MatchOptions
-from workers.partitions import STATUSES
+from workers.matches import STATUSES
 from workers.pipeline import JobCancelled, run
 from workers.plan import Chunk
 
@@ -111,6 +112,38 @@ def test_inner_keeps_matched_rows_only(cluster, make_job):
     result, progress = run(cluster, job, ignore, never)
     assert pq.read_table(job.result)["observation"].to_pylist() == [1, 4]
     assert (result.rows, progress.rows_done) == (2, 5)
+
+
+def test_k_nearest_of_a_set_against_itself(cluster, make_job):
+    table = points(50, 9, name=[f"n{i}" for i in range(50)])
+    job = make_job(table, table, k=60, exclude_self=True, observation_columns=("name",))
+    _, progress = run(cluster, job, ignore, never)
+    result = pq.read_table(job.result)
+    assert result.schema.field("rank").type == pa.int32()
+    np.testing.assert_array_equal(result["observation"], np.repeat(np.arange(50), 60))
+    np.testing.assert_array_equal(result["rank"], np.tile(np.arange(1, 61), 50))
+    assert result["observation_name"].to_pylist() == [f"n{i}" for i in range(50) for _ in range(60)]
+    assert progress.counts == Counter(matched=50 * 49, no_reference=50 * 11)
+    lat, lon = sphere(50, 9)
+    metres = haversine_m(lat[:, None], lon[:, None], lat, lon)
+    np.fill_diagonal(metres, np.inf)
+    order = metres.argsort(axis=1)[:, :49]
+    found = result["reference"].to_numpy().reshape(50, 60)
+    np.testing.assert_array_equal(found[:, :49], order)
+    assert np.isnan(found[:, 49:]).all()
+
+
+def test_k_with_a_limit_tells_why_a_rank_is_empty(cluster, make_job):
+    observations = pa.table({"lat": [0.0, 91.0], "lon": [0.0, 0.0]})
+    references = pa.table({"lat": [1.0, 0.0, np.nan], "lon": [0.0, 0.0, 0.0]})
+    job = make_job(observations, references, k=3, max_distance_m=1000.0)
+    run(cluster, job, ignore, never)
+    table = pq.read_table(job.result)
+    assert table["status"].to_pylist() == [
+        *("matched", "beyond_max_distance", "no_reference"),
+        *["invalid_coordinate"] * 3,
+    ]
+    assert table["reference"].to_pylist() == [1, None, None, None, None, None]
 
 
 def test_references_without_a_valid_row(cluster, make_job):
