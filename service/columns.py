@@ -15,6 +15,7 @@ class ColumnNames(NamedTuple):
     lat: str | None = None
     lon: str | None = None
     id: str | None = None
+    geometry: str | None = None
 
 
 class Columns(NamedTuple):

@@ -5,25 +5,21 @@ not happen to the service. The child gives back a dataset or a problem, nothing 
 """
 
 import multiprocessing
-import re
 import resource
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from service.columns import ColumnNames, Columns, find_columns
 from service.errors import InvalidInput, Problem, TooLarge
-from service.formats import InputFormat
+from service.geometry import add_coordinates, geometry_of
+from service.readers import Source, Table, read
 from workers.datasets import Dataset, write_dataset
-
-_BATCH_ROWS = 65_536
 
 
 class Limits(NamedTuple):
@@ -33,15 +29,6 @@ class Limits(NamedTuple):
     seconds: float
     rows: int
     columns: int
-
-
-class Source(NamedTuple):
-    """A file to decode: where it lies, its format, the columns named, what to call it in errors."""
-
-    path: Path
-    format: InputFormat
-    names: ColumnNames
-    file: str
 
 
 # The server process of this context is started once and has pyarrow loaded: a child costs a fork.
@@ -116,31 +103,35 @@ def decode(source: Source, target: Path, limits: Limits) -> Dataset:
     """Decode a file to a canonical dataset, in this process."""
     if source.path.stat().st_size == 0:
         raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
-    schema, batches = _READERS[source.format](source, limits)
-    return canonicalise(schema, batches, source.names, source.file, target, limits)
+    return canonicalise(read(source), source.names, source.file, target, limits)
 
 
 def canonicalise(
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-    names: ColumnNames,
-    file: str,
-    target: Path,
-    limits: Limits,
+    table: Table, names: ColumnNames, file: str, target: Path, limits: Limits
 ) -> Dataset:
-    """Check batches of a table and write them as a canonical dataset.
+    """Check a table and write it as a canonical dataset.
 
     Raises
     ------
     InvalidInput
-        When the coordinate columns are missing, ambiguous or hold no numbers.
+        When the coordinates are missing, ambiguous, no numbers or not in WGS 84 degrees.
     TooLarge
         When there are more rows or columns than the limits allow.
     """
+    schema, batches, declared_rows = table
     if len(schema.names) > limits.columns:
         raise TooLarge(
             f"{file}: {len(schema.names)} columns are more than the limit of {limits.columns}"
         )
+    if declared_rows is not None and declared_rows > limits.rows:
+        raise TooLarge(f"{file}: {declared_rows} rows are more than the limit of {limits.rows}")
+    if names.lat is None and names.lon is None:
+        geometry = geometry_of(schema, names.geometry, file)
+        if geometry is not None:
+            batches = add_coordinates(batches, geometry, file)
+            for name in (geometry.lon, geometry.lat):
+                schema = schema.append(pa.field(name, pa.float64()))
+            names = names._replace(lat=geometry.lat, lon=geometry.lon)
     columns = find_columns(schema.names, names, file)
     for name in (columns.lat, columns.lon):
         _check_numeric(schema.field(name), file)
@@ -189,76 +180,3 @@ def _checked(
             ],
             schema=schema,
         )
-
-
-def _read_parquet(source: Source, limits: Limits) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    file = pq.ParquetFile(source.path)
-    if file.metadata.num_rows > limits.rows:
-        raise TooLarge(
-            f"{source.file}: {file.metadata.num_rows} rows are more than the limit of {limits.rows}"
-        )
-    return file.schema_arrow, file.iter_batches(_BATCH_ROWS)
-
-
-def _read_csv(source: Source, limits: Limits) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    # Only for the names of the columns; rows that are wrong are found when all are read.
-    skip_ragged = pa.csv.ParseOptions(invalid_row_handler=lambda row: "skip")
-    with pa.csv.open_csv(source.path, parse_options=skip_ragged) as reader:
-        header = reader.schema.names
-    columns = find_columns(header, source.names, source.file)
-    types = {columns.lat: pa.float64(), columns.lon: pa.float64()}
-    convert = pa.csv.ConvertOptions(column_types=types)
-    try:
-        table = pa.csv.read_csv(source.path, convert_options=convert)
-    except pa.ArrowInvalid:
-        table = _read_csv_again(source, header, convert)
-    for field in table.schema:
-        if pa.types.is_binary(field.type):
-            raise _bad_cell(source, field.name, None, "holds text that is not UTF-8")
-    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
-    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    return schema, iter(table.cast(schema).to_batches(_BATCH_ROWS))
-
-
-def _read_csv_again(source: Source, header: list[str], convert: pa.csv.ConvertOptions) -> pa.Table:
-    """Read with one thread: only then the errors of pyarrow tell the row."""
-    ragged: list[Any] = []
-
-    def refuse(row: Any) -> str:
-        ragged.append(row)
-        return "error"
-
-    try:
-        return pa.csv.read_csv(
-            source.path,
-            read_options=pa.csv.ReadOptions(use_threads=False),
-            parse_options=pa.csv.ParseOptions(invalid_row_handler=refuse),
-            convert_options=convert,
-        )
-    except pa.ArrowInvalid as error:
-        if ragged:
-            row = ragged[0]
-            raise _bad_cell(
-                source,
-                None,
-                row.number - 2,
-                f"has {row.actual_columns} fields where the header has {row.expected_columns}",
-            ) from None
-        place = re.search(r"column #(\d+): Row #(\d+): .*(invalid value '.*')", str(error))
-        if place is None:
-            raise
-        column, row_number, value = header[int(place[1])], int(place[2]) - 2, place[3]
-        raise _bad_cell(source, column, row_number, f"{value}: not a number") from None
-
-
-def _bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:
-    place = {"column": column, "row": row}
-    known = {name: value for name, value in place.items() if value is not None}
-    where = ", ".join(f"{name} {value!r}" for name, value in known.items())
-    return InvalidInput(
-        f"{source.file}: {where} {detail} (rows are counted from 0, without the header)",
-        [{"file": source.file, **known, "detail": detail}],
-    )
-
-
-_READERS = {"parquet": _read_parquet, "csv": _read_csv}

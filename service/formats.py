@@ -1,19 +1,37 @@
-"""The input formats: how a file is recognised."""
+"""The input formats: their media types and file names, and how an upload's is recognised."""
 
 from typing import Literal
 
 from service.errors import UnsupportedFormat
 
-InputFormat = Literal["parquet", "csv"]
+InputFormat = Literal["parquet", "arrow", "csv", "geojson"]
 
 _BY_MEDIA_TYPE: dict[str, InputFormat] = {
     "application/vnd.apache.parquet": "parquet",
     "application/x-parquet": "parquet",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/vnd.apache.arrow.file": "arrow",
     "text/csv": "csv",
     "application/csv": "csv",
+    "text/tab-separated-values": "csv",
+    "application/geo+json": "geojson",
 }
-_BY_SUFFIX: dict[str, InputFormat] = {"parquet": "parquet", "pq": "parquet", "csv": "csv"}
-_PARQUET_MAGIC = b"PAR1"
+_BY_SUFFIX: dict[str, InputFormat] = {
+    "parquet": "parquet",
+    "pq": "parquet",
+    "geoparquet": "parquet",
+    "arrows": "arrow",
+    "arrow": "arrow",
+    "feather": "arrow",
+    "csv": "csv",
+    "tsv": "csv",
+    "geojson": "geojson",
+}
+_BY_FIRST_BYTES: dict[bytes, InputFormat] = {
+    b"PAR1": "parquet",
+    b"ARROW1": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+}
 
 
 def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:
@@ -39,9 +57,11 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
     suffix = (name or "").rpartition(".")[2].lower()
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
-    if head.startswith(_PARQUET_MAGIC):
-        return "parquet"
+    for first_bytes, format in _BY_FIRST_BYTES.items():
+        if head.startswith(first_bytes):
+            return format
     raise UnsupportedFormat(
-        f"{file}: media type {essence or 'none'} and name {name!r} do not tell its format; "
-        f"send Parquet (application/vnd.apache.parquet, .parquet) or CSV (text/csv, .csv)"
+        f"{file}: neither its media type ({essence or 'none'}) nor its name ({name or 'none'}) "
+        f"tells the format: send one of {', '.join(sorted(set(_BY_MEDIA_TYPE)))}, "
+        f"or a name that ends in one of {', '.join('.' + suffix for suffix in _BY_SUFFIX)}"
     )

@@ -7,15 +7,17 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
 from service.columns import ColumnNames, find_columns
-from service.decoding import Limits, Source, canonicalise, decode_in_child
+from service.decoding import Limits, canonicalise, decode_in_child
 from service.errors import InvalidInput
 from service.formats import input_format
+from service.readers import Source, Table
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow
 
@@ -92,7 +94,7 @@ class Ingest:
             head = handle.read(_HEAD_BYTES)
         format = input_format(upload.media_type, upload.name, head, upload.file)
         at_decode = time.perf_counter()
-        source = Source(received, format, names, upload.file)
+        source = Source(received, format, names, upload.file, _charset(upload.media_type))
         dataset = await asyncio.to_thread(
             decode_in_child, source, folder / f"{uuid.uuid4().hex}.parquet", self._limits
         )
@@ -131,9 +133,14 @@ class Ingest:
             }
         )
         target = folder / f"{uuid.uuid4().hex}.parquet"
-        return canonicalise(
-            table.schema, iter(table.to_batches()), names, pointer, target, self._limits
-        )
+        batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
+        return canonicalise(batches, names, pointer, target, self._limits)
+
+
+def _charset(media_type: str | None) -> str | None:
+    message = Message()
+    message["Content-Type"] = media_type or ""
+    return message.get_content_charset()
 
 
 def _copy(content: BinaryIO, target: Path) -> None:

@@ -24,6 +24,7 @@ class TableParameters(_Parameters):
 
     lat: str | None = Field(None, description="name of the latitude column")
     lon: str | None = Field(None, description="name of the longitude column")
+    geometry: str | None = Field(None, description="name of a column of points (WKB or GeoArrow)")
     id: str | None = Field(None, description="name of the id column")
     on_invalid: OnInvalid = Field(
         "error", description="error: refuse invalid coordinates; null: keep them with a status"
@@ -31,7 +32,7 @@ class TableParameters(_Parameters):
 
     def names(self) -> ColumnNames:
         """The column names given."""
-        return ColumnNames(self.lat, self.lon, self.id)
+        return ColumnNames(self.lat, self.lon, self.id, self.geometry)
 
 
 class MatchParameters(TableParameters):

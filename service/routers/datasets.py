@@ -20,7 +20,9 @@ _UPLOAD: dict[str, Any] = {
         "required": True,
         "content": {
             PARQUET: _BINARY,
+            "application/vnd.apache.arrow.stream": _BINARY,
             "text/csv": {"schema": {"type": "string"}},
+            "application/geo+json": {"schema": {"type": "object"}},
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -40,7 +42,7 @@ async def register_dataset(
     service: ServiceContext,
     parameters: Annotated[TableParameters, Query()],
 ) -> DatasetInfo:
-    """Register a point set: the body is a Parquet or CSV file, or a form with `file`.
+    """Register a point set: the body is a file in any input format, or a form with `file`.
 
     201 and its `Location`; 200 when the same content is registered already.
     """

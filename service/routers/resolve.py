@@ -56,8 +56,8 @@ async def resolve(
 ) -> Response:
     """Find the nearest reference of every observation.
 
-    Observations and references are a form with two parts, each a Parquet or CSV file or the text
-    `dataset:<id>`; or JSON with arrays by column name. The answer is the result as Parquet, or,
+    Observations and references are a form with two parts, each a file in any input format or the
+    text `dataset:<id>`; or JSON with arrays by column name. The answer is the result as Parquet, or,
     with `Prefer: respond-async`, a job to ask again.
     """
     prefers = request.headers.get("prefer", "").replace(" ", "").lower().split(",")

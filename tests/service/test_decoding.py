@@ -11,8 +11,9 @@ import pytest
 
 from service import decoding
 from service.columns import ColumnNames
-from service.decoding import Limits, Source, decode_in_child
+from service.decoding import Limits, decode_in_child
 from service.errors import InvalidInput, TooLarge
+from service.readers import Source
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
@@ -61,7 +62,7 @@ def test_too_many_rows(tmp_path):
     with pytest.raises(TooLarge, match="11 rows are more than the limit of 10"):
         decode(write(tmp_path / "f", lat=[0.0] * 11, lon=[0.0] * 11), rows=10)
     (tmp_path / "c").write_text("lat,lon\n" + "0,0\n" * 11)
-    with pytest.raises(TooLarge, match="more rows than the limit of 10"):
+    with pytest.raises(TooLarge, match="11 rows are more than the limit of 10"):
         decode(tmp_path / "c", "csv", rows=10)
 
 

@@ -177,7 +177,7 @@ def pq_of(**columns):
 BAD_INPUT = {
     "missing column": (b"a,lon\n1,2\n", "no column for latitudes.*found 'a', 'lon'", {}),
     "ambiguous column": (b"lat,lon,Y\n1,2,3\n", "ambiguous", {"column": "lat"}),
-    "text": (b"lat,lon\n1,2\nx,3\n", "'lat', row 1 .*'x'", {"column": "lat", "row": 1}),
+    "text": (b"lat,lon\n1,2\nx,3\n", "'lat', row 1: .*'x'", {"column": "lat", "row": 1}),
     "null": (b"lat,lon\n1,2\n3,\n", "null", {"column": "lon", "row": 1}),
     "NaN": (b"lat,lon\nNaN,3\n", "not a number", {"column": "lat", "row": 0}),
     "infinity": (b"lat,lon\n1,2\n1,2\n1,inf\n", "holds inf", {"column": "lon", "row": 2}),
