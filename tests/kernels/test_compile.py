@@ -1,9 +1,10 @@
 """Every CUDA kernel compiles for every GPU that is supported, on a machine that has none."""
 
 import pytest
-from numba import cuda, types
+from numba import cuda, njit, types
 
 from kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
+from kernels.arithmetic import product, total
 
 COMPUTE_CAPABILITIES = [(7, 5), (8, 0), (9, 0), (12, 0)]
 
@@ -51,3 +52,13 @@ def test_what_decides_is_never_fused_nor_spilled(name):
     text = ptx(name, (9, 0))
     assert "fma.rn.f64" not in text
     assert ".local" not in text
+
+
+def test_one_process_compiles_for_a_gpu_and_then_for_the_cpu():
+    ptx("fill_unit_vectors", (9, 0))
+
+    @njit
+    def doubled(a: float) -> float:
+        return total(a, product(a, 1.0))
+
+    assert doubled(1.5) == 3.0
