@@ -1,5 +1,7 @@
-"""Degrees to unit vectors and answers to metres on a GPU: loops around `kernels.coordinates` and
-`kernels.distance`."""
+"""Degrees to unit vectors and answers to metres on a GPU: loops around the scalar formulas.
+
+Those are in `kernels.coordinates` and `kernels.distance`.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ by the triangle inequality only if |p - c| <= D + |c - o|. So with
 any p with |p - c| > B is nobody's neighbour, not even in a tie. c is exactly a float32 triple
 relative to `origin`, the centre of the references' box; so c itself has no error. Let u = 2^-24,
 S the largest |p - origin| and C = |c|_1, which bounds |c|. Rounding a coordinate relative to the
-origin costs a factor 1 + u, so a rounded p is off by at most u S and a rounded o by u (C + |c - o|).
-A distance from rounded coordinates has a relative error below 4 u (difference, squares, two sums,
+origin costs a factor 1 + u, so a rounded p is off by at most u S, a rounded o by u (C + |c - o|). A
+distance from rounded coordinates has a relative error below 4 u (difference, squares, two sums,
 root), fused or not; D, from a float64 chord of relative error 5 * 2^-53, one below 2 u in float32.
 With d, r and D~ the computed values,
 
@@ -169,7 +169,7 @@ def fill_leaves(copies, rows, box, points, corners, boxes, n_boxes):  # type: ig
     leaf = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     if leaf >= n_boxes:
         return
-    origin_x, origin_y, origin_z, radius = _origin(box)
+    origin_x, origin_y, origin_z, _ = _origin(box)
     i = leaf * WARP + lane
     x = y = z = math.nan
     row = int64(-1)
@@ -305,9 +305,7 @@ def walk(  # type: ignore[no-untyped-def]
         centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
         away_x, away_y, away_z = offset_x - centre_x, offset_y - centre_y, offset_z - centre_z
         away = math.sqrt(away_x * away_x + away_y * away_y + away_z * away_z)
-        slack = (
-            _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
-        )
+        slack = _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
         group = waiting
         widest = _ZERO
         reach = _INFINITY
@@ -366,7 +364,7 @@ def walk(  # type: ignore[no-untyped-def]
             # most `widest` farther from the member than from the centre.
             if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
                 least = apart
-                if not least == least:
+                if least != least:
                     least = _INFINITY
                 if nearest_needed == 1:
                     least = warp_min(least)
