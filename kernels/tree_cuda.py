@@ -39,7 +39,7 @@ first line for every p inside.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, float64, int64, uint32, uint64
@@ -231,225 +231,236 @@ def _beyond(low, high, x):  # type: ignore[no-untyped-def]
     return gap
 
 
-@cuda.jit(cache=True)
-def walk(  # type: ignore[no-untyped-def]
-    points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width, k,
-    exclude_self, first_row, reference, chord2,
-):  # fmt: skip
-    """Find the k nearest references of `width` observations a warp.
+def _make_walk(many: bool) -> Any:
+    # One source, compiled apart for k = 1 and for more: lists would cost the former registers, and
+    # with them a third of the warps that hide each other's waiting.
+    @cuda.jit(cache=True)
+    def walk(  # type: ignore[no-untyped-def]
+        points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width, k,
+        exclude_self, first_row, reference, chord2,
+    ):  # fmt: skip
+        """Find the k nearest references of `width` observations a warp.
 
-    Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is taken
-    by the whole warp: it depends on values that all lanes share.
+        Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is taken
+        by the whole warp: it depends on values that all lanes share.
 
-    Parameters
-    ----------
-    points, corners, boxes, starts, box
-        A `Tree`.
-    observations : float64 array, shape (n_values,)
-        Unit vectors; coordinate c of observation i is value ``i * row_step + c * axis_step``.
-    row_step, axis_step : int
-        How the unit vectors lie.
-    rows : int64 array, shape (n,) or (0,)
-        Rows of neighbouring observations; none to take them as they come.
-    width : int
-        Observations a warp, a power of two up to 32.
-    k, exclude_self, first_row
-        As `Query` has them.
-    reference, chord2 : int64 and float64 array, shape (n, k)
-        Written: as `Found` has them.
-    """
-    pending = cuda.shared.array((_WARPS, _LEVELS, WARP), float32)
-    stage = cuda.shared.array((_WARPS, 4, WARP), float64)
-    lane = uint32(cuda.threadIdx.x)
-    warp = cuda.threadIdx.y
-    n = reference.shape[0]
-    position = (int64(cuda.blockIdx.x) * _WARPS + warp) * width + int64(lane & uint32(width - 1))
-    if position - int64(lane & uint32(width - 1)) >= n:
-        return
-    top = starts.size - 1
-    origin_x, origin_y, origin_z, radius = _origin(box)
+        Parameters
+        ----------
+        points, corners, boxes, starts, box
+            A `Tree`.
+        observations : float64 array, shape (n_values,)
+            Unit vectors; coordinate c of observation i is value ``i * row_step + c * axis_step``.
+        row_step, axis_step : int
+            How the unit vectors lie.
+        rows : int64 array, shape (n,) or (0,)
+            Rows of neighbouring observations; none to take them as they come.
+        width : int
+            Observations a warp, a power of two up to 32.
+        k, exclude_self, first_row
+            As `Query` has them.
+        reference, chord2 : int64 and float64 array, shape (n, k)
+            Written: as `Found` has them.
+        """
+        pending = cuda.shared.array((_WARPS, _LEVELS, WARP), float32)
+        stage = cuda.shared.array((_WARPS, 4, WARP), float64)
+        lane = uint32(cuda.threadIdx.x)
+        warp = cuda.threadIdx.y
+        n = reference.shape[0]
+        position = (int64(cuda.blockIdx.x) * _WARPS + warp) * width + int64(
+            lane & uint32(width - 1)
+        )
+        if position - int64(lane & uint32(width - 1)) >= n:
+            return
+        top = starts.size - 1
+        origin_x, origin_y, origin_z, radius = _origin(box)
 
-    writes = lane < uint32(width) and position < n
-    row = uint64(min(position, n - 1))
-    if rows.size > 0:
-        row = uint64(rows[row])
-    at = row * uint64(row_step)
-    x = observations[at]
-    y = observations[at + uint64(axis_step)]
-    z = observations[at + uint64(2 * axis_step)]
-    own = float64(-2.0)
-    if exclude_self:
-        own = float64(first_row + int64(row))
-    offset_x = float32(x - origin_x)
-    offset_y = float32(y - origin_y)
-    offset_z = float32(z - origin_z)
-    worst_chord2 = math.inf
-    worst_row = -1.0
-    if k > 1 and writes:
-        for j in range(k):
-            reference[row, j] = -1
-            chord2[row, j] = math.inf
+        writes = lane < uint32(width) and position < n
+        row = uint64(min(position, n - 1))
+        if rows.size > 0:
+            row = uint64(rows[row])
+        at = row * uint64(row_step)
+        x = observations[at]
+        y = observations[at + uint64(axis_step)]
+        z = observations[at + uint64(2 * axis_step)]
+        own = float64(-2.0)
+        if exclude_self:
+            own = float64(first_row + int64(row))
+        offset_x = float32(x - origin_x)
+        offset_y = float32(y - origin_y)
+        offset_z = float32(z - origin_z)
+        worst_chord2 = math.inf
+        worst_row = -1.0
+        if many and writes:
+            for j in range(k):
+                reference[row, j] = -1
+                chord2[row, j] = math.inf
 
-    waiting = ballot(writes and x == x)
-    half = uint32(uint32(width) >> uint32(1))
-    nearest_needed = k
-    if exclude_self:
-        nearest_needed += 1
-    while waiting != uint32(0):
-        # A centre with as many waiting on either side as the last group had, so that groups tile.
-        highest = uint32(31) - uint32(cuda.clz(waiting))
-        middle = min(uint32(first_lane(waiting) + half), highest)
-        centre = uint32(middle + first_lane(uint32(waiting >> middle)))
-        centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
-        centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
-        centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
-        away_x, away_y, away_z = offset_x - centre_x, offset_y - centre_y, offset_z - centre_z
-        away = math.sqrt(away_x * away_x + away_y * away_y + away_z * away_z)
-        slack = _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
-        group = waiting
-        widest = _ZERO
-        reach = _INFINITY
-        opened = 0
-        level = top
-        node = uint32(0)
-        descended = True
-        while level <= top:
-            if descended:
-                i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-                gap_x = _beyond(boxes[0, i], boxes[3, i], centre_x)
-                gap_y = _beyond(boxes[1, i], boxes[4, i], centre_y)
-                gap_z = _beyond(boxes[2, i], boxes[5, i], centre_z)
-                gap = math.sqrt(gap_x * gap_x + gap_y * gap_y + gap_z * gap_z)
-                descended = False
-                pending[warp, level, lane] = gap
-            else:
-                gap = pending[warp, level, lane]
-            if not gap <= reach:
-                gap = _INFINITY
-            least = warp_min(gap)
-            if least == _INFINITY:
-                level += 1
-                node = uint32(node >> uint32(5))
-                continue
-            nearest = first_lane(ballot(gap == least))
-            if lane == nearest:
-                pending[warp, level, lane] = _INFINITY
-            child = uint32(node * uint32(WARP) + nearest)
-            if level > 0:
-                level -= 1
-                node = child
-                descended = True
-                continue
-
-            i = uint32(child * uint32(WARP) + lane)
-            point_x = corners[0, i] - centre_x
-            point_y = corners[1, i] - centre_y
-            point_z = corners[2, i] - centre_z
-            apart = math.sqrt(point_x * point_x + point_y * point_y + point_z * point_z)
-            if opened == 0:
-                if top > 0:
-                    # Observations as far away as this leaf is wide have other neighbours.
-                    wide_x = boxes[3, child] - boxes[0, child]
-                    wide_y = boxes[4, child] - boxes[1, child]
-                    wide_z = boxes[5, child] - boxes[2, child]
-                    near2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
-                    group = uint32(group & ballot(away * away <= _SHARE2 * near2))
-                if (group >> lane) & uint32(1) != uint32(0):
-                    widest = away
-                widest = warp_max(widest)
-                group = uint32(group | uint32(uint32(1) << centre))
-            opened += 1
-            member = (group >> lane) & uint32(1) != uint32(0)
-            # The leaf's points bound every member's k-th best before any is compared: each is at
-            # most `widest` farther from the member than from the centre.
-            if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
-                least = apart
-                if least != least:
-                    least = _INFINITY
-                if nearest_needed == 1:
-                    least = warp_min(least)
+        waiting = ballot(writes and x == x)
+        half = uint32(uint32(width) >> uint32(1))
+        nearest_needed = k
+        if exclude_self:
+            nearest_needed += 1
+        while waiting != uint32(0):
+            # A centre with as many waiting on either side as the last group had, so that groups tile.
+            highest = uint32(31) - uint32(cuda.clz(waiting))
+            middle = min(uint32(first_lane(waiting) + half), highest)
+            centre = uint32(middle + first_lane(uint32(waiting >> middle)))
+            centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
+            centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
+            centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
+            away_x, away_y, away_z = offset_x - centre_x, offset_y - centre_y, offset_z - centre_z
+            away = math.sqrt(away_x * away_x + away_y * away_y + away_z * away_z)
+            slack = _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
+            group = waiting
+            widest = _ZERO
+            reach = _INFINITY
+            opened = 0
+            level = top
+            node = uint32(0)
+            descended = True
+            while level <= top:
+                if descended:
+                    i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
+                    gap_x = _beyond(boxes[0, i], boxes[3, i], centre_x)
+                    gap_y = _beyond(boxes[1, i], boxes[4, i], centre_y)
+                    gap_z = _beyond(boxes[2, i], boxes[5, i], centre_z)
+                    gap = math.sqrt(gap_x * gap_x + gap_y * gap_y + gap_z * gap_z)
+                    descended = False
+                    pending[warp, level, lane] = gap
                 else:
-                    rank = 1
-                    for other in range(WARP):
-                        value = cuda.shfl_sync(ALL_LANES, least, other)
-                        if value < least or (value == least and other < lane):
-                            rank += 1
-                    if rank != nearest_needed:
-                        least = _ZERO
-                    least = warp_max(least)
-                first = (least + _TWO * widest) * _GROWTH + slack
-                if first < reach:
-                    reach = first
-            candidates = ballot(apart <= reach)
-            if candidates == uint32(0):
-                continue
-            # All lanes fetch at once: one after the other, each candidate would wait for memory.
-            cuda.syncwarp()
-            if apart <= reach:
-                stage[warp, 0, lane] = points[i, 0]
-                stage[warp, 1, lane] = points[i, 1]
-                stage[warp, 2, lane] = points[i, 2]
-                stage[warp, 3, lane] = points[i, 3]
-            cuda.syncwarp()
-            while candidates != uint32(0):
-                j = first_lane(candidates)
-                if k > 1:
-                    # Nearest first: then most go to the end of the lists, and little is moved.
-                    least = _INFINITY
-                    if (candidates >> lane) & uint32(1) != uint32(0):
-                        least = apart
-                    j = first_lane(ballot(least == warp_min(least)) & candidates)
-                candidates = uint32(candidates & uint32(~uint32(uint32(1) << j)))
-                candidate_row = stage[warp, 3, j]
-                candidate_chord2 = squared_chord(
-                    x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
-                )
-                if (
-                    closer(candidate_chord2, candidate_row, worst_chord2, worst_row)
-                    and member
-                    and candidate_row != own
-                ):
-                    if k == 1:
-                        worst_chord2 = candidate_chord2
-                        worst_row = candidate_row
-                    else:
-                        place = k - 1
-                        while place > 0 and closer(
-                            candidate_chord2, candidate_row,
-                            chord2[row, place - 1], float64(reference[row, place - 1]),
-                        ):  # fmt: skip
-                            chord2[row, place] = chord2[row, place - 1]
-                            reference[row, place] = reference[row, place - 1]
-                            place -= 1
-                        chord2[row, place] = candidate_chord2
-                        reference[row, place] = int64(candidate_row)
-                        worst_chord2 = chord2[row, k - 1]
-                        worst_row = float64(reference[row, k - 1])
-            alone = uint32(uint32(1) << centre)
-            if opened >= _PATIENCE + k and group != alone:
-                # Too many leaves: the members' neighbourhoods have little in common after all.
-                # Those put off start again, and a list of k must not take a reference twice.
-                if k > 1 and member and lane != centre:
-                    for j in range(k):
-                        reference[row, j] = -1
-                        chord2[row, j] = math.inf
-                    worst_chord2 = math.inf
-                    worst_row = -1.0
-                group = alone
-                member = lane == centre
-                widest = _ZERO
-            needed = _ZERO
-            if member:
-                needed = math.sqrt(float32(worst_chord2)) + away
-            needed = warp_max(needed) * _GROWTH + slack
-            if needed < reach:
-                reach = needed
-        waiting = uint32(waiting & uint32(~group))
-        half = uint32(uint32(cuda.popc(group)) >> uint32(1))
+                    gap = pending[warp, level, lane]
+                if not gap <= reach:
+                    gap = _INFINITY
+                least = warp_min(gap)
+                if least == _INFINITY:
+                    level += 1
+                    node = uint32(node >> uint32(5))
+                    continue
+                nearest = first_lane(ballot(gap == least))
+                if lane == nearest:
+                    pending[warp, level, lane] = _INFINITY
+                child = uint32(node * uint32(WARP) + nearest)
+                if level > 0:
+                    level -= 1
+                    node = child
+                    descended = True
+                    continue
 
-    if k == 1 and writes:
-        reference[row, 0] = int64(worst_row)
-        chord2[row, 0] = worst_chord2
+                i = uint32(child * uint32(WARP) + lane)
+                point_x = corners[0, i] - centre_x
+                point_y = corners[1, i] - centre_y
+                point_z = corners[2, i] - centre_z
+                apart = math.sqrt(point_x * point_x + point_y * point_y + point_z * point_z)
+                if opened == 0:
+                    if top > 0:
+                        # Observations as far away as this leaf is wide have other neighbours.
+                        wide_x = boxes[3, child] - boxes[0, child]
+                        wide_y = boxes[4, child] - boxes[1, child]
+                        wide_z = boxes[5, child] - boxes[2, child]
+                        near2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
+                        group = uint32(group & ballot(away * away <= _SHARE2 * near2))
+                    if (group >> lane) & uint32(1) != uint32(0):
+                        widest = away
+                    widest = warp_max(widest)
+                    group = uint32(group | uint32(uint32(1) << centre))
+                opened += 1
+                member = (group >> lane) & uint32(1) != uint32(0)
+                # The leaf's points bound every member's k-th best before any is compared: each is at
+                # most `widest` farther from the member than from the centre.
+                if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
+                    least = apart
+                    if least != least:
+                        least = _INFINITY
+                    if nearest_needed == 1:
+                        least = warp_min(least)
+                    else:
+                        rank = 1
+                        for other in range(WARP):
+                            value = cuda.shfl_sync(ALL_LANES, least, other)
+                            if value < least or (value == least and other < lane):
+                                rank += 1
+                        if rank != nearest_needed:
+                            least = _ZERO
+                        least = warp_max(least)
+                    first = (least + _TWO * widest) * _GROWTH + slack
+                    if first < reach:
+                        reach = first
+                candidates = ballot(apart <= reach)
+                if candidates == uint32(0):
+                    continue
+                # All lanes fetch at once: one after the other, each candidate would wait for memory.
+                cuda.syncwarp()
+                if apart <= reach:
+                    stage[warp, 0, lane] = points[i, 0]
+                    stage[warp, 1, lane] = points[i, 1]
+                    stage[warp, 2, lane] = points[i, 2]
+                    stage[warp, 3, lane] = points[i, 3]
+                cuda.syncwarp()
+                while candidates != uint32(0):
+                    j = first_lane(candidates)
+                    if many:
+                        # Nearest first: then most go to the end of the lists, and little is moved.
+                        least = _INFINITY
+                        if (candidates >> lane) & uint32(1) != uint32(0):
+                            least = apart
+                        j = first_lane(ballot(least == warp_min(least)) & candidates)
+                    candidates = uint32(candidates & uint32(~uint32(uint32(1) << j)))
+                    candidate_row = stage[warp, 3, j]
+                    candidate_chord2 = squared_chord(
+                        x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
+                    )
+                    if (
+                        closer(candidate_chord2, candidate_row, worst_chord2, worst_row)
+                        and member
+                        and candidate_row != own
+                    ):
+                        if not many:
+                            worst_chord2 = candidate_chord2
+                            worst_row = candidate_row
+                        else:
+                            place = k - 1
+                            while place > 0 and closer(
+                                candidate_chord2, candidate_row,
+                                chord2[row, place - 1], float64(reference[row, place - 1]),
+                            ):  # fmt: skip
+                                chord2[row, place] = chord2[row, place - 1]
+                                reference[row, place] = reference[row, place - 1]
+                                place -= 1
+                            chord2[row, place] = candidate_chord2
+                            reference[row, place] = int64(candidate_row)
+                            worst_chord2 = chord2[row, k - 1]
+                            worst_row = float64(reference[row, k - 1])
+                alone = uint32(uint32(1) << centre)
+                if opened >= _PATIENCE + k and group != alone:
+                    # Too many leaves: the members' neighbourhoods have little in common after all.
+                    # Those put off start again, and a list of k must not take a reference twice.
+                    if many and member and lane != centre:
+                        for j in range(k):
+                            reference[row, j] = -1
+                            chord2[row, j] = math.inf
+                        worst_chord2 = math.inf
+                        worst_row = -1.0
+                    group = alone
+                    member = lane == centre
+                    widest = _ZERO
+                needed = _ZERO
+                if member:
+                    needed = math.sqrt(float32(worst_chord2)) + away
+                needed = warp_max(needed) * _GROWTH + slack
+                if needed < reach:
+                    reach = needed
+            waiting = uint32(waiting & uint32(~group))
+            half = uint32(uint32(cuda.popc(group)) >> uint32(1))
+
+        if not many and writes:
+            reference[row, 0] = int64(worst_row)
+            chord2[row, 0] = worst_chord2
+
+    return walk
+
+
+walk_one = _make_walk(many=False)
+walk_many = _make_walk(many=True)
 
 
 def build(vectors: cp.ndarray) -> Tree:
@@ -542,7 +553,7 @@ def search(
         rows = cp.empty(0, cp.int64)
         seen, row_step, axis_step = observations.ravel(), 1, n
     launch(
-        walk, blocks_for(n, width * _WARPS), (WARP, _WARPS),
+        walk_one if query.k == 1 else walk_many, blocks_for(n, width * _WARPS), (WARP, _WARPS),
         *index.tree, seen, row_step, axis_step, rows, width,
         query.k, query.exclude_self, query.first_row, *found,
     )  # fmt: skip

@@ -28,8 +28,8 @@ KERNELS = {
     "place": (order_cuda.place, (F8_2, I4_1, U4_1, F8_1)),
     "fill_leaves": (tree_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
     "fill_boxes": (tree_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
-    "walk": (
-        tree_cuda.walk,
+    "walk_one": (
+        tree_cuda.walk_one,
         (
             F8_2,
             F4_2,
@@ -48,7 +48,15 @@ KERNELS = {
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
 }
-DECIDING = ["fill_unit_vectors", "fill_distances", "walk", "block_min_reduce", "global_min_reduce"]
+KERNELS["walk_many"] = (tree_cuda.walk_many, KERNELS["walk_one"][1])
+DECIDING = [
+    "fill_unit_vectors",
+    "fill_distances",
+    "walk_one",
+    "walk_many",
+    "block_min_reduce",
+    "global_min_reduce",
+]
 
 
 def ptx(name, compute_capability):
