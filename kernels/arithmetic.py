@@ -28,8 +28,8 @@ def _nvvm(builder: Any, name: str, arguments: Any) -> Any:
     return builder.call(function, arguments)
 
 
-# These stand outside the intrinsics because numba keeps one implementation an intrinsic, the latest,
-# for all targets: made anew for a GPU, it would be missing from the CPU's table.
+# These stand outside the intrinsics because numba keeps one implementation an intrinsic, the
+# latest, for all targets: made anew for a GPU, it would be missing from the CPU's table.
 def _generate_product(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     if _is_cuda(context):
         return _nvvm(builder, "llvm.nvvm.mul.rn.d", arguments)

@@ -1,5 +1,7 @@
-"""Degrees to unit vectors and answers to metres on a GPU: loops around `kernels.coordinates` and
-`kernels.distance`."""
+"""Degrees to unit vectors and answers to metres on a GPU: loops around the scalar formulas.
+
+Those are in `kernels.coordinates` and `kernels.distance`.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,21 @@ def fill_unit_vectors(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def
 
 
 @cuda.jit(cache=True)
-def fill_distances(vectors, observations, reference, chord2, distance_m):  # type: ignore[no-untyped-def]
-    """A thread an answer, striding over the grid: (n, k) rows and chords in, (n, k) metres out."""
-    k = reference.shape[1]
+def fill_distances(vectors, observations, reference, chord2, k, distance_m):  # type: ignore[no-untyped-def]
+    """A thread an answer, striding over the grid: rows and chords in, metres out, n * k of each."""
     for place in range(cuda.grid(1), reference.size, cuda.gridsize(1)):
-        i = place // k if k > 1 else place
-        j = place - i * k
-        row = reference[i, j]
+        row = reference[place]
         distance = math.nan
-        if row >= 0 and chord2[i, j] <= 2.0:
+        if row >= 0 and chord2[place] <= 2.0:
             # What `metres` does with the same squared chord, without fetching the reference.
-            distance = metres_of_chord(chord2[i, j])
+            distance = metres_of_chord(chord2[place])
         elif row >= 0:
+            i = place // k
             distance = metres(
                 observations[0, i], observations[1, i], observations[2, i],
                 vectors[0, row], vectors[1, row], vectors[2, row],
             )  # fmt: skip
-        distance_m[i, j] = distance
+        distance_m[place] = distance
 
 
 def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
@@ -65,10 +65,12 @@ def distances(vectors: cp.ndarray, observations: cp.ndarray, found: Found) -> cp
     """Great-circle distances of what was found; as `kernels.coordinates_cpu.distances`."""
     import cupy as cp
 
-    distance_m = cp.empty(found.reference.shape)
+    n, k = found.reference.shape
+    distance_m = cp.empty(n * k)
     if distance_m.size:
         blocks = blocks_for(distance_m.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
         launch(
-            fill_distances, blocks, _THREADS, vectors, observations, *found, distance_m
-        )
-    return distance_m
+            fill_distances, blocks, _THREADS,
+            vectors, observations, found.reference.ravel(), found.chord2.ravel(), k, distance_m,
+        )  # fmt: skip
+    return distance_m.reshape(n, k)

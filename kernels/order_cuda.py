@@ -11,11 +11,13 @@ The order never decides an answer, only how soon it is found.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from numba import cuda, float32, int64, uint64
+from numba import cuda, float32, float64, int64, uint32
 from numba.cuda import libdevice
 
+from kernels.hilbert import octahedral
 from kernels.launch_cuda import blocks_for, launch, resident_blocks
 from kernels.warp_cuda import WARP, warp_max
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     import cupy as cp
 
 _THREADS = 256
+_WARPS = _THREADS // WARP
+_STAGE = 4 * WARP
 _BLOCKS_PER_MULTIPROCESSOR = 8
 _CELLS = 65536.0
 _LAST_CELL = 65535
@@ -139,12 +143,8 @@ def _frame(box):  # type: ignore[no-untyped-def]
         main = 0
     elif middle_y >= middle_z:
         main = 1
-    low_a, low_b, low_c = _turned(
-        main, float(low_x), float(low_y), float(low_z)
-    )
-    high_a, high_b, high_c = _turned(
-        main, float(high_x), float(high_y), float(high_z)
-    )
+    low_a, low_b, low_c = _turned(main, float(low_x), float(low_y), float(low_z))
+    high_a, high_b, high_c = _turned(main, float(high_x), float(high_y), float(high_z))
     side = 1.0
     if low_c + high_c < 0.0:
         side = -1.0
@@ -175,6 +175,9 @@ def _spread(x):  # type: ignore[no-untyped-def]
 def hilbert(x, y):  # type: ignore[no-untyped-def]
     """Place on the Hilbert curve of a cell of 2^16 by 2^16.
 
+    `kernels.hilbert.curve_key` has 28 levels in 64 bits; a GPU computes and sorts 32 bits in half
+    the time, and over the points' own extent 16 levels are fine enough.
+
     The curve's state after a digit is a composition of the transformations of the digits before
     it. Composition is associative, so all 16 are found by a prefix scan over the bits in four
     steps, every step on all bits of a word at once, instead of a loop over digits.
@@ -203,8 +206,8 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def place(vectors, box, places):  # type: ignore[no-untyped-def]
-    """Find every point's place on the Hilbert curve over a box.
+def place(vectors, box, places, copies):  # type: ignore[no-untyped-def]
+    """Find every point's place on the Hilbert curve over a box, and copy it.
 
     Parameters
     ----------
@@ -212,26 +215,42 @@ def place(vectors, box, places):  # type: ignore[no-untyped-def]
         Unit vectors; NaN ones come last.
     box : int32 array, shape (6,)
         Written by `bound`.
-    places : uint64 array, shape (n,)
-        Written: place on the curve in the upper 32 bits, row in the lower 32.
+    places : uint32 array, shape (n,)
+        Written: place on the curve.
+    copies : float64 array, shape (4 * n,)
+        Written: x, y, z and 0 of each point side by side, so that one memory transaction fetches a
+        point in whatever order they are wanted.
     """
+    # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
+    stage = cuda.shared.array((_WARPS, _STAGE), float64)
+    lane = cuda.threadIdx.x % WARP
+    warp = cuda.threadIdx.x // WARP
+    n = vectors.shape[1]
     main, side, first_u, first_v, scale = _frame(box)
-    for i in range(cuda.grid(1), vectors.shape[1], cuda.gridsize(1)):
-        a, b, c = _turned(main, vectors[0, i], vectors[1, i], vectors[2, i])
+    stage[warp, 4 * lane + 3] = 0.0
+    for i in range(cuda.grid(1), -(-n // WARP) * WARP, cuda.gridsize(1)):
+        x = y = z = math.nan
+        if i < n:
+            x, y, z = vectors[0, i], vectors[1, i], vectors[2, i]
+        stage[warp, 4 * lane] = x
+        stage[warp, 4 * lane + 1] = y
+        stage[warp, 4 * lane + 2] = z
+        a, b, c = _turned(main, x, y, z)
         c *= side
         key = int64(0xFFFFFFFF)
         if a == a:
-            inverse = 1.0 / (abs(a) + abs(b) + abs(c))
-            u = a * inverse
-            v = b * inverse
-            if c < 0.0:
-                folded = 1.0 - abs(v)
-                v = 1.0 - abs(u) if v >= 0.0 else abs(u) - 1.0
-                u = folded if u >= 0.0 else -folded
-            x = min(max(int64((u - first_u) * scale), 0), _LAST_CELL)
-            y = min(max(int64((v - first_v) * scale), 0), _LAST_CELL)
-            key = hilbert(x, y)
-        places[i] = (uint64(key) << uint64(32)) | uint64(i)
+            u, v = octahedral(a, b, c)
+            column = min(max(int64((u - first_u) * scale), 0), _LAST_CELL)
+            row = min(max(int64((v - first_v) * scale), 0), _LAST_CELL)
+            key = hilbert(column, row)
+        if i < n:
+            places[i] = uint32(key)
+        cuda.syncwarp()
+        for part in range(4):
+            at = 4 * (i - lane) + WARP * part + lane
+            if at < 4 * n:
+                copies[at] = stage[warp, WARP * part + lane]
+        cuda.syncwarp()
 
 
 def extent(vectors: cp.ndarray) -> cp.ndarray:
@@ -244,19 +263,21 @@ def extent(vectors: cp.ndarray) -> cp.ndarray:
     return box
 
 
-def order(vectors: cp.ndarray, box: cp.ndarray) -> cp.ndarray:
+def order(vectors: cp.ndarray, box: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over their box.
 
     Returns
     -------
-    uint64 array, shape (n,)
-        Row in the lower 32 bits. Place and row are one number, so that sorting moves no second
-        array, and equal places are in order of their rows.
+    rows : int64 array, shape (n,)
+        Rows, equal places by ascending row.
+    copies : float64 array, shape (n, 4)
+        x, y, z and 0 of each point, in order of the rows.
     """
     import cupy as cp
 
-    places = cp.empty(vectors.shape[1], cp.uint64)
+    n = vectors.shape[1]
+    places = cp.empty(n, cp.uint32)
+    copies = cp.empty(4 * n)
     resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    launch(place, blocks_for(places.size, _THREADS, resident), _THREADS, vectors, box, places)
-    places.sort()
-    return places
+    launch(place, blocks_for(n, _THREADS, resident), _THREADS, vectors, box, places, copies)
+    return places.argsort(), copies.reshape(n, 4)

@@ -227,17 +227,13 @@ def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # ty
                 low_chord2, low_row, high_chord2, high_row = _warp_merge(
                     k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
                 )
-            _warp_store(
-                k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i]
-            )
+            _warp_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
 
 
 def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:
     import cupy as cp
 
-    found = Found(
-        cp.empty(candidate_row.shape[1:], cp.int64), cp.empty(candidate_row.shape[1:])
-    )
+    found = Found(cp.empty(candidate_row.shape[1:], cp.int64), cp.empty(candidate_row.shape[1:]))
     if found.reference.size:
         resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
         blocks = blocks_for(candidate_row.shape[1], _WARPS, resident)

@@ -14,25 +14,49 @@ def array(dtype, ndim):
 
 
 F8_1, F8_2, F8_3 = (array(types.float64, ndim) for ndim in (1, 2, 3))
-I8_2, I8_3 = (array(types.int64, ndim) for ndim in (2, 3))
-F4_2, I4_1, U8_1 = array(types.float32, 2), array(types.int32, 1), array(types.uint64, 1)
+I8_1, I8_2, I8_3 = (array(types.int64, ndim) for ndim in (1, 2, 3))
+F4_2, I4_1, U4_1 = array(types.float32, 2), array(types.int32, 1), array(types.uint32, 1)
 QUERY = (types.int64, types.boolean, types.int64)
 
 KERNELS = {
     "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
-    "fill_distances": (coordinates_cuda.fill_distances, (F8_2, F8_2, I8_2, F8_2, F8_2)),
+    "fill_distances": (
+        coordinates_cuda.fill_distances,
+        (F8_2, F8_2, I8_1, F8_1, types.int64, F8_1),
+    ),
     "bound": (order_cuda.bound, (F8_2, I4_1)),
-    "place": (order_cuda.place, (F8_2, I4_1, U8_1)),
-    "fill_leaves": (tree_cuda.fill_leaves, (F8_2, U8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
+    "place": (order_cuda.place, (F8_2, I4_1, U4_1, F8_1)),
+    "fill_leaves": (tree_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
     "fill_boxes": (tree_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
-    "walk": (
-        tree_cuda.walk,
-        (F8_2, F4_2, F4_2, I4_1, I4_1, F8_2, U8_1, types.int64, *QUERY, I8_2, F8_2),
+    "walk_one": (
+        tree_cuda.walk_one,
+        (
+            F8_2,
+            F4_2,
+            F4_2,
+            I4_1,
+            I4_1,
+            F8_1,
+            *[types.int64] * 2,
+            I8_1,
+            types.int64,
+            *QUERY,
+            I8_2,
+            F8_2,
+        ),
     ),
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
 }
-DECIDING = ["fill_unit_vectors", "fill_distances", "walk", "block_min_reduce", "global_min_reduce"]
+KERNELS["walk_many"] = (tree_cuda.walk_many, KERNELS["walk_one"][1])
+DECIDING = [
+    "fill_unit_vectors",
+    "fill_distances",
+    "walk_one",
+    "walk_many",
+    "block_min_reduce",
+    "global_min_reduce",
+]
 
 
 def ptx(name, compute_capability):

@@ -144,7 +144,9 @@ def test_pieces_merge_to_the_whole(case, query):
         vectors = cp.ascontiguousarray(index.vectors[:, first:last])
         piece = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
         found = tree_cuda.search(piece, seen, query)
-        parts.append(Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2))
+        parts.append(
+            Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2)
+        )
     merged = reduce_cuda.merge_all(parts)
     assert merged.reference.get().tobytes() == whole.reference.get().tobytes()
     assert merged.chord2.get().tobytes() == whole.chord2.get().tobytes()
@@ -157,7 +159,8 @@ def test_no_observations_and_no_references():
     index = ReferenceIndex(some, 5, tree_cuda.build(some))
     for module in (tree_cuda, reduce_cuda):
         found = module.search(empty, some, Query(2))
-        assert (found.reference.get() == -1).all() and np.isinf(found.chord2.get()).all()
+        assert (found.reference.get() == -1).all()
+        assert np.isinf(found.chord2.get()).all()
         assert module.search(index, none, Query(2)).reference.shape == (0, 2)
 
 
@@ -188,7 +191,10 @@ def test_search_bytes_covers_what_a_search_takes():
     lat, lon, other_lat, other_lon = inputs("many")
     pool = cp.get_default_memory_pool()
     lat, lon = cp.asarray(lat), cp.asarray(lon)
-    other_lat, other_lon = cp.tile(cp.asarray(other_lat), 1000), cp.tile(cp.asarray(other_lon), 1000)
+    other_lat, other_lon = (
+        cp.tile(cp.asarray(other_lat), 1000),
+        cp.tile(cp.asarray(other_lon), 1000),
+    )
     pool.free_all_blocks()
     before = pool.total_bytes()
     answer = nearest(build_index(lat, lon), other_lat, other_lon, algorithm="tree")
