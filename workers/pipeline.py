@@ -112,7 +112,11 @@ def run(
     progress = Progress(job.observations.rows)
     todo = []
     plan = chunks(
-        job.observations.rows, job.references.rows, cluster.device, len(cluster.workers())
+        job.observations.rows,
+        job.references.rows,
+        job.options,
+        cluster.device,
+        len(cluster.workers()),
     )
     for chunk in plan:
         if part_path(job, chunk).exists():

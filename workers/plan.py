@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 from kernels.devices import Device
 from workers.datasets import ROW_GROUP
+from workers.jobs import MatchOptions
 
-PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1.0e12}
-"""Comparisons a second of the brute-force search on one core and on one GPU, roughly."""
+# Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
+_TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 4e6, "cuda": 1e8}
+_BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most: a cancel stops a job within that time."""
 _LARGEST_CHUNK = 2**22
@@ -21,15 +23,21 @@ class Chunk(NamedTuple):
     stop: int
 
 
-def chunks(n_observations: int, n_references: int, device: Device, n_workers: int) -> list[Chunk]:
+def chunks(
+    n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int
+) -> list[Chunk]:
     """Cut the observations into chunks.
 
     A chunk is short enough to take about a second, and there are enough of them to keep every
     worker busy. Large chunks are whole row groups, so that no row group is decoded twice.
     """
-    pairs = PAIRS_A_SECOND[device] * _CHUNK_SECONDS
-    size = min(_LARGEST_CHUNK, max(_SMALLEST_CHUNK, int(pairs / max(1, n_references))))
-    size = min(size, max(_SMALLEST_CHUNK, -(-n_observations // (_CHUNKS_A_WORKER * n_workers))))
+    if options.algorithm == "brute":
+        rows_a_second = _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references)
+    else:
+        rows_a_second = _TREE_ROWS_A_SECOND[device]
+    size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rows_a_second / options.k))
+    size = min(size, -(-n_observations // (_CHUNKS_A_WORKER * n_workers)))
+    size = max(_SMALLEST_CHUNK, size)
     if size > ROW_GROUP:
         size = size // ROW_GROUP * ROW_GROUP
     # No observations are one empty chunk: their result has columns, too.

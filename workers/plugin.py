@@ -1,6 +1,7 @@
 """What a worker does before it takes work: choose its backend, pass the known-answer check."""
 
 import logging
+from typing import Any
 
 import dask
 import numba
@@ -19,6 +20,8 @@ _REFERENCES_DEG = ([52.520, 48.857, -33.869, 90.0], [13.405, 2.352, 151.209, 0.0
 _OBSERVATIONS_DEG = ([50.110, -36.848, 89.0, np.nan], [8.682, 174.763, -120.0, 0.0])
 _KNOWN_REFERENCE = [0, 2, 3, -1]
 _KNOWN_DISTANCE_M = [423_599.70775974633, 2_155_893.5760072444, 111_195.08023353291, np.nan]
+# Few observations and many take different ways through the same search.
+_CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 1_000, (100, 10_000)
 
 
 class WorkerCheckError(RuntimeError):
@@ -63,19 +66,18 @@ def _allocate_from_rmm() -> None:
 
 
 def check_known_answer(device: Device) -> None:
-    """Resolve four observations whose answers are known; compiles the kernels on the way.
+    """Ask questions whose answers are known; compiles every kernel on the way.
+
+    A few places are resolved whose distances were computed in 40 digits; then some thousand points
+    by every algorithm, which must agree to the last bit.
 
     Raises
     ------
     WorkerCheckError
         When an answer is wrong. A damaged device, or a poisoned CUDA context, must not take work.
     """
-    if device == "cuda":
-        import cupy as arrays
-    else:
-        arrays = np
-    index = kernels.build_index(*(arrays.asarray(a) for a in _REFERENCES_DEG))
-    answer = kernels.nearest(index, *(arrays.asarray(a) for a in _OBSERVATIONS_DEG))
+    index = kernels.build_index(*_on(device, _REFERENCES_DEG))
+    answer = kernels.nearest(index, *_on(device, _OBSERVATIONS_DEG))
     reference, distance_m = answer.reference.tolist(), np.array(answer.distance_m.tolist())
     if reference != _KNOWN_REFERENCE or not np.allclose(
         distance_m, _KNOWN_DISTANCE_M, rtol=1e-12, atol=1e-3, equal_nan=True
@@ -84,3 +86,40 @@ def check_known_answer(device: Device) -> None:
             f"the {device} answered {reference} at {distance_m.tolist()} m to a question whose "
             f"answer is {_KNOWN_REFERENCE} at {_KNOWN_DISTANCE_M} m: replace the device"
         )
+    index = kernels.build_index(*_on(device, _spiral(_CHECKED_REFERENCES)))
+    for n in _CHECKED_OBSERVATIONS:
+        observations = _on(device, _spiral(n))
+        for k in (1, 2):
+            answers = {
+                algorithm: kernels.nearest(index, *observations, k=k, algorithm=algorithm)
+                for algorithm in kernels.ALGORITHMS
+            }
+            agreed = {
+                (answer.reference.tobytes(), answer.distance_m.tobytes())
+                for answer in answers.values()
+            }
+            if len(agreed) > 1:
+                raise WorkerCheckError(
+                    f"the algorithms {', '.join(answers)} disagree on the {device} about the "
+                    f"{k} nearest of {n} points: replace the device"
+                )
+
+
+def _spiral(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points spread evenly over the sphere along a spiral: latitudes and longitudes in degrees."""
+    i = np.arange(n) + 0.5
+    golden_deg = 180.0 * (3.0 - 5.0**0.5)
+    return np.degrees(np.arcsin(2 * i / n - 1)), (golden_deg * i) % 360.0
+
+
+def _on(device: Device, coordinates_deg: Any) -> list[Any]:
+    """Arrays on a device, as the workers get them there."""
+    arrays = [np.asarray(values, np.float64) for values in coordinates_deg]
+    if device == "cuda":
+        import cupy
+
+        return [cupy.asarray(array) for array in arrays]
+    for array in arrays:
+        # Columns of Arrow cannot be written to, and numba compiles for such arrays apart.
+        array.flags.writeable = False
+    return arrays

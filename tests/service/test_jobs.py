@@ -20,12 +20,13 @@ def parquet(table):
     return sink.getvalue()
 
 
-def start_job(client, observations, references):
+def start_job(client, observations, references, **parameters):
     files = {
         "observations": ("observations.parquet", parquet(observations)),
         "references": ("references.parquet", parquet(references)),
     }
-    answer = client.post("/resolve", files=files, headers={"Prefer": "respond-async"})
+    headers = {"Prefer": "respond-async"}
+    answer = client.post("/resolve", params=parameters, files=files, headers=headers)
     assert answer.status_code == 201, answer.text
     return answer.headers["location"]
 
@@ -35,10 +36,17 @@ def files_of(client):
     return {p for name in ("datasets", "jobs", "incoming") for p in (data_dir / name).glob("*")}
 
 
-def test_dismissing_a_running_job_frees_its_workers(service):
+@pytest.fixture(scope="session")
+def long_job(device):
+    """Observations, references and options of many seconds of work."""
+    m, n = {"cpu": (400_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
+    return points(m, 1), points(n, 2), {"algorithm": "brute"}
+
+
+def test_dismissing_a_running_job_frees_its_workers(service, long_job):
     before = files_of(service)
-    # On one core some 20 s of work: it cannot end before it is dismissed.
-    location = start_job(service, points(400_000, 1), points(100_000, 2))
+    observations, references, options = long_job
+    location = start_job(service, observations, references, **options)
     wait_until(lambda: service.get(location).json()["progress"] > 0)
     assert service.get(f"{location}/results").json()["type"].endswith("/result-not-ready")
     info = service.delete(location).json()
@@ -81,14 +89,16 @@ def test_a_dataset_in_use_stays(service):
     wait_until(lambda: service.delete(f"/datasets/{id}").status_code == 204)
 
 
-def test_accepted_jobs_survive_kill_9(tmp_path, device):
+def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
     data_dir = tmp_path / "data"
-    tables = points(100_000, 4), points(50_000, 5)
+    observations, references, options = long_job
+    observations = observations.slice(0, observations.num_rows // 2)
     with running_service(data_dir, "--device", device) as client:
-        undisturbed = start_job(client, *tables)
+        # The tree gives the same bytes sooner.
+        undisturbed = start_job(client, observations, references)
         assert finished(client, undisturbed)["status"] == "successful"
         expected = client.get(f"{undisturbed}/report").json()["sha256"]
-        running = start_job(client, *tables)
+        running = start_job(client, observations, references, **options)
         waiting = [start_job(client, points(1_000, 6), points(10, 7)) for _ in range(3)]
         wait_until(lambda: client.get(running).json()["progress"] > 10)
         kill_with_children(client.process)

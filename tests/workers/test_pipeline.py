@@ -48,7 +48,7 @@ def make_job(tmp_path):
 
 
 def cut_into(monkeypatch, size):
-    def chunks(n_observations, n_references, device, n_workers):
+    def chunks(n_observations, *further):
         starts = range(0, n_observations, size)
         return [Chunk(start, min(start + size, n_observations)) for start in starts]
 

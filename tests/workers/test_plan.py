@@ -6,17 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.datasets import ROW_GROUP
+from workers.jobs import MatchOptions
 from workers.plan import chunks
 
 
 @given(
     st.integers(0, 1 << 26),
     st.integers(1, 1 << 28),
+    st.builds(MatchOptions, k=st.integers(1, 64), algorithm=st.sampled_from(["auto", "brute"])),
     st.sampled_from(["cpu", "cuda"]),
     st.integers(1, 64),
 )
-def test_every_row_is_in_one_chunk(n_observations, n_references, device, n_workers):
-    plan = chunks(n_observations, n_references, device, n_workers)
+def test_every_row_is_in_one_chunk(n_observations, n_references, options, device, n_workers):
+    plan = chunks(n_observations, n_references, options, device, n_workers)
     assert plan[0].start == 0
     assert plan[-1].stop == n_observations
     for one, following in itertools.pairwise(plan):
