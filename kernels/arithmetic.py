@@ -28,25 +28,27 @@ def _nvvm(builder: Any, name: str, arguments: Any) -> Any:
     return builder.call(function, arguments)
 
 
+# These stand outside the intrinsics because numba keeps one implementation an intrinsic, the
+# latest, for all targets: made anew for a GPU, it would be missing from the CPU's table.
+def _generate_product(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    if _is_cuda(context):
+        return _nvvm(builder, "llvm.nvvm.mul.rn.d", arguments)
+    return builder.fmul(*arguments)
+
+
+def _generate_total(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    if _is_cuda(context):
+        return _nvvm(builder, "llvm.nvvm.add.rn.d", arguments)
+    return builder.fadd(*arguments)
+
+
 @intrinsic
 def product(typing_context, a, b):  # type: ignore[no-untyped-def]
     """``a * b`` in float64, rounded to nearest and never fused with a following sum."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if _is_cuda(context):
-            return _nvvm(builder, "llvm.nvvm.mul.rn.d", arguments)
-        return builder.fmul(*arguments)
-
-    return types.float64(types.float64, types.float64), generate
+    return types.float64(types.float64, types.float64), _generate_product
 
 
 @intrinsic
 def total(typing_context, a, b):  # type: ignore[no-untyped-def]
     """``a + b`` in float64, rounded to nearest and never fused with a preceding product."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if _is_cuda(context):
-            return _nvvm(builder, "llvm.nvvm.add.rn.d", arguments)
-        return builder.fadd(*arguments)
-
-    return types.float64(types.float64, types.float64), generate
+    return types.float64(types.float64, types.float64), _generate_total

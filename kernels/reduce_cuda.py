@@ -1,21 +1,31 @@
 """Every reference against every observation, on a GPU: the block / global min-reduce pair.
 
-`block_min_reduce` covers a slice of the references with each column of its grid and leaves one
-candidate (squared chord, row) an observation and slice; `global_min_reduce` reduces the candidates
-of an observation to its answer. Both reduce within a warp by shuffles, both settle ties with
-`kernels.distance.closer`, so the answer does not depend on the grid.
+`block_min_reduce` covers a slice of the references with each column of its grid and leaves the
+closest candidates (row, squared chord) of an observation and slice; `global_min_reduce` reduces the
+candidates of an observation to its answer, and so merges the answers of a reference set's pieces
+too. Both reduce within a warp by shuffles, both settle ties with `kernels.distance.closer`, so the
+answer does not depend on the grid.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
-import cupy as cp
-from numba import cuda, float64, int64
+from numba import cuda, float64, int64, uint32
 
-from kernels.distance import closer, metres, squared_chord
-from kernels.index import ReferenceIndex
+from kernels.distance import closer, squared_chord
+from kernels.launch_cuda import blocks_for, launch, resident_blocks
+from kernels.query import Found, Query
+from kernels.warp_cuda import ALL_LANES, WARP, ballot, first_lane, warp_closest, without_first
 
-_WARP = 32
-_ALL_LANES = 0xFFFFFFFF
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import cupy as cp
+
+    from kernels.index import ReferenceIndex
+
 _WARPS = 8
 """Warps a block. Each works alone; eight fill a multiprocessor without starving its registers."""
 _TILE = 4
@@ -24,38 +34,95 @@ _BLOCKS_PER_MULTIPROCESSOR = 16
 """How many blocks keep the device busy; fewer observations than that cut the references instead."""
 _MIN_SLICE = 1024
 """References a slice has at least: a shorter one costs more in candidates than it gains."""
-_NONE = 0x7FFFFFFFFFFFFFFF
-"""Row of "nothing yet": it loses every tie."""
+_NOT_A_ROW = -2
 
 
 @cuda.jit(device=True, inline="always")
-def _warp_min_reduce(chord2, row):  # type: ignore[no-untyped-def]
-    # A butterfly: after five exchanges every lane holds the closest of the warp's 32 candidates.
-    step = _WARP // 2
-    while step > 0:
-        other_chord2 = cuda.shfl_xor_sync(_ALL_LANES, chord2, step)
-        other_row = cuda.shfl_xor_sync(_ALL_LANES, row, step)
-        if closer(other_chord2, other_row, chord2, row):
-            chord2 = other_chord2
-            row = other_row
-        step //= 2
-    return chord2, row
+def _shifted(chord2, row, new_chord2, new_row, before_chord2, before_row, follows):  # type: ignore[no-untyped-def]
+    # One place of a sorted list after an insertion: as it was, the new entry, or its predecessor.
+    if not closer(new_chord2, new_row, chord2, row):
+        return chord2, row
+    if follows and closer(new_chord2, new_row, before_chord2, before_row):
+        return before_chord2, before_row
+    return new_chord2, new_row
+
+
+@cuda.jit(device=True, inline="always")
+def _warp_insert(new_chord2, new_row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
+    # The warp's list of 64: place `lane` in low, place 32 + lane in high.
+    lane = cuda.threadIdx.x
+    last_chord2 = cuda.shfl_sync(ALL_LANES, low_chord2, WARP - 1)
+    last_row = cuda.shfl_sync(ALL_LANES, low_row, WARP - 1)
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, high_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, high_row, 1)
+    if lane == 0:
+        before_chord2 = last_chord2
+        before_row = last_row
+    high_chord2, high_row = _shifted(
+        high_chord2, high_row, new_chord2, new_row, before_chord2, before_row, True
+    )
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, low_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, low_row, 1)
+    low_chord2, low_row = _shifted(
+        low_chord2, low_row, new_chord2, new_row, before_chord2, before_row, lane > 0
+    )
+    return low_chord2, low_row, high_chord2, high_row
+
+
+@cuda.jit(device=True, inline="always")
+def _warp_place(place, low, high):  # type: ignore[no-untyped-def]
+    # What the warp's list holds at a place.
+    value = low
+    if place >= WARP:
+        value = high
+    return cuda.shfl_sync(ALL_LANES, value, place % WARP)
+
+
+@cuda.jit(device=True, inline="always")
+def _warp_merge(k, chord2, row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
+    # Insert the lanes' 32 candidates that come before the list's k-th.
+    worst_chord2 = _warp_place(k - 1, low_chord2, high_chord2)
+    worst_row = _warp_place(k - 1, low_row, high_row)
+    candidates = ballot(closer(chord2, row, worst_chord2, worst_row))
+    while candidates != uint32(0):
+        lane = first_lane(candidates)
+        candidates = without_first(candidates)
+        low_chord2, low_row, high_chord2, high_row = _warp_insert(
+            cuda.shfl_sync(ALL_LANES, chord2, lane), cuda.shfl_sync(ALL_LANES, row, lane),
+            low_chord2, low_row, high_chord2, high_row,
+        )  # fmt: skip
+    return low_chord2, low_row, high_chord2, high_row
+
+
+@cuda.jit(device=True, inline="always")
+def _warp_store(k, low_chord2, low_row, high_chord2, high_row, rows, chords2):  # type: ignore[no-untyped-def]
+    lane = cuda.threadIdx.x
+    if lane < k:
+        rows[lane] = low_row
+        chords2[lane] = low_chord2
+    if WARP + lane < k:
+        rows[WARP + lane] = high_row
+        chords2[WARP + lane] = high_chord2
 
 
 @cuda.jit(cache=True)
-def block_min_reduce(references, observations, candidate_chord2, candidate_row):  # type: ignore[no-untyped-def]
-    """Leave the closest reference of every slice for every observation.
+def block_min_reduce(  # type: ignore[no-untyped-def]
+    references, observations, k, exclude_self, first_row, candidate_row, candidate_chord2
+):
+    """Leave the closest references of every slice for every observation.
 
     Grid ``(slices, blocks)``, block ``(32, warps)``: the grid's x cuts the references into slices,
-    a warp takes `_TILE` observations at a time, and its lanes stride over the slice.
+    a warp takes observations in turn (`_TILE` at a time for k = 1), and its lanes stride over the
+    slice.
 
     Parameters
     ----------
     references, observations : float64 array, shape (3, n_references) and (3, n_observations)
         Unit vectors.
-    candidate_chord2, candidate_row : float64 and int64 array, shape (slices, n_observations)
-        Written: squared chord and row of each slice's closest; infinity and the largest int64
-        where a slice has none.
+    k, exclude_self, first_row
+        As `Query` has them.
+    candidate_row, candidate_chord2 : int64 and float64 array, shape (slices, n_observations, k)
+        Written: as `Found` has them, for each slice.
     """
     n_references = references.shape[1]
     n_observations = observations.shape[1]
@@ -63,87 +130,151 @@ def block_min_reduce(references, observations, candidate_chord2, candidate_row):
     length = (n_references + cuda.gridDim.x - 1) // cuda.gridDim.x
     start = cuda.blockIdx.x * length
     stop = min(start + length, n_references)
-    x = cuda.local.array(_TILE, float64)
-    y = cuda.local.array(_TILE, float64)
-    z = cuda.local.array(_TILE, float64)
-    best_chord2 = cuda.local.array(_TILE, float64)
-    best_row = cuda.local.array(_TILE, int64)
     warp = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
     warps = cuda.gridDim.y * cuda.blockDim.y
-    for first in range(warp * _TILE, n_observations, warps * _TILE):
-        for t in range(_TILE):
-            i = min(first + t, n_observations - 1)
-            x[t] = observations[0, i]
-            y[t] = observations[1, i]
-            z[t] = observations[2, i]
-            best_chord2[t] = math.inf
-            best_row[t] = _NONE
-        for row in range(start + lane, stop, _WARP):
-            rx, ry, rz = references[0, row], references[1, row], references[2, row]
+    if k == 1:
+        x = cuda.local.array(_TILE, float64)
+        y = cuda.local.array(_TILE, float64)
+        z = cuda.local.array(_TILE, float64)
+        own = cuda.local.array(_TILE, int64)
+        best_chord2 = cuda.local.array(_TILE, float64)
+        best_row = cuda.local.array(_TILE, int64)
+        for first in range(warp * _TILE, n_observations, warps * _TILE):
             for t in range(_TILE):
-                chord2 = squared_chord(x[t], y[t], z[t], rx, ry, rz)
-                # A lane's rows ascend, so a plain "less" leaves its ties with the lowest one.
-                if chord2 < best_chord2[t]:
-                    best_chord2[t] = chord2
-                    best_row[t] = row
-        for t in range(_TILE):
-            chord2, row = _warp_min_reduce(best_chord2[t], best_row[t])
-            if lane == 0 and first + t < n_observations:
-                candidate_chord2[cuda.blockIdx.x, first + t] = chord2
-                candidate_row[cuda.blockIdx.x, first + t] = row
+                i = min(first + t, n_observations - 1)
+                x[t] = observations[0, i]
+                y[t] = observations[1, i]
+                z[t] = observations[2, i]
+                own[t] = first_row + i if exclude_self else _NOT_A_ROW
+                best_chord2[t] = math.inf
+                best_row[t] = -1
+            for row in range(start + lane, stop, WARP):
+                rx, ry, rz = references[0, row], references[1, row], references[2, row]
+                for t in range(_TILE):
+                    chord2 = squared_chord(x[t], y[t], z[t], rx, ry, rz)
+                    # A lane's rows ascend, so a plain "less" leaves its ties with the lowest one.
+                    if chord2 < best_chord2[t] and row != own[t]:
+                        best_chord2[t] = chord2
+                        best_row[t] = row
+            for t in range(_TILE):
+                chord2, row = warp_closest(best_chord2[t], best_row[t])
+                if lane == 0 and first + t < n_observations:
+                    candidate_row[cuda.blockIdx.x, first + t, 0] = row
+                    candidate_chord2[cuda.blockIdx.x, first + t, 0] = chord2
+    else:
+        for i in range(warp, n_observations, warps):
+            ox, oy, oz = observations[0, i], observations[1, i], observations[2, i]
+            self_row = first_row + i if exclude_self else _NOT_A_ROW
+            low_chord2 = high_chord2 = math.inf
+            low_row = high_row = int64(-1)
+            for first in range(start, stop, WARP):
+                row = int64(first + lane)
+                chord2 = math.inf
+                if row < stop and row != self_row:
+                    chord2 = squared_chord(
+                        ox, oy, oz, references[0, row], references[1, row], references[2, row]
+                    )
+                if not chord2 < math.inf:
+                    # None, whatever the row: at infinity closer would let a lower row before it.
+                    row = int64(0x7FFFFFFFFFFFFFFF)
+                low_chord2, low_row, high_chord2, high_row = _warp_merge(
+                    k, chord2, row, low_chord2, low_row, high_chord2, high_row
+                )
+            _warp_store(
+                k, low_chord2, low_row, high_chord2, high_row,
+                candidate_row[cuda.blockIdx.x, i], candidate_chord2[cuda.blockIdx.x, i],
+            )  # fmt: skip
 
 
 @cuda.jit(cache=True)
-def global_min_reduce(references, observations, candidate_chord2, candidate_row, reference, distance_m):  # type: ignore[no-untyped-def]
+def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # type: ignore[no-untyped-def]
     """Reduce the candidates of every observation to its answer, a warp an observation.
 
     Parameters
     ----------
-    references, observations, candidate_chord2, candidate_row
-        As `block_min_reduce` has them.
-    reference : int64 array, shape (n_observations,)
-        Written: row of the nearest reference; -1 where there is none.
-    distance_m : float64 array, shape (n_observations,)
-        Written: great-circle distance in metres; NaN where there is none.
+    candidate_row, candidate_chord2 : int64 and float64 array, shape (pieces, n_observations, k)
+        As `block_min_reduce` leaves them, or the `Found` of a reference set's pieces.
+    reference, chord2 : int64 and float64 array, shape (n_observations, k)
+        Written: as `Found` has them.
     """
     lane = cuda.threadIdx.x
+    pieces, n, k = candidate_row.shape
     warp = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
-    for i in range(warp, observations.shape[1], cuda.gridDim.x * cuda.blockDim.y):
-        chord2 = math.inf
-        row = int64(_NONE)
-        for piece in range(lane, candidate_row.shape[0], _WARP):
-            if closer(candidate_chord2[piece, i], candidate_row[piece, i], chord2, row):
-                chord2 = candidate_chord2[piece, i]
-                row = candidate_row[piece, i]
-        chord2, row = _warp_min_reduce(chord2, row)
-        if lane == 0:
-            if row == _NONE:
-                reference[i] = -1
-                distance_m[i] = math.nan
-            else:
-                reference[i] = row
-                distance_m[i] = metres(
-                    observations[0, i], observations[1, i], observations[2, i],
-                    references[0, row], references[1, row], references[2, row],
-                )  # fmt: skip
+    for i in range(warp, n, cuda.gridDim.x * cuda.blockDim.y):
+        if k == 1:
+            best_chord2 = math.inf
+            best_row = int64(-1)
+            for piece in range(lane, pieces, WARP):
+                if closer(
+                    candidate_chord2[piece, i, 0], candidate_row[piece, i, 0], best_chord2, best_row
+                ):
+                    best_chord2 = candidate_chord2[piece, i, 0]
+                    best_row = candidate_row[piece, i, 0]
+            best_chord2, best_row = warp_closest(best_chord2, best_row)
+            if lane == 0:
+                reference[i, 0] = best_row
+                chord2[i, 0] = best_chord2
+        else:
+            low_chord2 = high_chord2 = math.inf
+            low_row = high_row = int64(-1)
+            for first in range(0, pieces * k, WARP):
+                place = first + lane
+                new_chord2 = math.inf
+                new_row = int64(0x7FFFFFFFFFFFFFFF)
+                if place < pieces * k and candidate_row[place // k, i, place % k] >= 0:
+                    new_chord2 = candidate_chord2[place // k, i, place % k]
+                    new_row = candidate_row[place // k, i, place % k]
+                low_chord2, low_row, high_chord2, high_row = _warp_merge(
+                    k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
+                )
+            _warp_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
 
 
-def search(index: ReferenceIndex, observations: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
-    """The nearest reference of every observation; as `kernels.brute_cpu.search`, on a GPU."""
+def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:
+    import cupy as cp
+
+    found = Found(cp.empty(candidate_row.shape[1:], cp.int64), cp.empty(candidate_row.shape[1:]))
+    if found.reference.size:
+        resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
+        blocks = blocks_for(candidate_row.shape[1], _WARPS, resident)
+        threads = (WARP, _WARPS)
+        launch(global_min_reduce, blocks, threads, candidate_row, candidate_chord2, *found)
+    return found
+
+
+def search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Found:
+    """The k nearest references of every observation; as `kernels.tree_cuda.search`."""
+    import cupy as cp
+
     n_references, n_observations = index.vectors.shape[1], observations.shape[1]
-    reference = cp.empty(n_observations, cp.int64)
-    distance_m = cp.empty(n_observations)
-    if not n_observations:
-        return reference, distance_m
-    resident = _BLOCKS_PER_MULTIPROCESSOR * cuda.get_current_device().MULTIPROCESSOR_COUNT
-    blocks = min(-(-n_observations // (_WARPS * _TILE)), resident)
+    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
+    tile = _TILE if query.k == 1 else 1
+    blocks = max(1, min(-(-n_observations // (_WARPS * tile)), resident, 65535))
     slices = max(1, min(resident // blocks, n_references // _MIN_SLICE))
-    candidate_chord2 = cp.empty((slices, n_observations))
-    candidate_row = cp.empty((slices, n_observations), cp.int64)
-    block_min_reduce[(slices, blocks), (_WARP, _WARPS)](
-        index.vectors, observations, candidate_chord2, candidate_row
+    # The grid is at least as large as numba wants one: slices of no references leave no candidates.
+    blocks = max(blocks, -(-blocks_for(0, 1) // slices))
+    candidate_row = cp.empty((slices, n_observations, query.k), cp.int64)
+    candidate_chord2 = cp.empty(candidate_row.shape)
+    if n_observations:
+        launch(
+            block_min_reduce, (slices, blocks), (WARP, _WARPS),
+            index.vectors, observations, query.k, query.exclude_self, query.first_row,
+            candidate_row, candidate_chord2,
+        )  # fmt: skip
+    if slices == 1:
+        return Found(candidate_row[0], candidate_chord2[0])
+    return _reduce(candidate_row, candidate_chord2)
+
+
+def merge_all(parts: Sequence[Found]) -> Found:
+    """The k closest of several answers for the same observations, in the order of `closer`."""
+    import cupy as cp
+
+    return _reduce(
+        cp.stack([part.reference for part in parts]), cp.stack([part.chord2 for part in parts])
     )
-    global_min_reduce[min(-(-n_observations // _WARPS), resident), (_WARP, _WARPS)](
-        index.vectors, observations, candidate_chord2, candidate_row, reference, distance_m
-    )
-    return reference, distance_m
+
+
+def merge_pair(left: Found, right: Found) -> Found:
+    """The k closest of two answers for the same observations, in the order of `closer`."""
+    return merge_all([left, right])

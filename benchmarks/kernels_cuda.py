@@ -1,0 +1,202 @@
+"""Times of the GPU's kernels by stage, beside the case study's pair, with wrong rows counted.
+
+Wall clock from arrays on the device to answers on the device: allocation, Python and the final
+synchronisation included. Answers are compared with float64 brute force, for all observations where
+that takes seconds, else for a sample of them.
+
+    python -m benchmarks.kernels_cuda [--toy] [--json FILE] [--repeats N] [--only NAME ...]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+from benchmarks import case_study_cuda
+from kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
+from kernels.index import ReferenceIndex
+from kernels.query import Query
+
+BRUTE_PAIRS = 2**39
+"""Pairs of observation and reference that checking and timing brute force may take."""
+PAIR_PAIRS = 2**38
+"""Pairs that timing the case study's pair may take: 2^24 by 2^14, its own size."""
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def uniform(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points spread evenly over the sphere."""
+    return np.degrees(np.arcsin(rng.uniform(-1, 1, n))), rng.uniform(-180, 180, n)
+
+
+def cities(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points around 2000 places of very unequal size, some 10 km across."""
+    lat, lon = uniform(np.random.default_rng(99), 2000)
+    weight = 1.0 / np.arange(1, 2001)
+    place = rng.choice(2000, n, p=weight / weight.sum())
+    return (
+        np.clip(lat[place] + rng.normal(0, 0.05, n), -90, 90),
+        np.clip(lon[place] + rng.normal(0, 0.05, n), -180, 180),
+    )
+
+
+def box(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points in a box of 10 km: a million of them lie 10 m apart."""
+    return 47.0 + rng.uniform(0, 0.09, n), 8.0 + rng.uniform(0, 0.13, n)
+
+
+def nodes(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of a regular grid's n nodes."""
+    side = round(n**0.5)
+    lat, lon = np.meshgrid(np.arange(side) / side * 64 - 32, np.arange(side) / side * 128 - 64)
+    return lat.ravel()[:n], lon.ravel()[:n]
+
+
+def between(references: Pair, n: int) -> Pair:
+    """Degrees of n points exactly between the nodes of a grid, over and over."""
+    side = round(references[0].size ** 0.5)
+    return np.resize(references[0] + 32 / side, n), np.resize(references[1] + 64 / side, n)
+
+
+def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pair]:
+    """References and observations in degrees."""
+    rng = np.random.default_rng(7)
+    if kind == "grid":
+        references = nodes(rng, n_references)
+        return references, between(references, n_observations)
+    draw = {"uniform": uniform, "cities": cities, "box": box}[kind]
+    return draw(rng, n_references), draw(rng, n_observations)
+
+
+def time_ms(action: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Median, least and largest wall clock of an action in ms, after one that is not counted."""
+    action()
+    times = []
+    for _ in range(repeats):
+        cp.cuda.Device().synchronize()
+        start = time.perf_counter()
+        action()
+        cp.cuda.Device().synchronize()
+        times.append((time.perf_counter() - start) * 1e3)
+    return {"median": statistics.median(times), "least": min(times), "largest": max(times)}
+
+
+def answer(lat: cp.ndarray, lon: cp.ndarray, other_lat: cp.ndarray, other_lon: cp.ndarray) -> Any:
+    """Everything from degrees to metres: unit vectors, build, sort, search, distances."""
+    vectors = coordinates_cuda.unit_vectors(lat, lon)
+    index = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+    observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
+    found = tree_cuda.search(index, observations, Query())
+    return found.reference, coordinates_cuda.distances(vectors, observations, found)
+
+
+def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
+    """Times and wrong rows of one input, 2^log_m observations against 2^log_n references."""
+    m, n = 2**log_m, 2**log_n
+    references, others = inputs(kind, m, n)
+    lat, lon, other_lat, other_lon = (cp.asarray(a) for a in (*references, *others))
+    row: dict[str, Any] = {"kind": kind, "observations": m, "references": n}
+    row["all"] = time_ms(lambda: answer(lat, lon, other_lat, other_lon), repeats)
+
+    vectors = coordinates_cuda.unit_vectors(lat, lon)
+    observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
+    index = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+    found = tree_cuda.search(index, observations, Query())
+    for stage, action in {
+        "unit vectors": lambda: (
+            coordinates_cuda.unit_vectors(lat, lon),
+            coordinates_cuda.unit_vectors(other_lat, other_lon),
+        ),
+        "build": lambda: tree_cuda.build(vectors),
+        "sort": lambda: order_cuda.order(observations, order_cuda.extent(observations)),
+        "sort and search": lambda: tree_cuda.search(index, observations, Query()),
+        "distances": lambda: coordinates_cuda.distances(vectors, observations, found),
+    }.items():
+        row[stage] = time_ms(action, repeats)
+
+    sample = min(m, max(1, BRUTE_PAIRS // n))
+    part = cp.ascontiguousarray(observations[:, :: m // sample])
+    exact = reduce_cuda.search(index, part, Query())
+    row["checked"] = part.shape[1]
+    same_row = exact.reference == found.reference[:: m // sample]
+    same_chord = exact.chord2 == found.chord2[:: m // sample]
+    row["wrong"] = int(part.shape[1] - int((same_row & same_chord).sum()))
+    slow = max(1, min(3, repeats))
+    if m * n <= BRUTE_PAIRS:
+        row["brute"] = time_ms(lambda: reduce_cuda.search(index, observations, Query()), slow)
+    if m * n <= PAIR_PAIRS:
+        pair = [
+            cp.ascontiguousarray(cp.stack([cp.radians(a), cp.radians(b)], axis=1), cp.float32)
+            for a, b in ((lat, lon), (other_lat, other_lon))
+        ]
+        row["pair"] = time_ms(lambda: case_study_cuda.nearest(*pair), slow)
+        row["pair, fast"] = time_ms(lambda: case_study_cuda.nearest(*pair, fast=True), slow)
+        row["pair wrong"] = int((case_study_cuda.nearest(*pair)[0] != found.reference[:, 0]).sum())
+    return row
+
+
+CASES = {
+    "2^24 x 2^14": ("uniform", 24, 14),
+    "2^24 x 2^20": ("uniform", 24, 20),
+    "2^24 x 2^24": ("uniform", 24, 24),
+    "2^16 x 2^20": ("uniform", 16, 20),
+    "2^16 x 2^13": ("uniform", 16, 13),
+    "2^10 x 2^24": ("uniform", 10, 24),
+    "2^20 x 2^24": ("uniform", 20, 24),
+    "2^20 x 2^17": ("uniform", 20, 17),
+    "2^24 x 2^10": ("uniform", 24, 10),
+    "box 2^24 x 2^20": ("box", 24, 20),
+    "cities 2^24 x 2^17": ("cities", 24, 17),
+    "grid 2^24 x 2^20": ("grid", 24, 20),
+}
+TOY = {name: (kind, 10, 8) for name, (kind, _, _) in CASES.items() if kind != "uniform"}
+
+
+def main() -> None:
+    """Measure, write the JSON, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", nargs="*", help="names of cases")
+    arguments = parser.parse_args()
+    rows = []
+    for name, (kind, log_m, log_n) in (TOY if arguments.toy else CASES).items():
+        if arguments.only and name not in arguments.only:
+            continue
+        rows.append({"name": name, **measure(kind, log_m, log_n, arguments.repeats)})
+        cp.get_default_memory_pool().free_all_blocks()
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1))
+    print("cuML:", "installed, not timed here" if find_spec("cuml") else "not installed")
+    stages = [
+        "all",
+        "unit vectors",
+        "build",
+        "sort",
+        "sort and search",
+        "distances",
+        "brute",
+        "pair",
+        "pair, fast",
+    ]
+    print(
+        "ms, medians".ljust(20) + "".join(stage.rjust(16) for stage in stages) + "  wrong/checked"
+    )
+    for row in rows:
+        times = (f"{row[s]['median']:.3f}" if s in row else "-" for s in stages)
+        line = row["name"].ljust(20) + "".join(t.rjust(16) for t in times)
+        pair = f"  pair wrong {row['pair wrong']}" if "pair wrong" in row else ""
+        print(f"{line}  {row['wrong']}/{row['checked']}{pair}")
+
+
+if __name__ == "__main__":
+    main()

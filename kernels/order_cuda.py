@@ -1,0 +1,283 @@
+"""Points of the sphere in the order of a Hilbert curve over their own extent, on a GPU.
+
+The sphere is unfolded onto a square by the octahedral map (a projection on the octahedron, its
+lower half folded outwards), which is continuous but for the square's edges; a Hilbert curve of 2^16
+by 2^16 cells runs over the part of the square that the points cover. Successive points of the curve
+are neighbours on the sphere: there are no jumps as in a Morton code, where one warp that straddles
+a jump would walk half of the tree.
+
+The order never decides an answer, only how soon it is found.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from numba import cuda, float32, float64, int64, uint32
+from numba.cuda import libdevice
+
+from kernels.hilbert import octahedral
+from kernels.launch_cuda import blocks_for, launch, resident_blocks
+from kernels.warp_cuda import WARP, warp_max
+
+if TYPE_CHECKING:
+    import cupy as cp
+
+_THREADS = 256
+_WARPS = _THREADS // WARP
+_STAGE = 4 * WARP
+_BLOCKS_PER_MULTIPROCESSOR = 8
+_CELLS = 65536.0
+_LAST_CELL = 65535
+_EMPTY = -0x80000000
+"""Code of "nothing yet" in a box: below every number."""
+
+
+@cuda.jit(device=True, inline="always")
+def _encode(value):  # type: ignore[no-untyped-def]
+    # float32 as an integer of the same order: a GPU has an atomic maximum for integers only.
+    bits = libdevice.float_as_int(value)
+    if bits < 0:
+        bits = bits ^ 0x7FFFFFFF
+    return bits
+
+
+@cuda.jit(device=True, inline="always")
+def _decode(code):  # type: ignore[no-untyped-def]
+    if code < 0:
+        code = code ^ 0x7FFFFFFF
+    return libdevice.int_as_float(code)
+
+
+@cuda.jit(device=True, inline="always")
+def box_corners(box):  # type: ignore[no-untyped-def]
+    """Least and largest x, y and z of a box of `bound`, in float32; NaN where it is empty."""
+    return (
+        -_decode(box[3]),
+        -_decode(box[4]),
+        -_decode(box[5]),
+        _decode(box[0]),
+        _decode(box[1]),
+        _decode(box[2]),
+    )
+
+
+@cuda.jit(cache=True)
+def bound(vectors, box):  # type: ignore[no-untyped-def]
+    """Enclose points in a box, rounded to float32; NaN points are left out.
+
+    Parameters
+    ----------
+    vectors : float64 array, shape (3, n)
+        Points.
+    box : int32 array, shape (6,)
+        Holds the least int32. Written: the largest x, y, z, -x, -y, -z, encoded.
+    """
+    low_x = low_y = low_z = high_x = high_y = high_z = float32(-2.0)
+    seen = False
+    for i in range(cuda.grid(1), vectors.shape[1], cuda.gridsize(1)):
+        x, y, z = float32(vectors[0, i]), float32(vectors[1, i]), float32(vectors[2, i])
+        seen = seen or x == x
+        if x > high_x:
+            high_x = x
+        if y > high_y:
+            high_y = y
+        if z > high_z:
+            high_z = z
+        if -x > low_x:
+            low_x = -x
+        if -y > low_y:
+            low_y = -y
+        if -z > low_z:
+            low_z = -z
+    if cuda.any_sync(0xFFFFFFFF, seen):
+        high_x, high_y, high_z = warp_max(high_x), warp_max(high_y), warp_max(high_z)
+        low_x, low_y, low_z = warp_max(low_x), warp_max(low_y), warp_max(low_z)
+        if cuda.threadIdx.x % WARP == 0:
+            cuda.atomic.max(box, 0, _encode(high_x))
+            cuda.atomic.max(box, 1, _encode(high_y))
+            cuda.atomic.max(box, 2, _encode(high_z))
+            cuda.atomic.max(box, 3, _encode(low_x))
+            cuda.atomic.max(box, 4, _encode(low_y))
+            cuda.atomic.max(box, 5, _encode(low_z))
+
+
+@cuda.jit(device=True, inline="always")
+def _turned(main, x, y, z):  # type: ignore[no-untyped-def]
+    # The axis that the points lie around comes last: its side of the octahedron has no seam.
+    if main == 0:
+        return y, z, x
+    if main == 1:
+        return z, x, y
+    return x, y, z
+
+
+@cuda.jit(device=True, inline="always")
+def _span(low, high, least_sum, largest_sum):  # type: ignore[no-untyped-def]
+    # Bounds of a / s for a in [low, high] and s in [least_sum, largest_sum].
+    first = min(low / least_sum, low / largest_sum)
+    last = max(high / least_sum, high / largest_sum)
+    return first, last
+
+
+@cuda.jit(device=True, inline="always")
+def _least_magnitude(low, high):  # type: ignore[no-untyped-def]
+    if low > 0.0:
+        return low
+    if high < 0.0:
+        return -high
+    return 0.0
+
+
+@cuda.jit(device=True, inline="always")
+def _frame(box):  # type: ignore[no-untyped-def]
+    # Which axis is the pole of the octahedral map, on which side, and the part of the square that
+    # the points cover. All of it where they reach around the equator of that pole.
+    low_x, low_y, low_z, high_x, high_y, high_z = box_corners(box)
+    middle_x = abs(low_x + high_x)
+    middle_y = abs(low_y + high_y)
+    middle_z = abs(low_z + high_z)
+    main = 2
+    if middle_x >= middle_y and middle_x >= middle_z:
+        main = 0
+    elif middle_y >= middle_z:
+        main = 1
+    low_a, low_b, low_c = _turned(main, float(low_x), float(low_y), float(low_z))
+    high_a, high_b, high_c = _turned(main, float(high_x), float(high_y), float(high_z))
+    side = 1.0
+    if low_c + high_c < 0.0:
+        side = -1.0
+        low_c, high_c = -high_c, -low_c
+    first_u, last_u, first_v, last_v = -1.0, 1.0, -1.0, 1.0
+    if low_c > 0.0:
+        least_sum = max(
+            1.0, low_c + _least_magnitude(low_a, high_a) + _least_magnitude(low_b, high_b)
+        )
+        largest_sum = high_c + max(-low_a, high_a) + max(-low_b, high_b)
+        first_u, last_u = _span(low_a, high_a, least_sum, largest_sum)
+        first_v, last_v = _span(low_b, high_b, least_sum, largest_sum)
+    # One scale for both axes: square cells make round neighbourhoods.
+    scale = _CELLS / max(last_u - first_u, last_v - first_v, 1e-12)
+    return main, side, first_u, first_v, scale
+
+
+@cuda.jit(device=True, inline="always")
+def _spread(x):  # type: ignore[no-untyped-def]
+    # 16 bits to the even places of 32.
+    x = (x | (x << 8)) & 0x00FF00FF
+    x = (x | (x << 4)) & 0x0F0F0F0F
+    x = (x | (x << 2)) & 0x33333333
+    return (x | (x << 1)) & 0x55555555
+
+
+@cuda.jit(device=True, inline="always")
+def hilbert(x, y):  # type: ignore[no-untyped-def]
+    """Place on the Hilbert curve of a cell of 2^16 by 2^16.
+
+    `kernels.hilbert.curve_key` has 28 levels in 64 bits; a GPU computes and sorts 32 bits in half
+    the time, and over the points' own extent 16 levels are fine enough.
+
+    The curve's state after a digit is a composition of the transformations of the digits before
+    it. Composition is associative, so all 16 are found by a prefix scan over the bits in four
+    steps, every step on all bits of a word at once, instead of a loop over digits.
+    """
+    a = x ^ y
+    b = 0xFFFF ^ a
+    c = 0xFFFF ^ (x | y)
+    d = x & (y ^ 0xFFFF)
+    swap = a | (b >> 1)
+    keep = (a >> 1) ^ a
+    flip_x = ((c >> 1) ^ (b & (d >> 1))) ^ c
+    flip_y = ((a & (c >> 1)) ^ (d >> 1)) ^ d
+    step = 2
+    while step < 16:
+        a, b, c, d = swap, keep, flip_x, flip_y
+        flip_x = flip_x ^ ((a & (c >> step)) ^ (b & (d >> step)))
+        flip_y = flip_y ^ ((b & (c >> step)) ^ ((a ^ b) & (d >> step)))
+        swap = (a & (a >> step)) ^ (b & (b >> step))
+        keep = (a & (b >> step)) ^ (b & ((a ^ b) >> step))
+        step *= 2
+    a = flip_x ^ (flip_x >> 1)
+    b = flip_y ^ (flip_y >> 1)
+    low = x ^ y
+    high = b | (0xFFFF ^ (low | a))
+    return (_spread(high) << 1) | _spread(low)
+
+
+@cuda.jit(cache=True)
+def place(vectors, box, places, copies):  # type: ignore[no-untyped-def]
+    """Find every point's place on the Hilbert curve over a box, and copy it.
+
+    Parameters
+    ----------
+    vectors : float64 array, shape (3, n)
+        Unit vectors; NaN ones come last.
+    box : int32 array, shape (6,)
+        Written by `bound`.
+    places : uint32 array, shape (n,)
+        Written: place on the curve.
+    copies : float64 array, shape (4 * n,)
+        Written: x, y, z and 0 of each point side by side, so that one memory transaction fetches a
+        point in whatever order they are wanted.
+    """
+    # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
+    stage = cuda.shared.array((_WARPS, _STAGE), float64)
+    lane = cuda.threadIdx.x % WARP
+    warp = cuda.threadIdx.x // WARP
+    n = vectors.shape[1]
+    main, side, first_u, first_v, scale = _frame(box)
+    stage[warp, 4 * lane + 3] = 0.0
+    for i in range(cuda.grid(1), -(-n // WARP) * WARP, cuda.gridsize(1)):
+        x = y = z = math.nan
+        if i < n:
+            x, y, z = vectors[0, i], vectors[1, i], vectors[2, i]
+        stage[warp, 4 * lane] = x
+        stage[warp, 4 * lane + 1] = y
+        stage[warp, 4 * lane + 2] = z
+        a, b, c = _turned(main, x, y, z)
+        c *= side
+        key = int64(0xFFFFFFFF)
+        if a == a:
+            u, v = octahedral(a, b, c)
+            column = min(max(int64((u - first_u) * scale), 0), _LAST_CELL)
+            row = min(max(int64((v - first_v) * scale), 0), _LAST_CELL)
+            key = hilbert(column, row)
+        if i < n:
+            places[i] = uint32(key)
+        cuda.syncwarp()
+        for part in range(4):
+            at = 4 * (i - lane) + WARP * part + lane
+            if at < 4 * n:
+                copies[at] = stage[warp, WARP * part + lane]
+        cuda.syncwarp()
+
+
+def extent(vectors: cp.ndarray) -> cp.ndarray:
+    """The box of points, shape (3, n), as `bound` writes it."""
+    import cupy as cp
+
+    box = cp.full(6, _EMPTY, cp.int32)
+    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
+    launch(bound, blocks_for(vectors.shape[1], _THREADS, resident), _THREADS, vectors, box)
+    return box
+
+
+def order(vectors: cp.ndarray, box: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
+    """Rows of points along the Hilbert curve over their box.
+
+    Returns
+    -------
+    rows : int64 array, shape (n,)
+        Rows, equal places by ascending row.
+    copies : float64 array, shape (n, 4)
+        x, y, z and 0 of each point, in order of the rows.
+    """
+    import cupy as cp
+
+    n = vectors.shape[1]
+    places = cp.empty(n, cp.uint32)
+    copies = cp.empty(4 * n)
+    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
+    launch(place, blocks_for(n, _THREADS, resident), _THREADS, vectors, box, places, copies)
+    return places.argsort(), copies.reshape(n, 4)

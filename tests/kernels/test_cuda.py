@@ -1,0 +1,203 @@
+"""The kernels on a GPU, against numpy on the CPU: the same rows and the same bits."""
+
+import math
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+
+from kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
+from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
+from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
+from kernels.index import ReferenceIndex  # noqa: E402
+from kernels.query import Found, Query  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def naive(vectors, observations, query):
+    """The k nearest by sorting every distance of an observation, in numpy."""
+    n, k = observations.shape[1], query.k
+    rows, chords = np.full((n, k), -1), np.full((n, k), math.inf)
+    for i in range(n):
+        dx, dy, dz = (vectors[axis] - observations[axis, i] for axis in range(3))
+        chord2 = (dx * dx + dy * dy) + dz * dz
+        chord2[np.isnan(chord2)] = math.inf
+        if query.exclude_self and 0 <= query.first_row + i < chord2.size:
+            chord2[query.first_row + i] = math.inf
+        best = np.argsort(chord2, kind="stable")[:k]
+        best = best[chord2[best] < math.inf]
+        rows[i, : best.size], chords[i, : best.size] = best, chord2[best]
+    return Found(rows, chords)
+
+
+def uniform(rng, n):
+    return np.degrees(np.arcsin(rng.uniform(-1, 1, n))), rng.uniform(-180, 180, n)
+
+
+def inputs(name):
+    """Latitudes and longitudes of references, then of observations."""
+    rng = np.random.default_rng(1)
+    if name == "uniform":
+        return *uniform(rng, 5000), *uniform(rng, 3000)
+    if name == "one leaf":
+        return *uniform(rng, 7), *uniform(rng, 300)
+    if name == "one":
+        return *uniform(rng, 1), *uniform(rng, 50)
+    if name == "many":
+        return *uniform(rng, 200_000), *uniform(rng, 500)
+    if name == "clustered":
+        lat, lon = uniform(rng, 30)
+        pick, other = rng.integers(0, 30, 6000), rng.integers(0, 30, 2000)
+        return (
+            np.clip(lat[pick] + rng.normal(0, 0.01, 6000), -90, 90),
+            lon[pick] + rng.normal(0, 0.01, 6000),
+            np.clip(lat[other] + rng.normal(0, 0.02, 2000), -90, 90),
+            lon[other] + rng.normal(0, 0.02, 2000),
+        )
+    if name == "box":
+        return (
+            47.0 + rng.uniform(0, 0.1, 4000), 8.0 + rng.uniform(0, 0.1, 4000),
+            47.0 + rng.uniform(0, 0.1, 2000), 8.0 + rng.uniform(0, 0.1, 2000),
+        )  # fmt: skip
+    if name == "box seen from afar":
+        return 47.0 + rng.uniform(0, 0.1, 4000), 8.0 + rng.uniform(0, 0.1, 4000), *uniform(rng, 999)
+    if name == "millimetres":
+        return (
+            rng.uniform(0, 1e-8, 2000), rng.uniform(0, 1e-8, 2000),
+            rng.uniform(0, 1e-8, 1000), rng.uniform(0, 1e-8, 1000),
+        )  # fmt: skip
+    if name == "grid":
+        lat, lon = (a.ravel() for a in np.meshgrid(np.arange(-30.0, 30), np.arange(-40.0, 40)))
+        return lat, lon, lat + 0.5, lon + 0.5
+    if name == "duplicates":
+        lat, lon = uniform(rng, 40)
+        pick = rng.integers(0, 40, 3000)
+        return lat[pick], lon[pick], lat[pick[:500]], lon[pick[:500]]
+    if name == "seams":
+        lat = np.array([90.0, -90, 90, -90, 0, 0, 0, 45, -45, -45, -0.0, 1e-200] * 20)
+        lon = np.array([0.0, 13, 77, 180, 180, -180, 360, 90, 180, -180, 0, 1e-200] * 20)
+        lat[12:], lon[12:] = (
+            np.clip(lat[12:] + rng.normal(0, 1, 228), -90, 90),
+            np.clip(lon[12:] + rng.normal(0, 1, 228), -180, 360),
+        )
+        return lat, lon, np.concatenate([lat[:40], -lat]), np.concatenate([lon[:40], lon])
+    if name == "invalid":
+        lat, lon = uniform(rng, 2000)
+        lat[::3], lon[1::7] = math.nan, 1e9
+        return lat, lon, lat[::-1][:700].copy(), lon[:700].copy()
+    if name == "nothing valid":
+        return np.full(100, math.nan), np.zeros(100), np.zeros(40), np.zeros(40)
+    raise ValueError(name)
+
+
+NAMES = [
+    "uniform", "one leaf", "one", "many", "clustered", "box", "box seen from afar", "millimetres",
+    "grid", "duplicates", "seams", "invalid", "nothing valid",
+]  # fmt: skip
+QUERIES = [
+    Query(1), Query(2), Query(7), Query(64),
+    Query(1, True), Query(7, True), Query(1, True, 100), Query(2, True, -50),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(request):
+    lat, lon, other_lat, other_lon = inputs(request.param)
+    vectors, observations = unit_vectors_cpu(lat, lon), unit_vectors_cpu(other_lat, other_lon)
+    on_gpu = unit_vectors(cp.asarray(lat), cp.asarray(lon))
+    seen = unit_vectors(cp.asarray(other_lat), cp.asarray(other_lon))
+    assert on_gpu.get().tobytes() == vectors.tobytes()
+    assert seen.get().tobytes() == observations.tobytes()
+    index = ReferenceIndex(on_gpu, -1, tree_cuda.build(on_gpu))
+    return index, seen, vectors, observations
+
+
+def assert_same(found, expected, what):
+    rows, chords = found.reference.get(), found.chord2.get()
+    wrong = np.flatnonzero((rows != expected.reference).any(axis=1))
+    assert not wrong.size, (
+        f"{what}: {wrong.size} wrong, first {wrong[0]}: {rows[wrong[0]]}, {chords[wrong[0]]} "
+        f"but {expected.reference[wrong[0]]}, {expected.chord2[wrong[0]]}"
+    )
+    assert chords.tobytes() == expected.chord2.tobytes(), what
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=str)
+def test_every_search_finds_what_numpy_finds(case, query):
+    index, seen, vectors, observations = case
+    expected = naive(vectors, observations, query)
+    assert_same(reduce_cuda.search(index, seen, query), expected, "brute")
+    for width in (1, 4, 32):
+        found = tree_cuda.search(index, seen, query, width=width)
+        assert_same(found, expected, f"tree, {width} observations a warp")
+
+
+@pytest.mark.parametrize("query", [Query(1), Query(7), Query(64)], ids=str)
+def test_pieces_merge_to_the_whole(case, query):
+    index, seen, _, _ = case
+    whole = tree_cuda.search(index, seen, query)
+    n = index.vectors.shape[1]
+    parts = []
+    for first, last in ((n // 2, n), (0, n // 3), (n // 3, n // 2)):
+        vectors = cp.ascontiguousarray(index.vectors[:, first:last])
+        piece = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+        found = tree_cuda.search(piece, seen, query)
+        parts.append(
+            Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2)
+        )
+    merged = reduce_cuda.merge_all(parts)
+    assert merged.reference.get().tobytes() == whole.reference.get().tobytes()
+    assert merged.chord2.get().tobytes() == whole.chord2.get().tobytes()
+
+
+def test_no_observations_and_no_references():
+    none = cp.empty((3, 0))
+    some = unit_vectors(cp.zeros(5), cp.zeros(5))
+    empty = ReferenceIndex(none, 0, tree_cuda.build(none))
+    index = ReferenceIndex(some, 5, tree_cuda.build(some))
+    for module in (tree_cuda, reduce_cuda):
+        found = module.search(empty, some, Query(2))
+        assert (found.reference.get() == -1).all()
+        assert np.isinf(found.chord2.get()).all()
+        assert module.search(index, none, Query(2)).reference.shape == (0, 2)
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_nearest_gives_the_bytes_of_the_cpu(k):
+    lat, lon, other_lat, other_lon = inputs("uniform")
+    expected = nearest(build_index(lat, lon), other_lat, other_lon, k=k, algorithm="brute")
+    index = build_index(cp.asarray(lat), cp.asarray(lon))
+    for algorithm in ("tree", "brute", "auto"):
+        answer = nearest(
+            index, cp.asarray(other_lat), cp.asarray(other_lon), k=k, algorithm=algorithm
+        )
+        assert answer.reference.get().tobytes() == expected.reference.tobytes()
+        assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
+
+
+def test_distances_reach_the_antipode():
+    vectors = unit_vectors(cp.zeros(1), cp.zeros(1))
+    lat = cp.array([0.0, 0.0, 10.0, math.nan])
+    seen = unit_vectors(lat, cp.array([180.0, 179.999999, 20.0, 0.0]))
+    found = reduce_cuda.search(ReferenceIndex(vectors, 1, None), seen, Query(1))
+    distance_m = distances(vectors, seen, found).get()[:, 0]
+    assert distance_m[0] == math.pi * 6_371_008.8
+    assert np.isnan(distance_m[3])
+
+
+def test_search_bytes_covers_what_a_search_takes():
+    lat, lon, other_lat, other_lon = inputs("many")
+    pool = cp.get_default_memory_pool()
+    lat, lon = cp.asarray(lat), cp.asarray(lon)
+    other_lat, other_lon = (
+        cp.tile(cp.asarray(other_lat), 1000),
+        cp.tile(cp.asarray(other_lon), 1000),
+    )
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    answer = nearest(build_index(lat, lon), other_lat, other_lon, algorithm="tree")
+    taken = pool.total_bytes() - before
+    assert answer.reference.size == other_lat.size
+    assert taken <= tree_cuda.search_bytes(lat.size, other_lat.size)
