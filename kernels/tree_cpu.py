@@ -28,12 +28,15 @@ from numba import get_num_threads, njit, prange
 from kernels.distance import closer, squared_chord
 from kernels.index import ReferenceIndex
 from kernels.order_cpu import NO_KEY, ROW, Scratch, scratch, sort
+from kernels.prefetch import prefetch, prefetch_for_write
 from kernels.query import Found, Query
 
 _WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""
 _LANES = 16
 """Observations of a packet."""
+_AHEAD = 2
+"""Packets between the one that is searched and the one whose memory is asked for."""
 _BLOCK = 32
 """Packets that a thread takes at a time."""
 _WINDOW = 1 << 20
@@ -196,6 +199,22 @@ def _eight(a):  # type: ignore[no-untyped-def]
     return a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
 
 
+@njit(inline="always")
+def _extent(values, low, high):  # type: ignore[no-untyped-def]
+    """Least and greatest of a packet's values."""
+    # In pairs, because a running minimum is not vectorised.
+    for lane in range(8):
+        a = values[lane]
+        b = values[lane + 8]
+        low[lane] = a if a < b else b
+        high[lane] = a if a > b else b
+    for half in (4, 2, 1):
+        for lane in range(half):
+            low[lane] = min(low[lane], low[lane + half])
+            high[lane] = max(high[lane], high[lane + half])
+    return low[0], high[0]
+
+
 @njit
 def _scan_leaf(points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
     """Compare a leaf's references with a packet; the worst of its bests, at most `_ALL`."""
@@ -250,7 +269,8 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
     for thread in prange(threads):
         # Rows: x, y, z, best squared chord, its row, and room to reduce.
         lanes = np.empty((6, _LANES))
-        extent = np.empty(6)
+        low = np.empty(_LANES)
+        high = np.empty(_LANES)
         bounds = np.empty(_WIDTH)
         stack = np.empty(_STACK + _WIDTH, np.int64)
         stack_bounds = np.empty(_STACK + _WIDTH)
@@ -259,6 +279,13 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
             for packet in range(block, min(block + _BLOCK, n_packets)):
                 first = packet * _LANES
                 for lane in range(_LANES):
+                    ahead = order[min(first + _AHEAD * _LANES + lane, n - 1)] & ROW
+                    prefetch(observations, 0, start + ahead)
+                    prefetch(observations, 1, start + ahead)
+                    prefetch(observations, 2, start + ahead)
+                    prefetch_for_write(reference, start + ahead, 0)
+                    prefetch_for_write(chord2, start + ahead, 0)
+                for lane in range(_LANES):
                     # The last packet repeats its last observation.
                     i = start + (order[min(first + lane, n - 1)] & ROW)
                     lanes[0, lane] = observations[0, i]
@@ -266,16 +293,10 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
                     lanes[2, lane] = observations[2, i]
                     lanes[3, lane] = np.inf
                     lanes[4, lane] = np.inf
-                for axis in range(3):
-                    least = lanes[axis, 0]
-                    greatest = least
-                    for lane in range(1, _LANES):
-                        value = lanes[axis, lane]
-                        least = min(least, value)
-                        greatest = max(greatest, value)
-                    extent[axis] = least
-                    extent[3 + axis] = greatest
-                box = extent[0], extent[1], extent[2], extent[3], extent[4], extent[5]
+                x0, x1 = _extent(lanes[0], low, high)
+                y0, y1 = _extent(lanes[1], low, high)
+                z0, z1 = _extent(lanes[2], low, high)
+                box = x0, y0, z0, x1, y1, z1
                 key = keys[order[min(first + _LANES // 2, n - 1)] & ROW]
                 leaf = _leaf_of(leaf_keys, key, leaf if leaf_keys[leaf] <= key else 0)
                 worst = _scan_leaf(points, rows, leaf, lanes)

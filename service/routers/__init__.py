@@ -1,0 +1,1 @@
+"""One file a resource: parse, call one verb of the layer below, shape the answer."""

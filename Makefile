@@ -1,0 +1,49 @@
+# The two commands of the README are `make demo` and `make test`; each makes the environment first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command 'make lock' pyproject.toml
+
+.PHONY: demo test lint types unit serve lock clean
+
+demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
+	$(BIN)/python samples/demo.py
+
+test: lint types unit  ## all that needs no GPU
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest
+
+serve: $(VENV)/.cpu  ## run the service on this machine
+	$(BIN)/georesolve serve
+
+lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versions of the GPU stack
+	$(PIP) uv
+	$(LOCK) --extra gpu --output-file requirements/gpu.txt
+	$(LOCK) --constraint requirements/gpu.txt --output-file requirements/cpu.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra test --extra dev --output-file requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .demo
+
+# The tree is run where it stands: the installed project is a link to it.
+$(VENV)/.cpu: requirements/cpu.txt pyproject.toml
+	PYTHON=$(PYTHON) deploy/make_environment.sh $(VENV)
+	$(PIP) --require-hashes --requirement requirements/cpu.txt
+	$(PIP) --no-deps --editable .
+	touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.cpu
+	$(PIP) --require-hashes --requirement requirements/dev.txt
+	touch $@

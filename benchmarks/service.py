@@ -1,0 +1,142 @@
+"""One job through a service of its own, over HTTP, with the time of every stage.
+
+    python benchmarks/service.py --device cpu --observations 20 --references 14 --runs 5
+
+The sets have 2^OBSERVATIONS and 2^REFERENCES points, uniform on the sphere, as Parquet. Each run
+posts both files, waits, and downloads the result; the first one is reported apart, as cold. With
+``--samples`` the airports are resolved against the places instead.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).parents[1]
+
+
+def sphere(n: int, seed: int) -> bytes:
+    """Points uniform on the sphere, as a Parquet file."""
+    random = np.random.default_rng(seed)
+    lat = np.degrees(np.arcsin(random.uniform(-1, 1, n)))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"lat": lat, "lon": random.uniform(-180, 180, n)}), sink)
+    return sink.getvalue()
+
+
+def start(device: str, data_dir: str, log: Path) -> tuple[subprocess.Popen[bytes], httpx.Client]:
+    """Start a service and wait until it is ready."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "service", "serve", "--port", "0"),
+                *("--device", device, "--data-dir", data_dir, "--dashboard-address", "127.0.0.1:0"),
+            ],
+            stdout=sink,
+            stderr=sink,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    for _ in range(1200):
+        words = log.read_text().split()
+        urls = [word for word in words if word.startswith("http://127.0.0.1:")]
+        if urls:
+            client = httpx.Client(base_url=urls[0], timeout=600)
+            if client.get("/readyz").status_code == 200:
+                return process, client
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.kill()
+    sys.exit(f"the service did not start:\n{log.read_text()}")
+
+
+def run(client: httpx.Client, observations: bytes, references: bytes) -> dict[str, Any]:
+    """One job from the first byte sent to the last received."""
+    begin = time.perf_counter()
+    files = {
+        "observations": ("observations.parquet", observations),
+        "references": ("references.parquet", references),
+    }
+    answer = client.post("/resolve", files=files, headers={"Prefer": "respond-async"})
+    answer.raise_for_status()
+    accepted = time.perf_counter()
+    job = answer.json()
+    while job["status"] in ("accepted", "running"):
+        time.sleep(0.01)
+        job = client.get(f"/jobs/{job['id']}").json()
+    if job["status"] != "successful":
+        sys.exit(f"the job is {job['status']}: {job['message']}")
+    successful = time.perf_counter()
+    content = client.get(f"/jobs/{job['id']}/results").content
+    end = time.perf_counter()
+    report = client.get(f"/jobs/{job['id']}/report").json()
+    if hashlib.sha256(content).hexdigest() != report["sha256"]:
+        sys.exit("the result that came is not the one that was written")
+    client.delete(f"/jobs/{job['id']}")
+    report["seconds"] |= {
+        "total": end - begin,
+        "accept": accepted - begin,
+        "accepted_to_successful": successful - accepted,
+        "send": end - successful,
+    }
+    return report
+
+
+def main() -> None:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--observations", type=int, default=20, help="power of two")
+    parser.add_argument("--references", type=int, default=14, help="power of two")
+    parser.add_argument("--samples", action="store_true", help="airports x places instead")
+    parser.add_argument("--runs", type=int, default=5, help="runs after the cold one")
+    parser.add_argument("--json", type=Path, help="write every run to this file")
+    options = parser.parse_args()
+    if options.samples:
+        files = [(ROOT / "samples" / f"{n}.parquet").read_bytes() for n in ("airports", "places")]
+    else:
+        files = [sphere(1 << options.observations, 1), sphere(1 << options.references, 2)]
+    with tempfile.TemporaryDirectory() as folder:
+        process, client = start(options.device, f"{folder}/data", Path(folder) / "log")
+        try:
+            checks = {c["name"]: c["detail"] for c in client.get("/readyz").json()["checks"]}
+            dashboard = httpx.get(checks["dashboard"]).status_code
+            cold, *warm = [run(client, *files) for _ in range(1 + options.runs)]
+        finally:
+            process.terminate()
+            process.wait(60)
+    checksums = {report["sha256"] for report in (cold, *warm)}
+    if len(checksums) != 1:
+        sys.exit(f"the runs differ: {checksums}")
+    name = "airports x places" if options.samples else "2^{0.observations} x 2^{0.references}"
+    print(
+        f"{name.format(options)} on {checks['device']}, {checks['workers']}, {platform.machine()}"
+    )
+    print(f"sha256 {cold['sha256']}, counts {cold['counts']}")
+    print(f"chunks by worker {cold['chunks_by_worker']}; the dashboard answers {dashboard}")
+    print(f"{'stage':<24}{'cold s':>10}{'median s':>10}{'min s':>10}{'max s':>10}")
+    for stage, value in cold["seconds"].items():
+        values = [report["seconds"][stage] for report in warm] or [value]
+        row = (value, statistics.median(values), min(values), max(values))
+        print(f"{stage:<24}" + "".join(f"{v:>10.4f}" for v in row))
+    if options.json:
+        options.json.write_text(json.dumps({"cold": cold, "warm": warm}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""`create_app`: the application, made of its parts."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from service.bounds import BodyLimit
+from service.context import Service
+from service.decoding import start_decoder
+from service.errors import install_error_handlers
+from service.ingest import Ingest
+from service.library import Library
+from service.routers import datasets, health, jobs, resolve
+from service.settings import Settings
+from service.store import Store
+from service.supervisor import Supervisor
+from workers import __version__
+
+_DESCRIPTION = """\
+For every geospatial observation, the nearest reference point on the globe: exactly, in float64, \
+the same bytes every time, every row accounted for.
+
+Coordinates are degrees, WGS 84. Distances are metres on the great circle of a sphere of radius \
+6 371 008.8 m. Equally near references go to the lowest row.
+"""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Make the application; nothing is opened before it starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        start_decoder()
+        store = Store(settings.data_dir)
+        library = Library(store)
+        supervisor = Supervisor(settings, store, library)
+        app.state.service = Service(settings, store, Ingest(settings), library, supervisor)
+        try:
+            async with supervisor.running():
+                yield
+        finally:
+            store.close()
+
+    app = FastAPI(
+        title="georesolve",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url="/api",
+    )
+    app.add_middleware(BodyLimit, settings=settings)
+    install_error_handlers(app)
+    for module in (resolve, datasets, jobs, health):
+        app.include_router(module.router)
+    return app

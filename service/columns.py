@@ -1,0 +1,93 @@
+"""Which columns of a table hold the coordinates and the id."""
+
+from typing import NamedTuple
+
+from service.errors import InvalidInput, Problem
+
+LATITUDE_NAMES = ("lat", "latitude", "y")
+LONGITUDE_NAMES = ("lon", "lng", "longitude", "x")
+ID_NAMES = ("id",)
+
+
+class ColumnNames(NamedTuple):
+    """Column names that the user gave; None where they are to be recognised."""
+
+    lat: str | None = None
+    lon: str | None = None
+    id: str | None = None
+    geometry: str | None = None
+
+
+class Columns(NamedTuple):
+    """The columns of one table that have a meaning."""
+
+    lat: str
+    lon: str
+    id: str | None
+
+
+def find_columns(names: list[str], given: ColumnNames, file: str) -> Columns:
+    """Find the coordinate columns and the id column among the names of a table.
+
+    Parameters
+    ----------
+    names
+        All column names of the table.
+    given
+        What the user named. A name given must exist; one not given is recognised,
+        case-insensitively.
+    file
+        What to call the table in an error.
+
+    Raises
+    ------
+    InvalidInput
+        When a column is missing, ambiguous or repeated.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise _error(file, name, f"the column {name!r} appears {names.count(name)} times")
+    lat = _find(names, given.lat, LATITUDE_NAMES, "lat", file)
+    lon = _find(names, given.lon, LONGITUDE_NAMES, "lon", file)
+    if lat is None or lon is None:
+        option, allowed = ("lat", LATITUDE_NAMES) if lat is None else ("lon", LONGITUDE_NAMES)
+        raise _error(
+            file,
+            None,
+            f"no column for {'latitudes' if option == 'lat' else 'longitudes'}: expected one of "
+            f"{', '.join(allowed)} in any case, found {_listed(names)}; "
+            f"name the column with the option {option!r}",
+        )
+    if lat == lon:
+        raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
+    return Columns(lat, lon, _find(names, given.id, ID_NAMES, "id", file))
+
+
+def _find(
+    names: list[str], given: str | None, known: tuple[str, ...], option: str, file: str
+) -> str | None:
+    if given is not None:
+        if given not in names:
+            raise _error(file, given, f"there is no column {given!r}: found {_listed(names)}")
+        return given
+    found = [name for name in names if name.lower() in known]
+    if len(found) > 1:
+        raise _error(
+            file,
+            found[0],
+            f"the columns {' and '.join(repr(name) for name in found)} are ambiguous: "
+            f"name one with the option {option!r}",
+        )
+    return found[0] if found else None
+
+
+def _listed(names: list[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more if names else "no columns"
+
+
+def _error(file: str, column: str | None, detail: str) -> Problem:
+    error = {"file": file, "detail": detail}
+    if column is not None:
+        error["column"] = column
+    return InvalidInput(f"{file}: {detail}", [error])

@@ -1,0 +1,137 @@
+"""Errors as RFC 9457 problems: one table from exception to status, type and title."""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from workers.pipeline import WorkerLost
+
+logger = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+_OWN = "urn:georesolve:problem:"
+_OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
+
+
+class Problem(Exception):
+    """Something that a client is told as problem+json.
+
+    Parameters
+    ----------
+    detail
+        What was given, what was allowed and what to do.
+    errors
+        Where it is wrong: each with `detail` and a JSON `pointer`, or the `file`, `column` and
+        `row` (counted from 0).
+    headers
+        Further headers of the answer.
+    """
+
+    status = 500
+    type = "urn:georesolve:problem:internal-error"
+    title = "The service failed"
+
+    def __init__(
+        self,
+        detail: str,
+        errors: list[dict[str, Any]] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = errors or []
+        self.headers = headers or {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Problems come back from the process that decodes files.
+        return type(self), (self.detail, self.errors, self.headers)
+
+    def document(self, instance: str | None = None) -> dict[str, Any]:
+        """The problem as a JSON object."""
+        document: dict[str, Any] = {
+            "type": self.type,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if instance is not None:
+            document["instance"] = instance
+        if self.errors:
+            document["errors"] = self.errors
+        return document
+
+
+def _problem(name: str, status: int, slug: str, title: str, base: str = _OWN) -> type[Problem]:
+    return type(name, (Problem,), {"status": status, "type": base + slug, "title": title})
+
+
+# The table of all problems, by status.
+InvalidInput = _problem("InvalidInput", 400, "invalid-input", "The input is not valid")
+InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request is not valid")
+NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
+NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
+ResultNotReady = _problem(
+    "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
+)
+DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
+JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
+TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
+UnsupportedFormat = _problem(
+    "UnsupportedFormat", 415, "unsupported-format", "The format of the input is not supported"
+)
+JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
+NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
+
+
+def problem_of_failure(error: BaseException) -> Problem:
+    """What the client is told of a job that ended with an error of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, WorkerLost):
+        return JobFailed(str(error))
+    return JobFailed("an error of the service; its log has the details")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error of an application a problem."""
+
+    @app.exception_handler(Problem)
+    async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
+        return _response(error, request)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
+        errors = [
+            {"detail": e["msg"], "pointer": "/" + "/".join(str(part) for part in e["loc"])}
+            for e in error.errors()
+        ]
+        first = errors[0]
+        problem = InvalidRequest(f"{first['pointer']}: {first['detail']}", errors)
+        return _response(problem, request)
+
+    @app.exception_handler(HTTPException)
+    async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:
+        problem = Problem(str(error.detail), headers=dict(error.headers or {}))
+        problem.status = error.status_code
+        problem.title = HTTPStatus(error.status_code).phrase
+        problem.type = _OWN + problem.title.lower().replace(" ", "-")
+        return _response(problem, request)
+
+    @app.exception_handler(Exception)
+    async def _unforeseen_handler(request: Request, error: Exception) -> JSONResponse:
+        # Starlette logs the traceback; the client gets no line of it.
+        return _response(Problem("an error of the service; its log has the details"), request)
+
+
+def _response(problem: Problem, request: Request) -> JSONResponse:
+    return JSONResponse(
+        problem.document(request.url.path),
+        status_code=problem.status,
+        headers=problem.headers,
+        media_type=PROBLEM_JSON,
+    )

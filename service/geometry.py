@@ -1,0 +1,120 @@
+"""Point geometries as coordinates: WKB and GeoArrow columns of GeoParquet."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import shapely
+
+from service.errors import InvalidInput, Problem
+
+_WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
+_POINT_TYPES = {"Point", "Point Z"}
+_POINT = 0
+
+
+class Geometry(NamedTuple):
+    """A point column of a table.
+
+    Attributes
+    ----------
+    column
+        Its name.
+    lat, lon
+        Names of the columns that its coordinates get.
+    """
+
+    column: str
+
+    @property
+    def lat(self) -> str:
+        """Name of the column of latitudes."""
+        return f"{self.column}_lat"
+
+    @property
+    def lon(self) -> str:
+        """Name of the column of longitudes."""
+        return f"{self.column}_lon"
+
+
+def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | None:
+    """The point column of a table: the one named, or the primary one of a GeoParquet file.
+
+    Raises
+    ------
+    InvalidInput
+        When the column does not exist, holds no points, or is not in WGS 84 degrees.
+    """
+    try:
+        geo: dict[str, Any] = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+        column = named if named is not None else geo.get("primary_column")
+        about = geo.get("columns", {}).get(column, {})
+    except (ValueError, AttributeError) as error:
+        raise InvalidInput(f"{file}: its GeoParquet metadata cannot be read: {error}") from None
+    if column is None:
+        return None
+    if column not in schema.names:
+        raise _error(file, column, "there is no such column")
+    _check_crs(about, column, file)
+    kinds = set(about.get("geometry_types", ()))
+    if not kinds <= _POINT_TYPES:
+        raise _error(
+            file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"
+        )
+    return Geometry(column)
+
+
+def _check_crs(about: dict[str, Any], column: str, file: str) -> None:
+    # GeoParquet 1.1: no crs means longitude and latitude on WGS 84, null means that none is known.
+    if "crs" not in about:
+        return
+    crs = about["crs"]
+    if crs is None:
+        raise _error(file, column, "its CRS is unknown (null): write it as OGC:CRS84")
+    id = crs.get("id", {}) if isinstance(crs, dict) else {}
+    if (id.get("authority"), str(id.get("code"))) in _WGS_84:
+        return
+    name = crs.get("name", "without a name") if isinstance(crs, dict) else str(crs)[:80]
+    raise _error(file, column, f"its CRS is {name}, not WGS 84: transform it to OGC:CRS84 first")
+
+
+def add_coordinates(
+    batches: Iterator[pa.RecordBatch], geometry: Geometry, file: str
+) -> Iterator[pa.RecordBatch]:
+    """Append the coordinates of a point column to every batch; NaN where there is no point."""
+    rows = 0
+    for batch in batches:
+        lon, lat = _coordinates(batch[geometry.column], geometry.column, rows, file)
+        rows += batch.num_rows
+        yield batch.append_column(geometry.lon, lon).append_column(geometry.lat, lat)
+
+
+def _coordinates(
+    array: pa.Array, column: str, first_row: int, file: str
+) -> tuple[pa.Array, pa.Array]:
+    if pa.types.is_struct(array.type) and {"x", "y"} <= {field.name for field in array.type}:
+        return array.field("x").cast(pa.float64()), array.field("y").cast(pa.float64())
+    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+        raise _error(file, column, f"it holds {array.type}, neither WKB nor GeoArrow points")
+    wkb = array.to_numpy(zero_copy_only=False)
+    try:
+        shapes = shapely.from_wkb(wkb)
+    except shapely.errors.GEOSException as error:
+        raise _error(file, column, f"it holds something that is not WKB: {error}") from None
+    kinds = shapely.get_type_id(shapes)
+    others = np.flatnonzero((kinds != _POINT) & (kinds >= 0))
+    if others.size:
+        shape = shapes[others[0]]
+        row = first_row + int(others[0])
+        raise _error(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
+    shapes[shapely.is_empty(shapes)] = None
+    return pa.array(shapely.get_x(shapes)), pa.array(shapely.get_y(shapes))
+
+
+def _error(file: str, column: str, detail: str, row: int | None = None) -> Problem:
+    place: dict[str, Any] = {"file": file, "column": column, "detail": detail}
+    if row is not None:
+        place["row"] = row
+    return InvalidInput(f"{file}: the geometry column {column!r}: {detail}", [place])

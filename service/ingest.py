@@ -1,0 +1,196 @@
+"""Datasets from requests: receive and bound what is sent, have it decoded, keep what is good."""
+
+import asyncio
+import math
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import pyarrow as pa
+
+from service.columns import ColumnNames, find_columns
+from service.decoding import Limits, canonicalise, decode_in_child
+from service.errors import InvalidInput
+from service.formats import input_format
+from service.readers import Source, Table
+from service.settings import Settings
+from workers.datasets import Dataset, InvalidRow
+
+OnInvalid = Literal["error", "null"]
+
+_HEAD_BYTES = 16
+
+
+class Upload(NamedTuple):
+    """A file as a request brought it.
+
+    Attributes
+    ----------
+    content
+        Its bytes, at the start.
+    media_type, name
+        What the client said of it.
+    file
+        What to call it in errors: the form field, or the file name.
+    """
+
+    content: BinaryIO
+    media_type: str | None
+    name: str | None
+    file: str
+
+
+class Ingested(NamedTuple):
+    """A dataset just made, in a folder that goes unless it is kept; seconds by stage."""
+
+    dataset: Dataset
+    seconds: dict[str, float]
+
+
+class Ingest:
+    """Makes datasets in a folder of its own, from which the caller takes what it keeps."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._incoming = settings.data_dir / "incoming"
+        self._limits = Limits(
+            memory_bytes=settings.decode_bytes,
+            seconds=settings.decode_seconds,
+            rows=settings.dataset_rows,
+            columns=settings.dataset_columns,
+        )
+        # What a killed service left half received is worth nothing.
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        self._incoming.mkdir(parents=True)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder for one request; it is removed with all that was not moved out of it."""
+        folder = self._incoming / uuid.uuid4().hex
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def from_upload(
+        self, upload: Upload, names: ColumnNames, on_invalid: OnInvalid, folder: Path
+    ) -> Ingested:
+        """Make a dataset of an uploaded file.
+
+        Raises
+        ------
+        Problem
+            When the file is not a readable table with coordinates, or too large.
+        """
+        start = time.perf_counter()
+        received = folder / f"{uuid.uuid4().hex}.received"
+        await asyncio.to_thread(_copy, upload.content, received)
+        with received.open("rb") as handle:
+            head = handle.read(_HEAD_BYTES)
+        format = input_format(upload.media_type, upload.name, head, upload.file)
+        at_decode = time.perf_counter()
+        source = Source(received, format, names, upload.file, _charset(upload.media_type))
+        dataset = await asyncio.to_thread(
+            decode_in_child, source, folder / f"{uuid.uuid4().hex}.parquet", self._limits
+        )
+        received.unlink()
+        refuse_invalid(dataset, upload.file, on_invalid)
+        end = time.perf_counter()
+        return Ingested(dataset, {"receive": at_decode - start, "decode": end - at_decode})
+
+    async def from_arrays(
+        self,
+        arrays: dict[str, list[Any]],
+        names: ColumnNames,
+        on_invalid: OnInvalid,
+        folder: Path,
+        pointer: str,
+    ) -> Ingested:
+        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
+        start = time.perf_counter()
+        dataset = await asyncio.to_thread(self._from_arrays, arrays, names, folder, pointer)
+        refuse_invalid(dataset, pointer, on_invalid)
+        return Ingested(dataset, {"decode": time.perf_counter() - start})
+
+    def _from_arrays(
+        self, arrays: dict[str, list[Any]], names: ColumnNames, folder: Path, pointer: str
+    ) -> Dataset:
+        columns = find_columns(list(arrays), names, pointer)
+        lengths = {name: len(values) for name, values in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            raise InvalidInput(f"{pointer}: the arrays differ in length: {lengths}")
+        table = pa.table(
+            {
+                name: _numbers(values, name, pointer)
+                if name in (columns.lat, columns.lon)
+                else _any_values(values, name, pointer)
+                for name, values in arrays.items()
+            }
+        )
+        target = folder / f"{uuid.uuid4().hex}.parquet"
+        batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
+        return canonicalise(batches, names, pointer, target, self._limits)
+
+
+def _charset(media_type: str | None) -> str | None:
+    message = Message()
+    message["Content-Type"] = media_type or ""
+    return message.get_content_charset()
+
+
+def _copy(content: BinaryIO, target: Path) -> None:
+    with target.open("wb") as handle:
+        shutil.copyfileobj(content, handle, 1 << 20)
+
+
+def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+    for row, value in enumerate(values):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: {value!r} is not a number",
+                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+            )
+    return pa.array([None if v is None else float(v) for v in values], pa.float64())
+
+
+def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidInput(f"{pointer}/{name}: values of different kinds: {error}") from error
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+
+
+def refuse_invalid(dataset: Dataset, file: str, on_invalid: OnInvalid) -> None:
+    """Refuse a dataset with invalid coordinates, unless they are to be kept.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the number of invalid rows and the first of them.
+    """
+    if on_invalid == "null" or not dataset.invalid_rows:
+        return
+    errors = [_invalid_row(row, dataset, file) for row in dataset.first_invalid]
+    first = errors[0]
+    raise InvalidInput(
+        f"{file}: {dataset.invalid_rows} of {dataset.rows} rows have invalid coordinates, the "
+        f"first one row {first['row']}: {first['detail']}; mend them, or keep them with the "
+        "option on_invalid=null",
+        errors,
+    )
+
+
+def _invalid_row(row: InvalidRow, dataset: Dataset, file: str) -> dict[str, Any]:
+    lat_is_good = -90 <= row.lat_deg <= 90
+    column = dataset.lon if lat_is_good else dataset.lat
+    value = row.lon_deg if lat_is_good else row.lat_deg
+    allowed = "-180 to 360" if lat_is_good else "-90 to 90"
+    what = "is null or not a number" if math.isnan(value) else f"holds {value!r}"
+    detail = f"column {column!r} {what}, allowed are degrees from {allowed}"
+    return {"file": file, "column": column, "row": row.row, "detail": detail}

@@ -1,0 +1,43 @@
+"""From two datasets and options to an accepted job."""
+
+from service.errors import InvalidInput, InvalidRequest
+from service.ingest import refuse_invalid
+from service.models import MatchParameters
+from service.store import DatasetRow, Store
+from workers.datasets import Dataset
+
+
+def accept_job(
+    store: Store, observations: DatasetRow, references: DatasetRow, parameters: MatchParameters
+) -> str:
+    """Check that two datasets can be matched and accept the job; returns its id.
+
+    Raises
+    ------
+    InvalidInput
+        When there are no references, or rows with invalid coordinates that are not to be kept.
+    InvalidRequest
+        When a column to carry does not exist.
+    """
+    if not references.dataset.rows:
+        raise InvalidInput("references: the table has no rows, so nothing can be matched")
+    refuse_invalid(observations.dataset, "observations", parameters.on_invalid)
+    refuse_invalid(references.dataset, "references", parameters.on_invalid)
+    if parameters.exclude_self and observations.dataset.sha256 != references.dataset.sha256:
+        raise InvalidRequest(
+            "exclude_self is for a set resolved against itself, but observations and references "
+            "differ: send the same dataset as both, or leave it out",
+            [{"pointer": "/query/exclude_self", "detail": "the two sets differ"}],
+        )
+    _check_columns(references.dataset, parameters.columns, "columns")
+    _check_columns(observations.dataset, parameters.observation_columns, "observation_columns")
+    return store.add_job(observations, references, parameters.options())
+
+
+def _check_columns(dataset: Dataset, names: list[str], option: str) -> None:
+    for name in names:
+        if name not in dataset.columns:
+            raise InvalidRequest(
+                f"{option}: there is no column {name!r}; there are {', '.join(dataset.columns)}",
+                [{"pointer": f"/query/{option}", "detail": f"no column {name!r}"}],
+            )

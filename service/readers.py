@@ -1,0 +1,240 @@
+"""One reader a format: a file becomes a schema and batches, or a problem that says where it is bad.
+
+They run in the child process of `service.decoding`; they do not check coordinates, and they count
+rows only where a file declares them.
+"""
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from service.columns import ColumnNames, find_columns
+from service.errors import InvalidInput, Problem
+from service.formats import InputFormat
+
+BATCH_ROWS = 65_536
+_SNIFFED_BYTES = 1 << 16
+_SEPARATORS = ",;\t|"
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_NOT_UTF_8 = "text that is not UTF-8: declare its charset, as in 'text/csv; charset=windows-1252'"
+
+
+class Source(NamedTuple):
+    """A file to decode.
+
+    Attributes
+    ----------
+    path, format
+        Where it lies, and how to read it.
+    names
+        The columns that the user named.
+    file
+        What to call it in errors.
+    charset
+        The encoding of its text, where the client declared one.
+    """
+
+    path: Path
+    format: InputFormat
+    names: ColumnNames
+    file: str
+    charset: str | None = None
+
+
+class Table(NamedTuple):
+    """What a reader gives.
+
+    Attributes
+    ----------
+    schema, batches
+        The table.
+    declared_rows
+        How many rows the file says it has, None where it does not say.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    declared_rows: int | None = None
+
+
+def read(source: Source) -> Table:
+    """Open a file with the reader of its format."""
+    return _READERS[source.format](source)
+
+
+def _read_parquet(source: Source) -> Table:
+    file = pq.ParquetFile(source.path)
+    return Table(file.schema_arrow, file.iter_batches(BATCH_ROWS), file.metadata.num_rows)
+
+
+def _read_arrow(source: Source) -> Table:
+    with source.path.open("rb") as handle:
+        is_file = handle.read(6) == b"ARROW1"
+    handle = pa.OSFile(str(source.path))
+    if is_file:
+        reader = pa.ipc.open_file(handle)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+    else:
+        reader = pa.ipc.open_stream(handle)
+        batches = iter(reader)
+    return Table(reader.schema, _validated(batches))
+
+
+def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Arrow files are memory laid out by a stranger: nothing in them may be followed unchecked.
+    for batch in batches:
+        batch.validate(full=True)
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(start, BATCH_ROWS)
+
+
+def _read_csv(source: Source) -> Table:
+    with source.path.open("rb") as handle:
+        head = handle.read(_SNIFFED_BYTES)
+    encoding = _encoding_of(head, source)
+    parse = {"delimiter": _separator_of(head.decode(encoding, errors="replace"))}
+    # Only for the names of the columns; rows that are wrong are found when all are read.
+    skip_ragged = pa.csv.ParseOptions(**parse, invalid_row_handler=lambda row: "skip")
+    read_options = pa.csv.ReadOptions(encoding=encoding)
+    with pa.csv.open_csv(source.path, read_options, skip_ragged) as reader:
+        header = reader.schema.names
+    columns = find_columns(header, source.names, source.file)
+    types = {columns.lat: pa.float64(), columns.lon: pa.float64()}
+    convert = pa.csv.ConvertOptions(column_types=types)
+    try:
+        table = pa.csv.read_csv(source.path, read_options, pa.csv.ParseOptions(**parse), convert)
+    except pa.ArrowInvalid:
+        # With one thread the errors of pyarrow tell the row.
+        read_options.use_threads = False
+        table = _read_csv_slowly(source, header, read_options, parse, convert)
+    for field in table.schema:
+        if pa.types.is_binary(field.type):
+            raise _bad_cell(source, field.name, None, _NOT_UTF_8)
+    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
+    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
+    batches = table.cast(schema).to_batches(BATCH_ROWS)
+    return Table(schema, iter(batches), table.num_rows)
+
+
+def _encoding_of(head: bytes, source: Source) -> str:
+    """The encoding that was declared, or that the first bytes prove.
+
+    It is not guessed: a wrong guess would change the names of things without a word.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    if source.charset is None:
+        return "utf-8"
+    try:
+        return codecs.lookup(source.charset).name
+    except LookupError:
+        raise InvalidInput(f"{source.file}: there is no charset {source.charset!r}") from None
+
+
+def _separator_of(head: str) -> str:
+    try:
+        return csv.Sniffer().sniff(head.splitlines()[0], _SEPARATORS).delimiter
+    except (csv.Error, IndexError):
+        return ","
+
+
+def _read_csv_slowly(
+    source: Source,
+    header: list[str],
+    read_options: pa.csv.ReadOptions,
+    parse: dict[str, Any],
+    convert: pa.csv.ConvertOptions,
+) -> pa.Table:
+    ragged: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
+    parse_options = pa.csv.ParseOptions(**parse, invalid_row_handler=refuse)
+    try:
+        return pa.csv.read_csv(source.path, read_options, parse_options, convert)
+    except pa.ArrowInvalid as error:
+        if ragged:
+            row = ragged[0]
+            detail = f"{row.actual_columns} fields where the header has {row.expected_columns}"
+            raise _bad_cell(source, None, row.number - 2, detail) from None
+        place = re.search(r"column #(\d+): Row #(\d+): .*(invalid value '.*')", str(error))
+        if place is None:
+            raise
+        column, row_number, value = header[int(place[1])], int(place[2]) - 2, place[3]
+        raise _bad_cell(source, column, row_number, f"{value}: not a number") from None
+
+
+def _bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:
+    place = {"column": column, "row": row}
+    known = {name: value for name, value in place.items() if value is not None}
+    where = ", ".join(f"{name} {value!r}" for name, value in known.items())
+    return InvalidInput(
+        f"{source.file}: {where}: {detail} (rows are counted from 0, without the header)",
+        [{"file": source.file, **known, "detail": detail}],
+    )
+
+
+def _read_geojson(source: Source) -> Table:
+    document = json.loads(source.path.read_bytes())
+    features = document.get("features") if isinstance(document, dict) else None
+    if not isinstance(features, list) or document.get("type") != "FeatureCollection":
+        raise InvalidInput(f"{source.file}: not a GeoJSON FeatureCollection")
+    if "crs" in document and "CRS84" not in json.dumps(document["crs"]):
+        raise InvalidInput(
+            f"{source.file}: its member 'crs' is not CRS84: GeoJSON is longitude and latitude on "
+            "WGS 84 (RFC 7946)"
+        )
+    rows = [_row_of(feature, row, source) for row, feature in enumerate(features)]
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["lon", "lat"]
+    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
+    types |= {name: pa.float64() for name in ("lon", "lat")}
+    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
+    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows))
+
+
+def _row_of(feature: Any, row: int, source: Source) -> dict[str, Any]:
+    """A feature as a row: the coordinates of its point, its id, its properties."""
+    if not isinstance(feature, dict) or not isinstance(feature.get("properties") or {}, dict):
+        raise _bad_cell(source, None, row, "not a GeoJSON feature")
+    geometry = feature.get("geometry")
+    lon = lat = None
+    if geometry is not None:
+        point = geometry.get("coordinates") if isinstance(geometry, dict) else None
+        if not isinstance(point, list) or geometry.get("type") != "Point" or len(point) < 2:
+            raise _bad_cell(source, "geometry", row, "not a point")
+        lon, lat = point[:2]
+        for value in (lon, lat):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise _bad_cell(source, "geometry", row, f"{value!r} is not a number")
+        lon, lat = float(lon), float(lat)
+    id = {"id": feature["id"]} if "id" in feature else {}
+    return {"lon": lon, "lat": lat, **id} | {
+        name: value
+        for name, value in (feature.get("properties") or {}).items()
+        if name not in ("lon", "lat")
+    }
+
+
+_READERS: dict[InputFormat, Callable[[Source], Table]] = {
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+    "csv": _read_csv,
+    "geojson": _read_geojson,
+}

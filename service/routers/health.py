@@ -1,0 +1,44 @@
+"""`/livez`, `/readyz`: whether the process lives, and whether it can do its work."""
+
+from fastapi import APIRouter, Response
+
+from service.context import Service, ServiceContext
+from service.models import Check, Health
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def live() -> Health:
+    """The process answers."""
+    return Health(status="ok", checks=[])
+
+
+@router.get("/readyz", responses={503: {"model": Health}})
+@router.get("/healthz", responses={503: {"model": Health}}, name="healthy")
+def ready(service: ServiceContext, response: Response) -> Health:
+    """The service can do its work; 503 and why when it cannot."""
+    checks = [_store(service), *_cluster(service)]
+    if all(check.ok for check in checks):
+        return Health(status="ok", checks=checks)
+    response.status_code = 503
+    response.headers["Retry-After"] = "2"
+    return Health(status="unavailable", checks=checks)
+
+
+def _store(service: Service) -> Check:
+    live = len(service.store.live_jobs())
+    return Check(name="store", ok=True, detail=f"{live} jobs not finished")
+
+
+def _cluster(service: Service) -> list[Check]:
+    supervisor = service.supervisor
+    cluster = supervisor.cluster
+    if cluster is None:
+        return [Check(name="cluster", ok=False, detail=supervisor.trouble)]
+    workers = cluster.workers()
+    return [
+        Check(name="workers", ok=bool(workers), detail=f"{len(workers)} that passed their check"),
+        Check(name="device", ok=True, detail=cluster.device),
+        Check(name="dashboard", ok=True, detail=cluster.dashboard_url or "none"),
+    ]

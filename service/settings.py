@@ -1,0 +1,76 @@
+"""What the service can be told: each setting is a `GEORESOLVE_*` variable and a flag of `serve`."""
+
+import ipaddress
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from workers.settings import ClusterSettings, DeviceChoice
+
+
+class Settings(BaseSettings):
+    """Settings of one service process."""
+
+    model_config = SettingsConfigDict(env_prefix="GEORESOLVE_", extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    insecure: bool = Field(
+        False, description="listen beyond loopback although no API keys are configured"
+    )
+    data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
+
+    device: DeviceChoice = Field("auto", description="auto, cpu or cuda")
+    scheduler: str | None = Field(
+        None, description="address of an existing Dask scheduler, e.g. tcp://host:8786"
+    )
+    dashboard_address: str = Field(
+        "127.0.0.1:8787", description="where the Dask dashboard of an own cluster listens"
+    )
+    workers: int | None = Field(
+        None, ge=1, description="worker processes of an own cluster; one a GPU or core by default"
+    )
+
+    concurrent_jobs: int = Field(2, ge=1, le=64, description="jobs that run at the same time")
+    sync_rows: int = Field(
+        4_000_000,
+        ge=1,
+        description="rows of both sets together that a synchronous request may have",
+    )
+    upload_bytes: int = Field(8 << 30, ge=1, description="bytes that one request may send")
+    inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
+    dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
+    dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
+    decode_bytes: int = Field(
+        4 << 30, ge=256 << 20, description="memory that decoding one file may take"
+    )
+    decode_seconds: float = Field(300.0, gt=0, description="time that decoding one file may take")
+
+    @model_validator(mode="after")
+    def _listen_on_loopback_only(self) -> Self:
+        if not self.insecure and not _is_loopback(self.host):
+            raise ValueError(
+                f"host is {self.host!r}, which others can reach, and no API keys are configured: "
+                "listen on 127.0.0.1, or set insecure if something in front of the service "
+                "authenticates"
+            )
+        return self
+
+    def cluster(self) -> ClusterSettings:
+        """The part of the settings that the cluster needs."""
+        return ClusterSettings(
+            device=self.device,
+            scheduler=self.scheduler,
+            dashboard_address=self.dashboard_address,
+            workers=self.workers,
+            scratch=self.data_dir / "scratch",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

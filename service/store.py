@@ -1,0 +1,268 @@
+"""Jobs and datasets in SQLite: what is accepted survives whatever dies."""
+
+import datetime
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from workers.datasets import Dataset, InvalidRow
+from workers.jobs import MatchOptions
+
+JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
+LIVE: tuple[JobStatus, ...] = ("accepted", "running")
+
+_metadata = sa.MetaData()
+_datasets = sa.Table(
+    "datasets",
+    _metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("created", sa.String, nullable=False),
+    sa.Column("sha256", sa.String, nullable=False, index=True),
+    sa.Column("registered", sa.Boolean, nullable=False),
+    sa.Column("dataset", sa.JSON, nullable=False),
+    sa.Column("seconds", sa.JSON, nullable=False),
+)
+_jobs = sa.Table(
+    "jobs",
+    _metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("status", sa.String, nullable=False, index=True),
+    sa.Column("created", sa.String, nullable=False, index=True),
+    sa.Column("started", sa.String),
+    sa.Column("finished", sa.String),
+    sa.Column("updated", sa.String, nullable=False),
+    sa.Column("observations", sa.String, nullable=False),
+    sa.Column("references", sa.String, nullable=False),
+    sa.Column("options", sa.JSON, nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("rows_done", sa.BigInteger, nullable=False),
+    sa.Column("message", sa.String, nullable=False),
+    sa.Column("problem", sa.JSON),
+    sa.Column("report", sa.JSON),
+)
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """A dataset that the service keeps.
+
+    Attributes
+    ----------
+    registered
+        Whether a client registered it; the others came with a request and go with its job.
+    seconds
+        Time that receiving and decoding it took.
+    """
+
+    id: str
+    created: str
+    registered: bool
+    dataset: Dataset
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the store knows it; times are RFC 3339 in UTC."""
+
+    id: str
+    status: JobStatus
+    created: str
+    started: str | None
+    finished: str | None
+    updated: str
+    observations: str
+    references: str
+    options: MatchOptions
+    rows: int
+    rows_done: int
+    message: str
+    problem: dict[str, Any] | None
+    report: dict[str, Any] | None
+
+
+def new_id() -> str:
+    """An id that nobody can guess: 128 random bits."""
+    return secrets.token_hex(16)
+
+
+def now() -> str:
+    """The time, as RFC 3339 in UTC with milliseconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+class Store:
+    """Datasets and jobs in one database file. Every method is one transaction."""
+
+    def __init__(self, data_dir: Path) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._data_dir = data_dir.absolute()
+        self._engine = sa.create_engine(f"sqlite:///{self._data_dir / 'georesolve.sqlite'}")
+        sa.event.listen(self._engine, "connect", _make_durable)
+        _metadata.create_all(self._engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def dataset_path(self, id: str) -> Path:
+        """Where the file of a dataset lies."""
+        return self._data_dir / "datasets" / f"{id}.parquet"
+
+    def job_folder(self, id: str) -> Path:
+        """The folder of a job's own files."""
+        return self._data_dir / "jobs" / id
+
+    def dataset_ids(self) -> set[str]:
+        """Ids of all datasets."""
+        with self._engine.connect() as connection:
+            return set(connection.execute(sa.select(_datasets.c.id)).scalars())
+
+    def add_dataset(self, row: DatasetRow) -> None:
+        """Keep a dataset."""
+        values = {
+            "id": row.id,
+            "created": row.created,
+            "sha256": row.dataset.sha256,
+            "registered": row.registered,
+            "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "path"},
+            "seconds": row.seconds,
+        }
+        with self._engine.begin() as connection:
+            connection.execute(_datasets.insert().values(values))
+
+    def dataset(self, id: str) -> DatasetRow | None:
+        """The dataset with this id."""
+        return self._one_dataset(_datasets.c.id == id)
+
+    def registered_dataset(self, like: Dataset) -> DatasetRow | None:
+        """A registered dataset with the same content.
+
+        The content names the coordinate and id columns too: they are in the file's metadata.
+        """
+        return self._one_dataset((_datasets.c.sha256 == like.sha256) & _datasets.c.registered)
+
+    def _one_dataset(self, condition: sa.ColumnElement[bool]) -> DatasetRow | None:
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(_datasets).where(condition)).mappings().first()
+        return self._dataset_row(row) if row else None
+
+    def _dataset_row(self, row: Any) -> DatasetRow:
+        stored = dict(row["dataset"])
+        stored["path"] = self.dataset_path(row["id"])
+        stored["columns"] = tuple(stored["columns"])
+        stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
+        stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
+        return DatasetRow(
+            row["id"], row["created"], row["registered"], Dataset(**stored), row["seconds"]
+        )
+
+    def registered_datasets(self, limit: int) -> list[DatasetRow]:
+        """Registered datasets, the newest first."""
+        query = sa.select(_datasets).where(_datasets.c.registered)
+        query = query.order_by(_datasets.c.created.desc()).limit(limit)
+        with self._engine.connect() as connection:
+            return [self._dataset_row(row) for row in connection.execute(query).mappings()]
+
+    def remove_dataset(self, id: str) -> bool:
+        """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
+        needed = sa.exists().where(
+            _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
+        )
+        with self._engine.begin() as connection:
+            done = connection.execute(_datasets.delete().where((_datasets.c.id == id) & ~needed))
+        return bool(done.rowcount)
+
+    def add_job(
+        self, observations: DatasetRow, references: DatasetRow, options: MatchOptions
+    ) -> str:
+        """Accept a job; once this returns it is not forgotten. Returns its id."""
+        id, time = new_id(), now()
+        values = {
+            "id": id,
+            "status": "accepted",
+            "created": time,
+            "updated": time,
+            "observations": observations.id,
+            "references": references.id,
+            "options": asdict(options),
+            "rows": observations.dataset.rows,
+            "rows_done": 0,
+            "message": "waiting for a free place",
+        }
+        with self._engine.begin() as connection:
+            connection.execute(_jobs.insert().values(values))
+        return id
+
+    def job(self, id: str) -> JobRow | None:
+        """The job with this id."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(_jobs).where(_jobs.c.id == id)).mappings().first()
+        return _job_row(row) if row else None
+
+    def jobs(self, limit: int, statuses: tuple[JobStatus, ...] | None = None) -> list[JobRow]:
+        """Jobs, the newest first."""
+        query = sa.select(_jobs).order_by(_jobs.c.created.desc(), _jobs.c.id).limit(limit)
+        if statuses:
+            query = query.where(_jobs.c.status.in_(statuses))
+        with self._engine.connect() as connection:
+            return [_job_row(row) for row in connection.execute(query).mappings()]
+
+    def live_jobs(self) -> list[JobRow]:
+        """Jobs that are not finished, in the order in which they were accepted."""
+        query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE)).order_by(_jobs.c.created)
+        with self._engine.connect() as connection:
+            return [_job_row(row) for row in connection.execute(query).mappings()]
+
+    def start_job(self, id: str) -> bool:
+        """Mark a live job as running; tells whether it still was live."""
+        return self._update_live(id, status="running", started=now(), message="starting")
+
+    def report_progress(self, id: str, rows_done: int, message: str) -> None:
+        """Note how far a running job is."""
+        self._update_live(id, rows_done=rows_done, message=message)
+
+    def finish_job(
+        self,
+        id: str,
+        status: JobStatus,
+        message: str,
+        *,
+        problem: dict[str, Any] | None = None,
+        report: dict[str, Any] | None = None,
+    ) -> bool:
+        """End a live job; a job ends once, and whoever comes second is told so by False."""
+        values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
+        if status == "successful":
+            values["rows_done"] = _jobs.c.rows
+        return self._update_live(id, **values, problem=problem, report=report)
+
+    def _update_live(self, id: str, **values: Any) -> bool:
+        query = _jobs.update().where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(updated=now(), **values)).rowcount)
+
+    def dismiss_finished_job(self, id: str) -> bool:
+        """Mark a finished job as dismissed: its result is removed."""
+        query = _jobs.update().where(
+            (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"])
+        )
+        values = {"status": "dismissed", "message": "removed", "updated": now()}
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(values)).rowcount)
+
+
+def _make_durable(connection: Any, record: Any) -> None:
+    # FULL: a commit has reached the disk before the client hears of it.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _job_row(row: Any) -> JobRow:
+    options = dict(row["options"])
+    for name in ("columns", "observation_columns"):
+        options[name] = tuple(options[name])
+    return JobRow(**{**row, "options": MatchOptions(**options)})

@@ -1,0 +1,201 @@
+"""Keeps the cluster open and runs jobs on it, also those that an earlier process accepted."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+from service.errors import problem_of_failure
+from service.library import Library
+from service.models import job_report
+from service.settings import Settings
+from service.store import DatasetRow, JobRow, Store
+from workers.cluster import Cluster, open_cluster
+from workers.gpus import choose_device
+from workers.jobs import Job
+from workers.pipeline import JobCancelled, Progress, run
+
+logger = logging.getLogger(__name__)
+
+_REPORT_SECONDS = 0.5
+_REOPEN_SECONDS = 5.0
+
+
+class Supervisor:
+    """Runs accepted jobs, as many at a time as the settings say.
+
+    Attributes
+    ----------
+    cluster
+        The open cluster; None while there is none.
+    trouble
+        Why there is none, in words.
+    """
+
+    def __init__(self, settings: Settings, store: Store, library: Library) -> None:
+        self.cluster: Cluster | None = None
+        self.trouble = "the cluster is being opened"
+        self._settings = settings
+        self._store = store
+        self._library = library
+        self._opened = asyncio.Event()
+        self._places = asyncio.Semaphore(settings.concurrent_jobs)
+        self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._dismissed: set[str] = set()
+        self._stopping = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the cluster and take up the jobs that are not finished; stop all on exit.
+
+        Jobs that are stopped this way stay accepted: the next process takes them up again.
+
+        Raises
+        ------
+        NoGpuError
+            When a GPU was asked for and there is none.
+        """
+        if not self._settings.scheduler:
+            choose_device(self._settings.device)
+        keeper = asyncio.create_task(self._keep_cluster_open())
+        for job in self._store.live_jobs():
+            logger.info("job %s taken up again", job.id)
+            self.start(job.id)
+        try:
+            yield
+        finally:
+            self._stopping = True
+            # A job without a cluster waits for one; one that runs sees that all is stopping.
+            if self.cluster is None:
+                for task in self._tasks.values():
+                    task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            self._threads.shutdown()
+
+    async def _keep_cluster_open(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            while self.cluster is None:
+                opening = open_cluster(self._settings.cluster())
+                try:
+                    self.cluster = await asyncio.to_thread(opening.__enter__)
+                except (OSError, RuntimeError, TimeoutError) as error:
+                    self.trouble = f"the cluster cannot be opened: {error}"
+                    logger.error(self.trouble)
+                    await asyncio.sleep(_REOPEN_SECONDS)
+                else:
+                    stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
+            self._opened.set()
+            await asyncio.Event().wait()
+
+    def start(self, id: str) -> None:
+        """Run an accepted job when its turn comes."""
+        task = asyncio.create_task(self._run(id), name=f"job {id}")
+        self._tasks[id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(id, None))
+
+    async def finished(self, id: str) -> None:
+        """Wait until a job that this process runs has ended."""
+        task = self._tasks.get(id)
+        if task is not None:
+            await asyncio.wait([task])
+
+    def dismiss(self, id: str) -> None:
+        """Stop a live job; its workers are free within seconds."""
+        self._dismissed.add(id)
+        if not self._store.finish_job(id, "dismissed", "dismissed by the client"):
+            self._store.dismiss_finished_job(id)
+        if id not in self._tasks:
+            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+
+    def _is_cancelled(self, id: str) -> bool:
+        return self._stopping or id in self._dismissed
+
+    async def _run(self, id: str) -> None:
+        await self._opened.wait()
+        async with self._places:
+            if not self._stopping and self._store.start_job(id):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._threads, self._run_blocking, id)
+        if self._stopping:
+            return
+        if id in self._dismissed:
+            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            self._dismissed.discard(id)
+        row = self._store.job(id)
+        assert row is not None, "jobs are never forgotten while they run"
+        for dataset in {row.observations, row.references}:
+            self._library.release(dataset)
+
+    def _run_blocking(self, id: str) -> None:
+        row = self._store.job(id)
+        assert row is not None, "jobs are never forgotten while they run"
+        assert self.cluster is not None, "jobs start once the cluster is open"
+        observations = self._library.get(row.observations)
+        references = self._library.get(row.references)
+        folder = self._store.job_folder(row.id)
+        job = Job(row.id, folder, observations.dataset, references.dataset, row.options)
+        logger.info("job %s started", row.id)
+        try:
+            result, progress = run(
+                self.cluster,
+                job,
+                _Reporter(self._store, row.id),
+                lambda: self._is_cancelled(row.id),
+            )
+        except JobCancelled:
+            logger.info("job %s stopped", row.id)
+        except Exception as error:
+            # The boundary of a job: whatever ended it, its client is told and the service goes on.
+            logger.exception("job %s failed", row.id)
+            problem = problem_of_failure(error)
+            self._store.finish_job(
+                row.id, "failed", problem.detail, problem=problem.document(f"/jobs/{row.id}")
+            )
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            report = job_report(job, result, progress, self.cluster.device)
+            report.seconds |= _seconds_before(row, observations, references)
+            self._store.finish_job(row.id, "successful", "done", report=report.model_dump())
+            logger.info("job %s successful: %s", row.id, report.counts)
+
+
+class _Reporter:
+    """Notes progress in the store, not more often than a reader would look."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self._store = store
+        self._id = id
+        self._start = self._next = time.monotonic()
+        self._first_rows: int | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self._first_rows is None:
+            self._first_rows = progress.rows_done
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _REPORT_SECONDS
+        rate = (progress.rows_done - self._first_rows) / max(now - self._start, 1e-9)
+        message = f"resolving: {progress.rows_done} of {progress.rows} rows, {rate:.0f} a second"
+        self._store.report_progress(self._id, progress.rows_done, message)
+
+
+def _seconds_before(
+    row: JobRow, observations: DatasetRow, references: DatasetRow
+) -> dict[str, float]:
+    """Time by stage of what came before the job ran."""
+    created, started = (
+        datetime.fromisoformat(t) for t in (row.created, row.started or row.created)
+    )
+    seconds = {"queue": (started - created).total_seconds()}
+    for name, dataset in (("observations", observations), ("references", references)):
+        for stage, value in dataset.seconds.items():
+            seconds[f"{stage}_{name}"] = value
+    return seconds

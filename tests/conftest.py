@@ -1,0 +1,136 @@
+"""What tests share: point sets, a real cluster, a real service."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from workers.cluster import open_cluster
+from workers.datasets import write_dataset
+from workers.settings import ClusterSettings
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="what to test on")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") == "cpu":
+        gpu = [item for item in items if item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=gpu)
+        items[:] = [item for item in items if item not in gpu]
+
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "samples"
+
+
+def sphere(n, seed):
+    """Points uniform on the globe: latitudes and longitudes in degrees."""
+    random = np.random.default_rng(seed)
+    return np.degrees(np.arcsin(random.uniform(-1, 1, n))), random.uniform(-180, 180, n)
+
+
+def points(n, seed, **columns):
+    """A table of points with an id, and further columns."""
+    lat, lon = sphere(n, seed)
+    return pa.table({"id": np.arange(n) + 1_000_000, "lat": lat, "lon": lon, **columns})
+
+
+def store_points(table, path):
+    """A table as a canonical dataset."""
+    has_id = "id" if "id" in table.schema.names else None
+    return write_dataset(table.schema, table.to_batches(), path, lat="lat", lon="lon", id=has_id)
+
+
+@pytest.fixture(scope="session")
+def device(pytestconfig):
+    """What the clusters of this run compute on."""
+    return pytestconfig.getoption("--device")
+
+
+@pytest.fixture(scope="session")
+def cluster(device):
+    """A real cluster of two workers, or of one GPU worker where there is one GPU."""
+    settings = ClusterSettings(device=device, workers=2, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running_service(data_dir, *flags):
+    """A real service in a process of its own; yields a client, which has the process."""
+    log = (data_dir.parent / f"{data_dir.name}.log").open("ab")
+    arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", "serve", *map(str, arguments), *map(str, flags)],
+        stdout=log,
+        stderr=log,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    start = log.tell()
+    try:
+        with httpx.Client(timeout=60, base_url=_wait_for_url(process, log.name, start)) as client:
+            client.process = process
+            client.log = Path(log.name)
+            wait_until(lambda: client.get("/readyz").status_code == 200, process=process)
+            yield client
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            log.close()
+
+
+def _wait_for_url(process, log, start):
+    found = []
+
+    def listening():
+        text = Path(log).read_bytes()[start:].decode()
+        found[:] = [word for word in text.split() if word.startswith("http://127.0.0.1:")]
+        return bool(found)
+
+    wait_until(listening, process=process)
+    return found[0]
+
+
+def wait_until(condition, seconds=60, process=None):
+    """Ask again and again, and give up in the end."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, "the process has ended"
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory, device):
+    """A service for all tests that leave it as they found it."""
+    data_dir = tmp_path_factory.mktemp("service") / "data"
+    with running_service(data_dir, "--device", device) as client:
+        yield client
+
+
+def finished(client, location):
+    """Wait for a job to end; returns its statusInfo."""
+    info = {}
+
+    def ended():
+        info.update(client.get(location).raise_for_status().json())
+        return info["status"] not in ("accepted", "running")
+
+    wait_until(ended)
+    return info

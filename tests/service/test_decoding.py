@@ -1,0 +1,103 @@
+"""Files from strangers: limits hold, and a child that dies takes nothing with it."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service import decoding
+from service.columns import ColumnNames
+from service.decoding import Limits, decode_in_child
+from service.errors import InvalidInput, TooLarge
+from service.readers import Source
+
+LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
+
+
+def decode(path, format="parquet", names=None, **limits):
+    source = Source(path, format, ColumnNames(**(names or {})), "points")
+    return decode_in_child(source, path.with_suffix(".out"), LIMITS._replace(**limits))
+
+
+def write(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        pa.float32(), pa.float64(), pa.int16(), pa.uint64(), pa.decimal128(9, 2),
+        pa.dictionary(pa.int32(), pa.float64()),
+    ],
+)  # fmt: skip
+def test_every_kind_of_number_becomes_float64(tmp_path, type):
+    lat = pa.array([1.0, None, 3.0])
+    lat = lat.dictionary_encode() if pa.types.is_dictionary(type) else lat.cast(type)
+    dataset = decode(write(tmp_path / "f", lat=lat, lon=pa.array([1.0, 2.0, 3.0])))
+    stored = pq.read_table(dataset.path)
+    assert stored.schema.field("lat").type == pa.float64()
+    np.testing.assert_array_equal(stored["lat"].to_numpy(), [1.0, np.nan, 3.0])
+    assert dataset.invalid_rows == 1
+
+
+def test_other_columns_keep_their_types(tmp_path):
+    columns = {
+        "lat": [1.0],
+        "lon": [2.0],
+        "when": pa.array([0], pa.timestamp("ms")),
+        "tags": pa.array([["a", "b"]]),
+        "kind": pa.array(["x"]).dictionary_encode(),
+    }
+    dataset = decode(write(tmp_path / "f", **columns))
+    stored = pq.read_table(dataset.path)
+    assert stored.to_pydict() == pa.table(columns).to_pydict()
+
+
+def test_too_many_rows(tmp_path):
+    with pytest.raises(TooLarge, match="11 rows are more than the limit of 10"):
+        decode(write(tmp_path / "f", lat=[0.0] * 11, lon=[0.0] * 11), rows=10)
+    (tmp_path / "c").write_text("lat,lon\n" + "0,0\n" * 11)
+    with pytest.raises(TooLarge, match="11 rows are more than the limit of 10"):
+        decode(tmp_path / "c", "csv", rows=10)
+
+
+def test_too_many_columns(tmp_path):
+    columns = {f"c{i}": [1.0] for i in range(9)}
+    with pytest.raises(TooLarge, match="11 columns are more than the limit of 10"):
+        decode(write(tmp_path / "f", lat=[0.0], lon=[0.0], **columns))
+
+
+def test_a_bomb_is_stopped_by_its_memory(tmp_path):
+    # 500 MB of one repeated string, in a file of a few kilobytes.
+    bomb = pa.DictionaryArray.from_arrays(np.zeros(5_000, np.int32), pa.array(["x" * 100_000]))
+    bomb = write(tmp_path / "f", lat=[0.0] * 5_000, lon=[0.0] * 5_000, bomb=bomb.cast("string"))
+    assert bomb.stat().st_size < 10**6
+    with pytest.raises(TooLarge, match="more than the limit of 256 MiB of memory"):
+        decode(bomb, memory_bytes=256 << 20)
+
+
+def test_time_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding, "_child", _sleep)
+    start = time.monotonic()
+    with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
+        decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]), seconds=0.5)
+    assert time.monotonic() - start < 20
+
+
+def test_a_crash_is_the_fault_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding, "_child", _crash)
+    with pytest.raises(InvalidInput, match=r"broke the decoder \(exit code -11\)"):
+        decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]))
+
+
+def _sleep(*arguments):
+    time.sleep(60)
+
+
+def _crash(*arguments):
+    os.kill(os.getpid(), signal.SIGSEGV)

@@ -1,0 +1,206 @@
+"""Jobs: dismissed, failed, taken up again after the service was killed; limits and health."""
+
+import io
+import os
+import subprocess
+import sys
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import ROOT, finished, points, running_service, wait_until
+
+PARQUET = "application/vnd.apache.parquet"
+
+
+def parquet(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def start_job(client, observations, references):
+    files = {
+        "observations": ("observations.parquet", parquet(observations)),
+        "references": ("references.parquet", parquet(references)),
+    }
+    answer = client.post("/resolve", files=files, headers={"Prefer": "respond-async"})
+    assert answer.status_code == 201, answer.text
+    return answer.headers["location"]
+
+
+def files_of(client):
+    data_dir = client.log.with_suffix("")
+    return {p for name in ("datasets", "jobs", "incoming") for p in (data_dir / name).glob("*")}
+
+
+def test_dismissing_a_running_job_frees_its_workers(service):
+    before = files_of(service)
+    # On one core some 20 s of work: it cannot end before it is dismissed.
+    location = start_job(service, points(400_000, 1), points(100_000, 2))
+    wait_until(lambda: service.get(location).json()["progress"] > 0)
+    assert service.get(f"{location}/results").json()["type"].endswith("/result-not-ready")
+    info = service.delete(location).json()
+    assert info["status"] == "dismissed"
+    assert service.get(location).json()["status"] == "dismissed"
+    assert service.delete(location).status_code == 410
+    assert service.get(f"{location}/results").status_code == 410
+    wait_until(lambda: files_of(service) == before, seconds=10)
+    # The workers are free: a small job is not stuck behind what was dismissed.
+    location = start_job(service, points(10, 1), points(10, 2))
+    assert finished(service, location)["status"] == "successful"
+
+
+def test_removing_a_finished_job(service):
+    before = files_of(service)
+    location = start_job(service, points(10, 1), points(10, 2))
+    assert finished(service, location)["status"] == "successful"
+    assert service.get(f"{location}/results").status_code == 200
+    assert service.delete(location).json()["status"] == "dismissed"
+    assert service.get(f"{location}/results").status_code == 410
+    assert files_of(service) == before
+
+
+def test_unknown_jobs(service):
+    for path in ("/jobs/none", "/jobs/none/results", "/jobs/none/report"):
+        problem = service.get(path).json()
+        assert (problem["status"], problem["type"].rpartition("/")[2]) == (404, "no-such-job")
+    assert service.delete("/jobs/none").status_code == 404
+    assert service.get("/nowhere").headers["content-type"] == "application/problem+json"
+    assert service.put("/jobs").status_code == 405
+
+
+def test_a_dataset_in_use_stays(service):
+    content = parquet(points(100_000, 3))
+    id = service.post("/datasets", content=content, headers={"Content-Type": PARQUET}).json()["id"]
+    body = {"observations": f"dataset:{id}", "references": f"dataset:{id}"}
+    answer = service.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+    assert service.delete(f"/datasets/{id}").status_code == 409
+    service.delete(answer.headers["location"])
+    wait_until(lambda: service.delete(f"/datasets/{id}").status_code == 204)
+
+
+def test_accepted_jobs_survive_kill_9(tmp_path, device):
+    data_dir = tmp_path / "data"
+    tables = points(100_000, 4), points(50_000, 5)
+    with running_service(data_dir, "--device", device) as client:
+        undisturbed = start_job(client, *tables)
+        assert finished(client, undisturbed)["status"] == "successful"
+        expected = client.get(f"{undisturbed}/report").json()["sha256"]
+        running = start_job(client, *tables)
+        waiting = [start_job(client, points(1_000, 6), points(10, 7)) for _ in range(3)]
+        wait_until(lambda: client.get(running).json()["progress"] > 10)
+        kill_with_children(client.process)
+    stale = data_dir / "incoming" / "half-received"
+    stale.mkdir()
+    orphan = data_dir / "datasets" / "orphan.parquet"
+    orphan.touch()
+    with running_service(data_dir, "--device", device) as client:
+        assert finished(client, running)["status"] == "successful"
+        assert client.get(f"{running}/report").json()["sha256"] == expected
+        assert {finished(client, job)["status"] for job in waiting} == {"successful"}
+        assert len(client.get("/jobs").json()["jobs"]) == 5
+    assert not stale.exists()
+    assert not orphan.exists()
+    assert list((data_dir / "datasets").iterdir()) == []
+
+
+def kill_with_children(process):
+    """Kill a service and what it started, as a power cut would."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for one in family:
+        one.kill()
+    process.wait()
+
+
+def test_limits(tmp_path, device):
+    flags = ["--device", device, "--sync-rows", 1000, "--upload-bytes", 200_000]
+    with running_service(tmp_path / "data", *flags, "--inline-bytes", 10_000) as client:
+        before = files_of(client)
+        files = {"observations": ("a.parquet", parquet(points(900, 1)))}
+        files["references"] = ("b.parquet", parquet(points(101, 2)))
+        answer = client.post("/resolve", files=files)
+        assert answer.status_code == 413
+        assert "1001 rows of both sets together" in answer.json()["detail"]
+        assert "limit of 1000" in answer.json()["detail"]
+        assert "respond-async" in answer.json()["detail"]
+        body = {"observations": {"lat": [0.5] * 2000, "lon": [0.5] * 2000}, "references": "x"}
+        answer = client.post("/resolve", json=body)
+        assert (answer.status_code, answer.json()["type"]) == (
+            413,
+            "urn:georesolve:problem:too-large",
+        )
+        for send in (
+            lambda content: client.post(
+                "/datasets", content=content, headers={"Content-Type": PARQUET}
+            ),
+            lambda content: client.post("/datasets", files={"file": ("f.parquet", content)}),
+        ):
+            answer = send(parquet(points(10_000, 3)))
+            assert (answer.status_code, answer.json()["title"]) == (413, "The input is too large")
+        assert client.get("/datasets").json() == {"datasets": []}
+        assert files_of(client) == before
+
+
+def test_health(service, device):
+    assert service.get("/livez").json()["status"] == "ok"
+    checks = {check["name"]: check for check in service.get("/readyz").json()["checks"]}
+    assert checks["device"]["detail"] == device
+    dashboard = checks["dashboard"]["detail"]
+    assert dashboard.startswith("http://127.0.0.1:")
+    import httpx
+
+    page = httpx.get(dashboard)
+    assert page.status_code == 200
+    assert "Dask" in page.text
+
+
+def test_the_service_process_loads_no_gpu_library():
+    script = (
+        "import sys, service.app\n"
+        "loaded = {'cudf', 'cupy', 'rmm', 'numba.cuda', 'dask_cuda'} & set(sys.modules)\n"
+        "sys.exit(f'loaded: {loaded}' if loaded else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--host", "0.0.0.0"], "others can reach"),
+        (["--device", "quantum"], "--device Input should be 'auto', 'cpu' or 'cuda'"),
+        (["--port", "70000"], "--port Input should be less than or equal to 65535"),
+    ],
+)
+def test_bad_settings_end_at_once(flags, message, capsys):
+    from service.cli import main
+
+    assert main(["serve", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_settings_from_the_environment(monkeypatch):
+    from service.settings import Settings
+
+    monkeypatch.setenv("GEORESOLVE_DATA_DIR", "/somewhere")
+    monkeypatch.setenv("GEORESOLVE_SCHEDULER", "tcp://scheduler:8786")
+    settings = Settings()
+    assert str(settings.data_dir) == "/somewhere"
+    assert settings.cluster().scheduler == "tcp://scheduler:8786"
+
+
+def test_cuda_without_a_gpu_is_an_error(tmp_path):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    arguments = ["serve", "--device", "cuda", "--data-dir", str(tmp_path), "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "service", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "device is 'cuda', but this machine shows no GPU" in done.stderr

@@ -1,0 +1,206 @@
+"""The input formats: the same points in each of them are the same coordinates; oddities refused."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shapely
+
+from service.columns import ColumnNames
+from service.decoding import Limits, decode
+from service.errors import InvalidInput, UnsupportedFormat
+from service.formats import input_format
+from service.readers import Source
+
+LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
+LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]
+NAMES = ["Köln", "a,b", 'say "hi"']
+
+
+def stored(tmp_path, content, format, charset=None, **names):
+    path = tmp_path / "received"
+    path.write_bytes(content)
+    source = Source(path, format, ColumnNames(**names), "points", charset)
+    dataset = decode(source, tmp_path / "dataset.parquet", LIMITS)
+    table = pq.read_table(dataset.path)
+    return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset
+
+
+def table():
+    return pa.table({"name": NAMES, "lat": LAT, "lon": LON})
+
+
+def parquet():
+    sink = io.BytesIO()
+    pq.write_table(table(), sink)
+    return sink.getvalue()
+
+
+def arrow(new):
+    sink = io.BytesIO()
+    with new(sink, table().schema) as writer:
+        writer.write_table(table())
+    return sink.getvalue()
+
+
+def csv_with(separator, encoding):
+    sink = io.StringIO()
+    writer = csv.writer(sink, delimiter=separator)
+    writer.writerow(["name", "lat", "lon"])
+    writer.writerows(zip(NAMES, LAT, LON, strict=True))
+    return sink.getvalue().encode(encoding)
+
+
+def geojson(**members):
+    features = [
+        {
+            "type": "Feature",
+            "id": i,
+            "geometry": {"type": "Point", "coordinates": [lon, lat, 7.0]},
+            "properties": {"name": name},
+        }
+        for i, (lon, lat, name) in enumerate(zip(LON, LAT, NAMES, strict=True))
+    ]
+    document = {"type": "FeatureCollection", "features": features, **members}
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [
+        (parquet(), "parquet"),
+        (arrow(pa.ipc.new_stream), "arrow"),
+        (arrow(pa.ipc.new_file), "arrow"),
+        (csv_with(",", "utf-8"), "csv"),
+        (csv_with(";", "utf-8-sig"), "csv"),
+        (csv_with("\t", "utf-8"), "csv"),
+        (csv_with("|", "utf-16"), "csv"),
+        (geojson(), "geojson"),
+    ],
+)
+def test_every_format_gives_the_same_points(tmp_path, content, format):
+    lat, lon, read, _ = stored(tmp_path, content, format)
+    assert (lat, lon) == (LAT, LON)
+    assert read["name"].to_pylist() == NAMES
+
+
+def test_a_declared_charset_is_used(tmp_path):
+    _, _, read, _ = stored(tmp_path, csv_with(",", "latin-1"), "csv", charset="ISO-8859-1")
+    assert read["name"].to_pylist() == NAMES
+    with pytest.raises(InvalidInput, match="not UTF-8: declare its charset"):
+        stored(tmp_path, csv_with(",", "latin-1"), "csv")
+    with pytest.raises(InvalidInput, match="there is no charset 'klingon'"):
+        stored(tmp_path, csv_with(",", "latin-1"), "csv", charset="klingon")
+
+
+def geoparquet(column, about, **further):
+    sink = io.BytesIO()
+    geo = {"version": "1.1.0", "primary_column": "place", "columns": {"place": about}}
+    written = pa.table({"place": column, **further})
+    pq.write_table(written.replace_schema_metadata({"geo": json.dumps(geo)}), sink)
+    return sink.getvalue()
+
+
+def wkb(points, **options):
+    return pa.array([None if p is None else shapely.to_wkb(p, **options) for p in points])
+
+
+POINTS = [shapely.Point(lon, lat) for lon, lat in zip(LON, LAT, strict=True)]
+CRS84 = {"type": "GeographicCRS", "name": "WGS 84", "id": {"authority": "OGC", "code": "CRS84"}}
+EPSG_4326 = {"name": "WGS 84", "id": {"authority": "EPSG", "code": 4326}}
+MERCATOR = {"name": "WGS 84 / Pseudo-Mercator", "id": {"authority": "EPSG", "code": 3857}}
+
+
+@pytest.mark.parametrize(
+    ("column", "about"),
+    [
+        (wkb(POINTS), {"encoding": "WKB", "geometry_types": ["Point"]}),
+        (wkb(POINTS, byte_order=0), {"encoding": "WKB", "crs": CRS84}),
+        (wkb([shapely.force_3d(p, 3.0) for p in POINTS]), {"encoding": "WKB", "crs": EPSG_4326}),
+        (
+            pa.array([{"x": x, "y": y} for x, y in zip(LON, LAT, strict=True)]),
+            {"encoding": "point"},
+        ),
+    ],
+)
+def test_geoparquet_points(tmp_path, column, about):
+    # Other columns named lat and lon do not count: the file says where its points are.
+    content = geoparquet(column, about, lat=[0.0] * 3, lon=[0.0] * 3)
+    lat, lon, read, dataset = stored(tmp_path, content, "parquet")
+    assert (lat, lon) == (LAT, LON)
+    assert (dataset.lat, dataset.lon) == ("place_lat", "place_lon")
+    assert "place" in read.schema.names
+    lat, _, _, _ = stored(tmp_path, content, "parquet", lat="lat", lon="lon")
+    assert lat == [0.0] * 3, "unless they are named"
+
+
+def test_missing_and_empty_points_are_invalid_rows(tmp_path):
+    content = geoparquet(wkb([POINTS[0], None, shapely.Point()]), {"encoding": "WKB"})
+    lat, _, _, dataset = stored(tmp_path, content, "parquet")
+    assert lat[0] == LAT[0]
+    assert np.isnan(lat[1:]).all()
+    assert dataset.invalid_rows == 2
+
+
+def test_a_geometry_column_can_be_named(tmp_path):
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"where": wkb(POINTS)}), sink)
+    lat, lon, _, _ = stored(tmp_path, sink.getvalue(), "parquet", geometry="where")
+    assert (lat, lon) == (LAT, LON)
+
+
+LINE = shapely.LineString([(0, 0), (1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("content", "format", "message"),
+    [
+        (geoparquet(wkb(POINTS), {"crs": MERCATOR}), "parquet", "Pseudo-Mercator, not WGS 84"),
+        (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown"),
+        (geoparquet(wkb([LINE]), {"geometry_types": ["LineString"]}), "parquet", "only points"),
+        (geoparquet(wkb([*POINTS, LINE]), {}), "parquet", "row 3 holds a LineString"),
+        (geoparquet(pa.array([b"nonsense"]), {}), "parquet", "not WKB"),
+        (geoparquet(pa.array([1, 2]), {}), "parquet", "neither WKB nor GeoArrow"),
+        (geojson(type="Feature"), "geojson", "not a GeoJSON FeatureCollection"),
+        (geojson(crs={"name": "EPSG:3857"}), "geojson", "'crs' is not CRS84"),
+        (geojson(features=[7]), "geojson", "row 0: not a GeoJSON feature"),
+        (
+            geojson(features=[{"geometry": {"type": "Polygon", "coordinates": []}}]),
+            "geojson",
+            "row 0: not a point",
+        ),
+        (
+            geojson(features=[{"geometry": {"type": "Point", "coordinates": ["a", 1]}}]),
+            "geojson",
+            "'a' is not a number",
+        ),
+    ],
+)
+def test_what_is_no_points_in_degrees_is_refused(tmp_path, content, format, message):
+    with pytest.raises(InvalidInput, match=message):
+        stored(tmp_path, content, format)
+    assert not (tmp_path / "dataset.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("media_type", "name", "head", "expected"),
+    [
+        ("text/csv; charset=utf-8", "x.parquet", b"", "csv"),
+        ("application/octet-stream", "X.PARQUET", b"", "parquet"),
+        (None, "points.arrows", b"", "arrow"),
+        (None, None, b"PAR1....", "parquet"),
+        ("application/octet-stream", "blob", b"ARROW1\0\0", "arrow"),
+        ("application/geo+json", None, b"{", "geojson"),
+    ],
+)
+def test_formats_are_recognised(media_type, name, head, expected):
+    assert input_format(media_type, name, head, "f") == expected
+
+
+def test_other_formats_are_named():
+    with pytest.raises(UnsupportedFormat, match=r"application/x-zip.*\.geojson"):
+        input_format("application/x-zip", "points.zip", b"PK", "points")

@@ -1,0 +1,307 @@
+"""`/resolve` over HTTP: files, arrays and datasets in, the right result out; bad input refused."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import SAMPLES, finished, points, sphere
+from tests.oracle import nearest
+
+PARQUET = "application/vnd.apache.parquet"
+
+
+def parquet(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def csv(table):
+    sink = io.BytesIO()
+    pa.csv.write_csv(table, sink)
+    return sink.getvalue()
+
+
+def table_of(response):
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == PARQUET
+    return pq.read_table(io.BytesIO(response.content))
+
+
+def inline(table):
+    return {name: table[name].to_pylist() for name in ("lat", "lon")}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return points(300, 11), points(200, 12)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return nearest(*sphere(300, 11), *sphere(200, 12))
+
+
+def check(table, expected):
+    rows, metres = expected
+    np.testing.assert_array_equal(table["observation"], np.arange(len(rows)))
+    np.testing.assert_array_equal(table["reference"], rows)
+    np.testing.assert_allclose(table["distance_m"], metres, rtol=1e-12, atol=1e-3)
+
+
+@pytest.mark.parametrize("write", [parquet, csv])
+def test_files(service, tables, expected, write):
+    files = {
+        role: (f"points.{write.__name__}", write(table))
+        for role, table in zip(("observations", "references"), tables, strict=True)
+    }
+    response = service.post("/resolve", files=files)
+    table = table_of(response)
+    check(table, expected)
+    np.testing.assert_array_equal(table["reference_id"], expected[0] + 1_000_000)
+    job = response.headers["link"].partition(">")[0].strip("<")
+    assert service.get(job).json()["status"] == "successful"
+
+
+def test_arrays(service, tables, expected):
+    body = {"observations": inline(tables[0]), "references": inline(tables[1])}
+    check(table_of(service.post("/resolve", json=body)), expected)
+
+
+def test_datasets_and_an_asynchronous_job(service, tables, expected):
+    ids = []
+    for table in tables:
+        made = service.post("/datasets", content=parquet(table), headers={"Content-Type": PARQUET})
+        assert made.status_code == 201
+        again = service.post("/datasets", files={"file": ("again.csv", csv(table))})
+        assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
+        assert made.headers["location"] == f"/datasets/{made.json()['id']}"
+        assert made.json()["rows"] == table.num_rows
+        ids.append(made.json()["id"])
+    form = {"observations": (None, f"dataset:{ids[0]}"), "references": (None, f"dataset:{ids[1]}")}
+    answer = service.post("/resolve", files=form, headers={"Prefer": "respond-async"})
+    assert answer.status_code == 201
+    assert answer.headers["preference-applied"] == "respond-async"
+    info = finished(service, answer.headers["location"])
+    assert (info["status"], info["progress"], info["jobID"]) == ("successful", 100, info["id"])
+    check(table_of(service.get(f"/jobs/{info['id']}/results")), expected)
+    report = service.get(f"/jobs/{info['id']}/report").json()
+    assert report["counts"]["matched"] == 300
+    assert {"queue", "read", "resolve", "write", "assemble"} <= set(report["seconds"])
+    for id in ids:
+        assert service.delete(f"/datasets/{id}").status_code == 204
+        assert service.get(f"/datasets/{id}").status_code == 404
+
+
+def test_the_same_bytes_every_time(service, tables):
+    tags = set()
+    for write in (parquet, csv):
+        files = {
+            role: (f"points.{write.__name__}", write(table))
+            for role, table in zip(("observations", "references"), tables, strict=True)
+        }
+        tags.add(service.post("/resolve", files=files).headers["etag"])
+    assert len(tags) == 1
+
+
+def test_ranges_and_conditions(service, tables):
+    body = {"observations": inline(tables[0]), "references": inline(tables[1])}
+    whole = service.post("/resolve", json=body)
+    job = whole.headers["link"].partition(">")[0].strip("<")
+    url = f"{job}/results/matches.parquet"
+    tail = service.get(url, headers={"Range": "bytes=-8"})
+    assert (tail.status_code, tail.content) == (206, whole.content[-8:])
+    tag = whole.headers["etag"]
+    assert service.get(url, headers={"If-None-Match": tag}).status_code == 304
+    beyond = service.get(url, headers={"Range": f"bytes={len(whole.content)}-"})
+    assert beyond.status_code == 416
+
+
+def test_options(service):
+    observations = {"lat": [0.0, 0.0, 95.0], "lon": [0.0, 50.0, 0.0], "tag": ["a", "b", "c"]}
+    references = {"lat": [0.0], "lon": [0.0], "name": ["null island"]}
+    table = table_of(
+        service.post(
+            "/resolve",
+            params={
+                "max_distance_m": 0,
+                "on_invalid": "null",
+                "columns": "name",
+                "observation_columns": "tag",
+            },
+            json={"observations": observations, "references": references},
+        )
+    )
+    assert table.to_pydict() == {
+        "observation": [0, 1, 2],
+        "reference": [0, None, None],
+        "distance_m": [0.0, None, None],
+        "status": ["matched", "beyond_max_distance", "invalid_coordinate"],
+        "observation_tag": ["a", "b", "c"],
+        "reference_name": ["null island", None, None],
+    }
+
+
+def test_a_set_against_itself(service):
+    table = points(40, 13)
+    id = service.post("/datasets", files={"file": ("p.csv", csv(table))}).json()["id"]
+    body = {"observations": f"dataset:{id}", "references": f"dataset:{id}"}
+    answers = [
+        table_of(service.post("/resolve", params={"k": 2, "exclude_self": flag}, json=body))
+        for flag in ("false", "true")
+    ]
+    with_self, without = (table["reference"].to_numpy().reshape(40, 2) for table in answers)
+    np.testing.assert_array_equal(with_self[:, 0], np.arange(40))
+    np.testing.assert_array_equal(with_self[:, 1], without[:, 0])
+    assert service.delete(f"/datasets/{id}").status_code == 204
+
+
+def test_exclude_self_needs_one_set(service, tables):
+    body = {"observations": inline(tables[0]), "references": inline(tables[1])}
+    answer = service.post("/resolve", params={"exclude_self": "true"}, json=body)
+    check_refusal(answer, "the same dataset as both", {})
+
+
+GOOD = b"lat,lon\n1,2\n"
+PQ = parquet(pa.table({"lat": [1.0], "lon": [2.0]}))
+
+
+def pq_of(**columns):
+    return parquet(pa.table(columns))
+
+
+BAD_INPUT = {
+    "missing column": (b"a,lon\n1,2\n", "no column for latitudes.*found 'a', 'lon'", {}),
+    "ambiguous column": (b"lat,lon,Y\n1,2,3\n", "ambiguous", {"column": "lat"}),
+    "text": (b"lat,lon\n1,2\nx,3\n", "'lat', row 1: .*'x'", {"column": "lat", "row": 1}),
+    "null": (b"lat,lon\n1,2\n3,\n", "null", {"column": "lon", "row": 1}),
+    "NaN": (b"lat,lon\nNaN,3\n", "not a number", {"column": "lat", "row": 0}),
+    "infinity": (b"lat,lon\n1,2\n1,2\n1,inf\n", "holds inf", {"column": "lon", "row": 2}),
+    "latitude 91": (b"lat,lon\n1,2\n91,2\n", "holds 91.0", {"column": "lat", "row": 1}),
+    "longitude 361": (b"lat,lon\n1,361\n", "-180 to 360", {"column": "lon", "row": 0}),
+    "ragged row": (b"lat,lon\n1,2\n1,2,3\n", "3 fields .* header has 2", {"row": 1}),
+    "empty file": (b"", "the file is empty", {}),
+    "not UTF-8": (b"lat,lon,name\n1,2,\xff\n", "not UTF-8", {"column": "name"}),
+    "header not UTF-8": (b"lat,lon,\xff\n1,2,3\n", "not a readable csv file", {}),
+    "truncated Parquet": (PQ[:-20], "not a readable parquet file", {}),
+    "half a Parquet": (PQ[: len(PQ) // 2], "not a readable parquet file", {}),
+    "text in Parquet": (pq_of(lat=["1"], lon=[2.0]), "holds string", {"column": "lat", "row": 0}),
+    "null in Parquet": (
+        pq_of(lat=[1.0, None], lon=[2.0, 3.0]),
+        "null",
+        {"column": "lat", "row": 1},
+    ),
+    "all null in Parquet": (pq_of(lat=[None], lon=[2.0]), "holds null", {"column": "lat"}),
+    "repeated column": (b"lat,lon,lat\n1,2,3\n", "appears 2 times", {"column": "lat"}),
+}
+
+
+@pytest.mark.parametrize("role", ["observations", "references"])
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_refused_and_leaves_nothing(service, case, role):
+    content, message, place = BAD_INPUT[case]
+    name = "bad.parquet" if "Parquet" in case else "bad.csv"
+    files = {"observations": ("good.csv", GOOD), "references": ("good.csv", GOOD)}
+    before = left_behind(service)
+    response = service.post("/resolve", files={**files, role: (name, content)})
+    check_refusal(response, message, {"file": role, **place} if place else {})
+    assert left_behind(service) == before
+
+
+def check_refusal(response, message, place):
+    import re
+
+    assert response.status_code == 400, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == 400
+    assert re.search(message, problem["detail"]), problem["detail"]
+    assert "Traceback" not in response.text
+    assert "/tmp" not in response.text
+    if place:
+        assert place.items() <= problem["errors"][0].items()
+
+
+def left_behind(service):
+    data_dir = service.log.with_suffix("")
+    jobs = service.get("/jobs", params={"limit": 1000}).json()["jobs"]
+    files = {str(path) for path in data_dir.rglob("*") if path.suffix in (".parquet", ".received")}
+    return len(jobs), files
+
+
+def test_references_without_rows(service):
+    files = {"observations": ("good.csv", GOOD), "references": ("none.csv", b"lat,lon\n")}
+    check_refusal(service.post("/resolve", files=files), "references: the table has no rows", {})
+
+
+def test_observations_without_rows(service):
+    files = {"observations": ("none.csv", b"lat,lon\n"), "references": ("good.csv", GOOD)}
+    assert table_of(service.post("/resolve", files=files)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"observations": {"lat": [1], "lon": [2]}}, "/references: Field required"),
+        (
+            {"observations": {"lat": [1, "x"], "lon": [2, 3]}, "references": "dataset:none"},
+            "/observations/lat/1: 'x' is not a number",
+        ),
+        (
+            {"observations": {"lat": [1], "lon": [2, 3]}, "references": "dataset:none"},
+            "differ in length",
+        ),
+        (
+            {"observations": {"lat": [1], "lon": [2], "n": [1, "a"]}, "references": "x"},
+            "differ in length",
+        ),
+        ({"observations": "set:1", "references": "x"}, "neither a file nor 'dataset:<id>'"),
+    ],
+)
+def test_bad_arrays(service, body, message):
+    check_refusal(service.post("/resolve", json=body), message, {})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"max_distance_m": -1}, "greater than or equal to 0"),
+        ({"max_distance_m": "nan"}, "finite|greater than or equal"),
+        ({"k": 65}, "less than or equal to 64"),
+        ({"algorithm": "magic"}, "'auto'"),
+        ({"colour": "red"}, "/query/colour"),
+        ({"columns": "nothing"}, "no column 'nothing'; there are lat, lon"),
+    ],
+)
+def test_bad_options(service, parameters, message):
+    files = {"observations": ("good.csv", GOOD), "references": ("good.csv", GOOD)}
+    before = left_behind(service)
+    response = service.post("/resolve", params=parameters, files=files)
+    check_refusal(response, message, {})
+    assert left_behind(service) == before
+
+
+def test_unknown_dataset_and_formats(service):
+    form = {"observations": (None, "dataset:none"), "references": (None, "dataset:none")}
+    assert service.post("/resolve", files=form).status_code == 404
+    form = {"observations": ("a.xls", b"\x00\x01"), "references": ("a.csv", GOOD)}
+    assert service.post("/resolve", files=form).status_code == 415
+    assert service.post("/resolve", content=b"lat,lon").status_code == 400
+    assert service.post("/resolve", files={"observations": ("a.csv", GOOD)}).status_code == 400
+
+
+def test_every_row_of_the_samples_equals_the_oracle(service):
+    files = {
+        "observations": ("airports.parquet", (SAMPLES / "airports.parquet").read_bytes()),
+        "references": ("places.parquet", (SAMPLES / "places.parquet").read_bytes()),
+    }
+    table = table_of(service.post("/resolve", files=files))
+    airports, places = (pq.read_table(SAMPLES / f"{n}.parquet") for n in ("airports", "places"))
+    lat, lon, lats, lons = (t[c].to_numpy() for t in (airports, places) for c in ("lat", "lon"))
+    check(table, nearest(lat, lon, lats, lons))
+    assert table["observation_id"].to_pylist() == airports["id"].to_pylist()
+    assert table["reference_id"].to_pylist() == (table["reference"].to_numpy() + 1).tolist()

@@ -1,0 +1,57 @@
+"""Opening clusters: an existing scheduler, devices asked for, workers that answer wrongly."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import points, sphere, store_points
+from tests.oracle import nearest
+from workers import plugin
+from workers.cluster import open_cluster
+from workers.gpus import NoGpuError, choose_device, count_gpus
+from workers.jobs import Job, MatchOptions
+from workers.pipeline import run
+from workers.plugin import WorkerCheckError, check_known_answer
+from workers.settings import ClusterSettings
+
+
+def test_an_existing_scheduler(cluster, device, tmp_path):
+    settings = ClusterSettings(scheduler=cluster.client.scheduler.address, device=device)
+    job = Job(
+        tmp_path.name,
+        tmp_path / "job",
+        store_points(points(500, 1), tmp_path / "observations.parquet"),
+        store_points(points(300, 2), tmp_path / "references.parquet"),
+        MatchOptions(),
+    )
+    with open_cluster(settings) as existing:
+        assert existing.workers() == cluster.workers()
+        run(existing, job, lambda progress: None, lambda: False)
+    rows, _ = nearest(*sphere(500, 1), *sphere(300, 2))
+    np.testing.assert_array_equal(pq.read_table(job.result)["reference"], rows)
+    assert cluster.client.submit(sum, [1, 2]).result() == 3, "it was theirs, and still runs"
+
+
+def test_no_scheduler_answers():
+    settings = ClusterSettings(scheduler="tcp://127.0.0.1:9", connect_seconds=1)
+    with pytest.raises(OSError, match="Timed out"), open_cluster(settings):
+        pass
+
+
+def test_choose_device(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert count_gpus() == 0
+    assert choose_device("auto") == choose_device("cpu") == "cpu"
+    with pytest.raises(NoGpuError, match="set device to 'auto' or 'cpu'"):
+        choose_device("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-4f1c")
+    assert count_gpus() == 2
+    assert choose_device("auto") == choose_device("cuda") == "cuda"
+    assert choose_device("cpu") == "cpu"
+
+
+def test_a_worker_that_answers_wrongly_takes_no_work(monkeypatch):
+    check_known_answer("cpu")
+    monkeypatch.setattr(plugin, "_KNOWN_REFERENCE", [0, 2, 3, 0])
+    with pytest.raises(WorkerCheckError, match=r"the cpu answered .* replace the device"):
+        check_known_answer("cpu")

@@ -1,0 +1,78 @@
+"""Canonical datasets: what is stored, that its bytes depend on the content alone, what is read."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import points, store_points
+from workers.datasets import ROW_GROUP, read_rows, write_dataset
+
+
+def test_summary(tmp_path):
+    table = pa.table(
+        {
+            "name": ["a", "b", "c", "d", "e"],
+            "lat": pa.array([1.0, None, 91.0, np.inf, -90.0]),
+            "lon": [180.0, 0.0, 0.0, 0.0, 360.0],
+        }
+    )
+    dataset = store_points(table, tmp_path / "d.parquet")
+    assert (dataset.rows, dataset.invalid_rows, dataset.valid_rows) == (5, 3, 2)
+    assert dataset.bbox == (180.0, -90.0, 360.0, 1.0)
+    assert [row.row for row in dataset.first_invalid] == [1, 2, 3]
+    assert dataset.columns == ("name", "lat", "lon")
+    assert pq.read_table(dataset.path)["lat"].null_count == 0
+
+
+def test_nothing_valid_has_no_bbox(tmp_path):
+    table = pa.table({"lat": [100.0] * 20, "lon": [0.0] * 20})
+    dataset = store_points(table, tmp_path / "d.parquet")
+    assert dataset.bbox is None
+    assert dataset.invalid_rows == 20
+    assert len(dataset.first_invalid) == 10
+
+
+def test_no_rows(tmp_path):
+    dataset = store_points(points(0, 0), tmp_path / "d.parquet")
+    assert dataset.rows == 0
+    assert read_rows(dataset.path, 0, 0, ["lat"]).num_rows == 0
+
+
+@pytest.mark.parametrize("cut", [1_000, ROW_GROUP, 100_001, 10**6])
+def test_bytes_do_not_show_how_the_input_was_cut(tmp_path, cut):
+    table = points(3 * ROW_GROUP + 17, 1, name=[f"n{i % 97}" for i in range(3 * ROW_GROUP + 17)])
+    whole = store_points(table, tmp_path / "whole.parquet")
+    pieces = table.to_batches(max_chunksize=cut)
+    cut_up = write_dataset(
+        table.schema, pieces, tmp_path / "cut.parquet", lat="lat", lon="lon", id="id"
+    )
+    assert cut_up.sha256 == whole.sha256
+    assert pq.read_table(cut_up.path).replace_schema_metadata().to_pydict() == table.to_pydict()
+
+
+@given(st.data())
+def test_any_range_of_rows(tmp_path_factory, data):
+    rows = 2 * ROW_GROUP + 5
+    path = tmp_path_factory.getbasetemp() / "ranges.parquet"
+    if not path.exists():
+        store_points(points(rows, 2), path)
+    start = data.draw(st.integers(0, rows))
+    stop = data.draw(st.integers(start, rows))
+    ids = read_rows(path, start, stop, ["id"])["id"].to_numpy()
+    np.testing.assert_array_equal(ids, np.arange(start, stop) + 1_000_000)
+
+
+def test_failed_write_leaves_nothing(tmp_path):
+    table = points(ROW_GROUP, 3)
+
+    def batches():
+        yield from table.to_batches()
+        raise RuntimeError("the source broke")
+
+    path = tmp_path / "d.parquet"
+    with pytest.raises(RuntimeError, match="the source broke"):
+        write_dataset(table.schema, batches(), path, lat="lat", lon="lon", id=None)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,211 @@
+"""Jobs on a real cluster: right, the same bytes however cut, whole after a worker's death."""
+
+import json
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import points, sphere, store_points
+from tests.oracle import haversine_m, nearest
+from workers import pipeline
+from workers.jobs import Job, MatchOptions
+from workers.matches import STATUSES
+from workers.pipeline import JobCancelled, run
+from workers.plan import Chunk
+
+
+def never():
+    return False
+
+
+def ignore(progress):
+    pass
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Makes jobs with the same datasets and folders of their own."""
+    made = []
+
+    def make(observations, references, **options):
+        number = len(made)
+        job = Job(
+            f"{tmp_path.name}-{number}",
+            tmp_path / f"job-{number}",
+            store_points(observations, tmp_path / f"observations-{number}.parquet"),
+            store_points(references, tmp_path / f"references-{number}.parquet"),
+            MatchOptions(**options),
+        )
+        made.append(job)
+        return job
+
+    return make
+
+
+def cut_into(monkeypatch, size):
+    def chunks(n_observations, n_references, device, n_workers):
+        starts = range(0, n_observations, size)
+        return [Chunk(start, min(start + size, n_observations)) for start in starts]
+
+    monkeypatch.setattr(pipeline, "chunks", chunks)
+
+
+def test_every_row_equals_the_oracle(cluster, make_job):
+    job = make_job(points(20_000, 1), points(3_000, 2))
+    result, progress = run(cluster, job, ignore, never)
+    table = pq.read_table(job.result)
+    rows, metres = nearest(*sphere(20_000, 1), *sphere(3_000, 2))
+    np.testing.assert_array_equal(table["observation"], np.arange(20_000))
+    np.testing.assert_array_equal(table["reference"], rows)
+    np.testing.assert_allclose(table["distance_m"], metres, rtol=1e-12, atol=1e-3)
+    assert set(table["status"].to_pylist()) == {"matched"}
+    np.testing.assert_array_equal(table["observation_id"], np.arange(20_000) + 1_000_000)
+    np.testing.assert_array_equal(table["reference_id"], rows + 1_000_000)
+    assert progress.counts["matched"] == progress.rows_done == result.rows == 20_000
+    assert sum(progress.chunks_by_worker.values()) >= 2
+    assert not job.parts.exists()
+
+
+def test_bytes_do_not_show_the_chunks(cluster, make_job, monkeypatch):
+    names = [f"place {i}" if i % 3 else None for i in range(500)]
+    tables = points(5_000, 3), points(500, 4, name=names)
+    checksums = set()
+    for size in (5_000, 1_234, 617):
+        cut_into(monkeypatch, size)
+        job = make_job(*tables, columns=("name",), max_distance_m=500_000.0)
+        checksums.add(run(cluster, job, ignore, never)[0].sha256)
+    assert len(checksums) == 1
+
+
+def statuses_job(make_job, **options):
+    """Five observations of every fate: beyond, matched, invalid twice, matched."""
+    observations = pa.table({"lat": [10.0, 0.0, np.nan, 95.0, 0.0], "lon": [0.0, 0.0, 0, 0, 1.0]})
+    references = pa.table({"lat": [0.0, 0.0], "lon": [0.0, 1.0], "name": ["a", None]})
+    return make_job(observations, references, columns=("name",), **options)
+
+
+def test_statuses_nulls_and_provenance(cluster, make_job):
+    job = statuses_job(make_job, max_distance_m=0.0)
+    _, progress = run(cluster, job, ignore, never)
+    table = pq.read_table(job.result)
+    assert table.to_pydict() == {
+        "observation": [0, 1, 2, 3, 4],
+        "reference": [None, 0, None, None, 1],
+        "distance_m": [None, 0.0, None, None, 0.0],
+        "status": ["beyond_max_distance", "matched", *["invalid_coordinate"] * 2, "matched"],
+        "reference_name": [None, "a", None, None, None],
+    }
+    assert table.schema.field("status").type == pa.dictionary(pa.int8(), pa.string())
+    written = json.loads(pq.read_schema(job.result).metadata[b"georesolve"])
+    assert written["counts"] == dict(zip(STATUSES, (2, 1, 2, 0), strict=True))
+    assert written["counts"] == dict(progress.counts)
+    assert written["references_sha256"] == job.references.sha256
+
+
+def test_inner_keeps_matched_rows_only(cluster, make_job):
+    job = statuses_job(make_job, max_distance_m=0.0, how="inner")
+    result, progress = run(cluster, job, ignore, never)
+    assert pq.read_table(job.result)["observation"].to_pylist() == [1, 4]
+    assert (result.rows, progress.rows_done) == (2, 5)
+
+
+def test_k_nearest_of_a_set_against_itself(cluster, make_job):
+    table = points(50, 9, name=[f"n{i}" for i in range(50)])
+    job = make_job(table, table, k=60, exclude_self=True, observation_columns=("name",))
+    _, progress = run(cluster, job, ignore, never)
+    result = pq.read_table(job.result)
+    assert result.schema.field("rank").type == pa.int32()
+    np.testing.assert_array_equal(result["observation"], np.repeat(np.arange(50), 60))
+    np.testing.assert_array_equal(result["rank"], np.tile(np.arange(1, 61), 50))
+    assert result["observation_name"].to_pylist() == [f"n{i}" for i in range(50) for _ in range(60)]
+    assert progress.counts == Counter(matched=50 * 49, no_reference=50 * 11)
+    lat, lon = sphere(50, 9)
+    metres = haversine_m(lat[:, None], lon[:, None], lat, lon)
+    np.fill_diagonal(metres, np.inf)
+    order = metres.argsort(axis=1)[:, :49]
+    found = result["reference"].to_numpy().reshape(50, 60)
+    np.testing.assert_array_equal(found[:, :49], order)
+    assert np.isnan(found[:, 49:]).all()
+
+
+def test_k_with_a_limit_tells_why_a_rank_is_empty(cluster, make_job):
+    observations = pa.table({"lat": [0.0, 91.0], "lon": [0.0, 0.0]})
+    references = pa.table({"lat": [1.0, 0.0, np.nan], "lon": [0.0, 0.0, 0.0]})
+    job = make_job(observations, references, k=3, max_distance_m=1000.0)
+    run(cluster, job, ignore, never)
+    table = pq.read_table(job.result)
+    assert table["status"].to_pylist() == [
+        *("matched", "beyond_max_distance", "no_reference"),
+        *["invalid_coordinate"] * 3,
+    ]
+    assert table["reference"].to_pylist() == [1, None, None, None, None, None]
+
+
+def test_references_without_a_valid_row(cluster, make_job):
+    references = pa.table({"lat": [np.nan], "lon": [0.0]})
+    job = make_job(pa.table({"lat": [1.0, 99.0], "lon": [1.0, 1.0]}), references)
+    run(cluster, job, ignore, never)
+    statuses = pq.read_table(job.result)["status"].to_pylist()
+    assert statuses == ["no_reference", "invalid_coordinate"]
+
+
+def test_no_observations(cluster, make_job):
+    job = make_job(points(0, 0), points(10, 1, name=["x"] * 10), columns=("name",))
+    result, _ = run(cluster, job, ignore, never)
+    assert result.rows == 0
+    names = ["observation", "reference", "distance_m", "status"]
+    carried = ["observation_id", "reference_id", "reference_name"]
+    assert pq.read_table(job.result).schema.names == names + carried
+
+
+def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 1_000)
+    tables = points(20_000, 5), points(1_000, 6)
+    undisturbed = make_job(*tables)
+    expected, _ = run(cluster, undisturbed, ignore, never)
+
+    job = make_job(*tables)
+    rows_done = []
+    with pytest.raises(JobCancelled):
+        run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 3)
+    standing = len(list(job.parts.iterdir()))
+    assert standing >= 3
+    result, progress = run(cluster, job, ignore, never)
+    assert result.sha256 == expected.sha256
+    assert progress.counts["matched"] == 20_000
+    assert sum(progress.chunks_by_worker.values()) <= 20 - standing
+
+
+def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 500)
+    tables = points(20_000, 7), points(20_000, 8)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+
+    pids = cluster.client.run(os.getpid).values()
+    victim = min(pids)
+    killed = []
+
+    def kill_once(progress):
+        if progress.rows_done > 2_000 and not killed:
+            os.kill(victim, signal.SIGKILL)
+            killed.append(victim)
+
+    result, progress = run(cluster, make_job(*tables), kill_once, never)
+    assert killed
+    assert result.sha256 == expected.sha256
+    assert progress.counts["matched"] == progress.rows_done == 20_000
+    cluster.client.wait_for_workers(len(pids), timeout=60)
+    assert victim not in cluster.client.run(os.getpid).values()
+
+
+def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
+    job = make_job(points(10, 1), points(10, 2))
+    job.references.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        run(cluster, job, ignore, never)
+    assert not job.result.exists()

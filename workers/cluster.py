@@ -1,0 +1,107 @@
+"""`open_cluster`: one process a GPU, or CPU processes, or a scheduler that exists already."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from kernels.devices import Device
+from workers.gpus import choose_device, count_gpus
+from workers.plugin import Warmup
+from workers.settings import ClusterSettings
+
+logger = logging.getLogger(__name__)
+
+_DASK_CONFIG = {
+    # A chunk that ends two workers is at fault itself: fail the job instead of the next worker.
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.scheduler.no-workers-timeout": "60s",
+}
+_LARGEST_CPU_CLUSTER = 8
+"""Processes on a CPU machine; more cores than that become threads of each."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An open cluster.
+
+    Attributes
+    ----------
+    client
+        Connected to its scheduler.
+    device
+        What its workers compute on.
+    dashboard_url
+        Where the Dask dashboard answers, or None.
+    """
+
+    client: Client
+    device: Device
+    dashboard_url: str | None
+
+    def workers(self) -> list[str]:
+        """Names of the workers that are up and have passed their check."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        return sorted(str(worker["name"]) for worker in workers)
+
+
+@contextlib.contextmanager
+def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
+    """Open the cluster that the settings ask for, with workers that have passed their check.
+
+    Raises
+    ------
+    NoGpuError
+        When ``device`` is ``cuda`` and there is no GPU.
+    OSError
+        When the scheduler named in ``scheduler`` does not answer.
+    WorkerCheckError
+        When a worker's device gives a wrong answer.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dask.config.set(_DASK_CONFIG))
+        if settings.scheduler:
+            client = stack.enter_context(
+                Client(settings.scheduler, timeout=settings.connect_seconds, set_as_default=False)
+            )
+        else:
+            local = stack.enter_context(_local_cluster(settings))
+            client = stack.enter_context(Client(local, set_as_default=False))
+        client.wait_for_workers(1, timeout=settings.connect_seconds)
+        client.register_plugin(Warmup(settings.device))
+        backends = client.run(dask.config.get, "dataframe.backend")
+        device: Device = "cuda" if "cudf" in backends.values() else "cpu"
+        cluster = Cluster(client, device, client.dashboard_link or None)
+        logger.info(
+            "cluster open: device %s, workers %s, dashboard %s",
+            device,
+            ", ".join(cluster.workers()),
+            cluster.dashboard_url,
+        )
+        yield cluster
+
+
+def _local_cluster(settings: ClusterSettings) -> LocalCluster:
+    common: dict[str, Any] = {
+        "dashboard_address": settings.dashboard_address,
+        "threads_per_worker": 1,
+        "local_directory": str(settings.scratch) if settings.scratch else None,
+        "silence_logs": logging.WARNING,
+    }
+    if choose_device(settings.device) == "cuda":
+        from dask_cuda import LocalCUDACluster
+
+        n_workers = min(settings.workers or count_gpus(), count_gpus())
+        cluster: LocalCluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+        return cluster
+    cores = len(os.sched_getaffinity(0))
+    n_workers = settings.workers or min(cores, _LARGEST_CPU_CLUSTER)
+    threads = max(1, cores // n_workers)
+    return LocalCluster(n_workers=n_workers, env={"NUMBA_NUM_THREADS": str(threads)}, **common)

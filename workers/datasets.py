@@ -1,0 +1,190 @@
+"""Canonical Parquet: how a dataset is stored once it is ours, and how its rows are read again.
+
+One row group holds `ROW_GROUP` rows, the last one fewer; the two coordinate columns keep their
+names and are float64 without nulls (NaN where there was no number); all other columns keep their
+types. The bytes depend on the content alone, so their SHA-256 names it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernels.coordinates import is_valid
+from workers.files import durable, sha256_of
+
+ROW_GROUP = 65_536
+"""Rows of a row group, and so the grain in which a dataset is read."""
+_INVALID_SHOWN = 10
+
+
+class InvalidRow(NamedTuple):
+    """A row whose coordinates are not valid, as the dataset has them."""
+
+    row: int
+    lat_deg: float
+    lon_deg: float
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A point set in canonical Parquet.
+
+    Attributes
+    ----------
+    path
+        The file, on storage that every worker sees.
+    sha256
+        Of the file; equal content has an equal one.
+    rows, invalid_rows
+        Number of rows, and of those whose coordinates are not valid.
+    lat, lon, id
+        Names of the coordinate columns and of the id column, if there is one.
+    columns
+        Names of all columns, in the order of the file.
+    bbox
+        West, south, east and north in degrees over the valid rows; None when there are none.
+    first_invalid
+        The first few rows with invalid coordinates.
+    """
+
+    path: Path
+    sha256: str
+    rows: int
+    invalid_rows: int
+    lat: str
+    lon: str
+    id: str | None
+    columns: tuple[str, ...]
+    bbox: tuple[float, float, float, float] | None
+    first_invalid: tuple[InvalidRow, ...]
+
+    @property
+    def valid_rows(self) -> int:
+        """Number of rows whose coordinates are valid."""
+        return self.rows - self.invalid_rows
+
+
+class _Census:
+    """Counts rows and finds invalid ones while batches pass by."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.invalid_rows = 0
+        self.first_invalid: list[InvalidRow] = []
+        self._low = np.full(2, np.inf)
+        self._high = np.full(2, -np.inf)
+
+    def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
+        valid = is_valid(lat_deg, lon_deg)
+        for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
+            row = InvalidRow(self.rows + int(i), float(lat_deg[i]), float(lon_deg[i]))
+            self.first_invalid.append(row)
+        self.rows += lat_deg.size
+        self.invalid_rows += int(lat_deg.size - valid.sum())
+        if valid.any():
+            points = np.stack([lon_deg[valid], lat_deg[valid]])
+            self._low = np.minimum(self._low, points.min(axis=1))
+            self._high = np.maximum(self._high, points.max(axis=1))
+
+    @property
+    def bbox(self) -> tuple[float, float, float, float] | None:
+        if self.rows == self.invalid_rows:
+            return None
+        (west, south), (east, north) = self._low.tolist(), self._high.tolist()
+        return west, south, east, north
+
+
+def write_dataset(
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    path: Path,
+    *,
+    lat: str,
+    lon: str,
+    id: str | None,
+) -> Dataset:
+    """Write batches as a canonical dataset.
+
+    Parameters
+    ----------
+    schema, batches
+        Record batches and their schema; `lat` and `lon` are float64, nulls allowed.
+    path
+        Where the dataset goes. It appears complete or not at all.
+    lat, lon, id
+        Names of the coordinate columns and of the id column.
+    """
+    census = _Census()
+    own = {"lat": lat, "lon": lon, "id": id}
+    schema = pa.schema(
+        [
+            pa.field(field.name, field.type, nullable=field.name not in (lat, lon))
+            for field in schema
+        ],
+        metadata={"georesolve": json.dumps(own, sort_keys=True)},
+    )
+    # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
+    compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
+    carried = [name for name in schema.names if name not in (lat, lon)]
+    with (
+        durable(path) as temporary,
+        pq.ParquetWriter(
+            temporary, schema, compression=compression, use_dictionary=carried or False
+        ) as writer,
+    ):
+        for group in _row_groups(schema, batches):
+            coordinates = {
+                name: group[name].combine_chunks().fill_null(np.nan) for name in (lat, lon)
+            }
+            census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
+            columns = [coordinates.get(name, group[name]) for name in schema.names]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema), ROW_GROUP)
+    return Dataset(
+        path=path,
+        sha256=sha256_of(path),
+        rows=census.rows,
+        invalid_rows=census.invalid_rows,
+        lat=lat,
+        lon=lon,
+        id=id,
+        columns=tuple(schema.names),
+        bbox=census.bbox,
+        first_invalid=tuple(census.first_invalid),
+    )
+
+
+def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Cut batches of any size into tables of `ROW_GROUP` rows in one piece, the last one smaller.
+
+    In one piece, because Parquet pages break where pieces do, and the bytes must not depend on how
+    the input was cut. An input without rows gives one empty table.
+    """
+    nullable = pa.schema([field.with_nullable(True) for field in schema])
+    waiting = pa.Table.from_batches([], nullable)
+    given = False
+    for batch in batches:
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(nullable)])
+        while waiting.num_rows >= ROW_GROUP:
+            yield waiting.slice(0, ROW_GROUP).combine_chunks()
+            waiting = waiting.slice(ROW_GROUP)
+            given = True
+    if waiting.num_rows or not given:
+        yield waiting.combine_chunks()
+
+
+def row_groups_of(start: int, stop: int) -> range:
+    """The row groups that hold the rows from `start` up to, not including, `stop`."""
+    return range(start // ROW_GROUP, -(-stop // ROW_GROUP))
+
+
+def read_rows(path: Path, start: int, stop: int, columns: list[str]) -> pa.Table:
+    """Read some columns of the rows from `start` up to, not including, `stop`."""
+    groups = row_groups_of(start, stop)
+    table = pq.ParquetFile(path, memory_map=True).read_row_groups(list(groups), columns=columns)
+    return table.slice(start - groups.start * ROW_GROUP, stop - start)

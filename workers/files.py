@@ -1,0 +1,43 @@
+"""Files that are complete or absent, whatever dies while they are written."""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to; on success it becomes `path` and survives a power cut.
+
+    The temporary file lies in the same folder, so the rename is atomic. On any error it is removed.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        yield temporary
+        move_durably(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Rename a file within its file system; both content and name then survive a power cut."""
+    _sync(source)
+    source.replace(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

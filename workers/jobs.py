@@ -1,0 +1,77 @@
+"""What a job is to the workers: two datasets, the match options and a folder of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kernels.nearest import Algorithm
+from workers.datasets import Dataset
+
+How = Literal["left", "inner"]
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """How observations are matched.
+
+    Attributes
+    ----------
+    k
+        Neighbours an observation, nearest first.
+    max_distance_m
+        References farther than this many metres do not match; None for no limit.
+    exclude_self
+        Whether an observation does not match the reference of its own row: the two are one set.
+    algorithm
+        One of `kernels.ALGORITHMS`; the answer is the same.
+    how
+        ``left``: a result row for every observation; ``inner``: for matched ones only.
+    columns, observation_columns
+        Columns to carry into the result, of the references and of the observations.
+    """
+
+    k: int = 1
+    max_distance_m: float | None = None
+    exclude_self: bool = False
+    algorithm: Algorithm = "auto"
+    how: How = "left"
+    columns: tuple[str, ...] = ()
+    observation_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job and the folder that its files live in."""
+
+    id: str
+    folder: Path
+    observations: Dataset
+    references: Dataset
+    options: MatchOptions
+
+    @property
+    def parts(self) -> Path:
+        """Folder of the part files: the record of what is done."""
+        return self.folder / "parts"
+
+    @property
+    def result(self) -> Path:
+        """The finished result; it appears complete or not at all."""
+        return self.folder / "matches.parquet"
+
+    @property
+    def cancel_flag(self) -> Path:
+        """A file that exists once the job is cancelled: running chunks look for it."""
+        return self.folder / "cancelled"
+
+    def carried(self) -> tuple[list[str], list[str]]:
+        """Columns that the result carries of the observations and of the references, ids first."""
+        return (
+            _with_id(self.observations, self.options.observation_columns),
+            _with_id(self.references, self.options.columns),
+        )
+
+
+def _with_id(dataset: Dataset, columns: tuple[str, ...]) -> list[str]:
+    names = ([dataset.id] if dataset.id else []) + list(columns)
+    return list(dict.fromkeys(names))

@@ -1,0 +1,146 @@
+"""What runs on one partition: read a chunk, resolve it, write its part file."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from distributed import get_worker
+
+import kernels
+from kernels.coordinates import is_valid
+from workers.files import durable
+from workers.frames import Frame, backend
+from workers.jobs import Job
+from workers.matches import matches
+from workers.plan import Chunk
+from workers.references import resident
+
+RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
+"""Empty frame like those that `write_part` returns, for Dask's `meta`."""
+
+# Seconds by stage of the chunk that this worker has in hand. The three functions of a chunk run one
+# after the other in one fused task on a worker with one thread, and the frames that pass between
+# them have nowhere to put it.
+_seconds: dict[str, float] = {}
+
+
+class Cancelled(Exception):
+    """The job was cancelled while one of its chunks ran."""
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    backend().synchronize()
+    _seconds[name] = time.perf_counter() - start
+
+
+def _stop_if_cancelled(job: Job) -> None:
+    # Cancelling a future does not stop a running task: looking is the only way.
+    if job.cancel_flag.exists():
+        raise Cancelled(job.id)
+
+
+def part_path(job: Job, chunk: Chunk) -> Path:
+    """The part file of a chunk; its name sorts by row."""
+    return job.parts / f"{chunk.start:012d}-{chunk.stop:012d}.arrow"
+
+
+def read_chunk(chunk: Chunk, attempt: int, job: Job) -> Frame:
+    """Read the coordinates of a chunk as a frame of pandas or cudf.
+
+    Parameters
+    ----------
+    attempt
+        Number of the attempt. Dask names tasks by their arguments, and a new attempt is a new task.
+    """
+    _seconds.clear()
+    _stop_if_cancelled(job)
+    with _stage("read"):
+        lat, lon = job.observations.lat, job.observations.lon
+        frame = backend().read(job.observations.path, *chunk, [lat, lon])
+        frame = frame.rename(columns={lat: "lat_deg", lon: "lon_deg"})
+        frame.index = frame.index + chunk.start
+    return frame
+
+
+def resolve(frame: Frame, job: Job) -> Frame:
+    """Find the nearest reference of every row of a chunk.
+
+    Returns
+    -------
+    frame
+        With k rows an observation: `observation` (int64 row), `reference` (int64 row, -1 where
+        none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
+        of the observation are).
+    """
+    with _stage("index"):
+        index = resident(job.references).index
+    with _stage("resolve"):
+        lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
+        options = job.options
+        answer = kernels.nearest(
+            index,
+            lat_deg,
+            lon_deg,
+            k=options.k,
+            max_distance_m=options.max_distance_m,
+            exclude_self=options.exclude_self,
+            first_row=_first_row(frame),
+            algorithm=options.algorithm,
+        )
+        return type(frame)(
+            {
+                "observation": frame.index.values.repeat(options.k),
+                "reference": answer.reference.reshape(-1),
+                "distance_m": answer.distance_m.reshape(-1),
+                "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
+            }
+        )
+
+
+def _first_row(frame: Frame) -> int:
+    return int(frame.index[0]) if len(frame) else 0
+
+
+def write_part(frame: Frame, job: Job) -> pd.DataFrame:
+    """Write the part file of a resolved chunk, carried columns included.
+
+    The file is an uncompressed Arrow file with the record of the chunk in its metadata: once it
+    stands, the chunk is done, whatever happens to the worker or to the future.
+
+    Returns
+    -------
+    frame
+        One row: as JSON the record of the chunk, with the worker and its seconds by stage.
+    """
+    _stop_if_cancelled(job)
+    start = time.perf_counter()
+    answer = backend().to_arrow(frame)
+    start_row = answer["observation"][0].as_py() if answer.num_rows else 0
+    chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
+    table, counts = matches(job, chunk, answer)
+    done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
+    schema = table.schema.with_metadata({"record": json.dumps(done)})
+    with (
+        durable(part_path(job, chunk)) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as writer,
+    ):
+        writer.write_table(table.replace_schema_metadata(schema.metadata))
+    _seconds["write"] = time.perf_counter() - start
+    record = {**done, "worker": str(get_worker().name), "seconds": _seconds}
+    return pd.DataFrame({"record": [json.dumps(record)]})
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a chunk that an earlier run of the job has done, from its part file."""
+    with pa.OSFile(str(path), "rb") as source:
+        record: dict[str, Any] = json.loads(pa.ipc.open_file(source).schema.metadata[b"record"])
+    return record

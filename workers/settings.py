@@ -1,0 +1,37 @@
+"""What a cluster can be told: see `ClusterSettings`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
+
+
+class ClusterSettings(BaseModel):
+    """How to open a cluster.
+
+    Attributes
+    ----------
+    device
+        What to compute on; ``auto`` takes GPUs when there are any.
+    scheduler
+        Address of an existing scheduler to connect to; None opens a cluster of one's own.
+    connect_seconds
+        How long to wait for an existing scheduler and its first worker.
+    dashboard_address
+        Where the dashboard of one's own cluster listens.
+    workers
+        Processes of one's own cluster; None for one a GPU or core.
+    scratch
+        Folder for what workers spill.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: DeviceChoice = "auto"
+    scheduler: str | None = None
+    connect_seconds: float = Field(default=30.0, gt=0)
+    dashboard_address: str = "127.0.0.1:8787"
+    workers: int | None = Field(default=None, ge=1)
+    scratch: Path | None = None
