@@ -88,8 +88,8 @@ _LAST_ROW = 0x7FFFFFFFFFFFFFFF
 _SHARE2 = np.float32(0.35**2)
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
 
-_INFINITY = np.float32(math.inf)
-_ZERO = np.float32(0.0)
+_INFINITY: Any = np.float32(math.inf)
+_ZERO: Any = np.float32(0.0)
 _TWO = np.float32(2.0)
 _HALF = np.float32(0.5)
 _GROWTH = np.float32(1.0 + 2.0**-20)

@@ -7,6 +7,7 @@ import pytest
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
+from benchmarks import kernels_cuda  # noqa: E402
 from kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
 from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
@@ -201,3 +202,8 @@ def test_search_bytes_covers_what_a_search_takes():
     taken = pool.total_bytes() - before
     assert answer.reference.size == other_lat.size
     assert taken <= tree_cuda.search_bytes(lat.size, other_lat.size)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "cities", "box", "grid"])
+def test_the_benchmark_finds_no_wrong_row(kind):
+    assert kernels_cuda.measure(kind, 10, 8, repeats=1)["wrong"] == 0
