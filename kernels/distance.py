@@ -50,4 +50,5 @@ def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> 
 @njit(inline="always")
 def closer(chord2: float, row: int, best_chord2: float, best_row: int) -> bool:
     """Whether a candidate comes before the best one: nearer, or as near and of a lower row."""
-    return chord2 < best_chord2 or (chord2 == best_chord2 and row < best_row)
+    # Not "or" and "and": a branch would keep loops over this from being vectorised.
+    return (chord2 < best_chord2) | ((chord2 == best_chord2) & (row < best_row))

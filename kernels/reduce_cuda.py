@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from numba import cuda, float64, int64, uint32
+from numba import cuda, float64, int64
 
 from kernels.distance import closer, squared_chord
 from kernels.launch_cuda import blocks_for, launch, resident_blocks
 from kernels.query import Found, Query
-from kernels.warp_cuda import ALL_LANES, WARP, ballot, first_lane, warp_closest, without_first
+from kernels.warp_cuda import WARP, list_merge, list_store, warp_closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,74 +35,6 @@ _BLOCKS_PER_MULTIPROCESSOR = 16
 _MIN_SLICE = 1024
 """References a slice has at least: a shorter one costs more in candidates than it gains."""
 _NOT_A_ROW = -2
-
-
-@cuda.jit(device=True, inline="always")
-def _shifted(chord2, row, new_chord2, new_row, before_chord2, before_row, follows):  # type: ignore[no-untyped-def]
-    # One place of a sorted list after an insertion: as it was, the new entry, or its predecessor.
-    if not closer(new_chord2, new_row, chord2, row):
-        return chord2, row
-    if follows and closer(new_chord2, new_row, before_chord2, before_row):
-        return before_chord2, before_row
-    return new_chord2, new_row
-
-
-@cuda.jit(device=True, inline="always")
-def _warp_insert(new_chord2, new_row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
-    # The warp's list of 64: place `lane` in low, place 32 + lane in high.
-    lane = cuda.threadIdx.x
-    last_chord2 = cuda.shfl_sync(ALL_LANES, low_chord2, WARP - 1)
-    last_row = cuda.shfl_sync(ALL_LANES, low_row, WARP - 1)
-    before_chord2 = cuda.shfl_up_sync(ALL_LANES, high_chord2, 1)
-    before_row = cuda.shfl_up_sync(ALL_LANES, high_row, 1)
-    if lane == 0:
-        before_chord2 = last_chord2
-        before_row = last_row
-    high_chord2, high_row = _shifted(
-        high_chord2, high_row, new_chord2, new_row, before_chord2, before_row, True
-    )
-    before_chord2 = cuda.shfl_up_sync(ALL_LANES, low_chord2, 1)
-    before_row = cuda.shfl_up_sync(ALL_LANES, low_row, 1)
-    low_chord2, low_row = _shifted(
-        low_chord2, low_row, new_chord2, new_row, before_chord2, before_row, lane > 0
-    )
-    return low_chord2, low_row, high_chord2, high_row
-
-
-@cuda.jit(device=True, inline="always")
-def _warp_place(place, low, high):  # type: ignore[no-untyped-def]
-    # What the warp's list holds at a place.
-    value = low
-    if place >= WARP:
-        value = high
-    return cuda.shfl_sync(ALL_LANES, value, place % WARP)
-
-
-@cuda.jit(device=True, inline="always")
-def _warp_merge(k, chord2, row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
-    # Insert the lanes' 32 candidates that come before the list's k-th.
-    worst_chord2 = _warp_place(k - 1, low_chord2, high_chord2)
-    worst_row = _warp_place(k - 1, low_row, high_row)
-    candidates = ballot(closer(chord2, row, worst_chord2, worst_row))
-    while candidates != uint32(0):
-        lane = first_lane(candidates)
-        candidates = without_first(candidates)
-        low_chord2, low_row, high_chord2, high_row = _warp_insert(
-            cuda.shfl_sync(ALL_LANES, chord2, lane), cuda.shfl_sync(ALL_LANES, row, lane),
-            low_chord2, low_row, high_chord2, high_row,
-        )  # fmt: skip
-    return low_chord2, low_row, high_chord2, high_row
-
-
-@cuda.jit(device=True, inline="always")
-def _warp_store(k, low_chord2, low_row, high_chord2, high_row, rows, chords2):  # type: ignore[no-untyped-def]
-    lane = cuda.threadIdx.x
-    if lane < k:
-        rows[lane] = low_row
-        chords2[lane] = low_chord2
-    if WARP + lane < k:
-        rows[WARP + lane] = high_row
-        chords2[WARP + lane] = high_chord2
 
 
 @cuda.jit(cache=True)
@@ -177,10 +109,10 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
                 if not chord2 < math.inf:
                     # None, whatever the row: at infinity closer would let a lower row before it.
                     row = int64(0x7FFFFFFFFFFFFFFF)
-                low_chord2, low_row, high_chord2, high_row = _warp_merge(
+                low_chord2, low_row, high_chord2, high_row = list_merge(
                     k, chord2, row, low_chord2, low_row, high_chord2, high_row
                 )
-            _warp_store(
+            list_store(
                 k, low_chord2, low_row, high_chord2, high_row,
                 candidate_row[cuda.blockIdx.x, i], candidate_chord2[cuda.blockIdx.x, i],
             )  # fmt: skip
@@ -224,10 +156,10 @@ def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # ty
                 if place < pieces * k and candidate_row[place // k, i, place % k] >= 0:
                     new_chord2 = candidate_chord2[place // k, i, place % k]
                     new_row = candidate_row[place // k, i, place % k]
-                low_chord2, low_row, high_chord2, high_row = _warp_merge(
+                low_chord2, low_row, high_chord2, high_row = list_merge(
                     k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
                 )
-            _warp_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
+            list_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
 
 
 def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:

@@ -28,12 +28,15 @@ from numba import get_num_threads, njit, prange
 from kernels.distance import closer, squared_chord
 from kernels.index import ReferenceIndex
 from kernels.order_cpu import NO_KEY, ROW, Scratch, scratch, sort
+from kernels.prefetch import prefetch, prefetch_for_write
 from kernels.query import Found, Query
 
 _WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""
 _LANES = 16
 """Observations of a packet."""
+_AHEAD = 2
+"""Packets between the one that is searched and the one whose memory is asked for."""
 _BLOCK = 32
 """Packets that a thread takes at a time."""
 _WINDOW = 1 << 20
@@ -56,7 +59,8 @@ class Tree(NamedTuple):
     points : float64 array, shape (n_leaves, 3, 8)
         Unit vectors; NaN pads the last leaf.
     rows : float64 array, shape (n_leaves, 8)
-        Their rows, exact below 2**53: of one width with what they are selected by.
+        Their rows, ascending within a leaf. Exact below 2**53, and of one width with what they are
+        selected by.
     keys : int64 array, shape (n_leaves,)
         Key of each leaf's first reference, ascending.
     boxes : float64 array, shape (n_nodes, 6, 8)
@@ -85,15 +89,24 @@ def _fill_leaves(vectors, keys, order, n, points, rows, leaf_keys, boxes):  # ty
             if leaf >= n_leaves:
                 continue
             leaf_keys[leaf] = keys[order[leaf * _WIDTH] & ROW]
+            # Rows ascend within a leaf; the few missing ones of the last leaf come at its end.
+            used = min(_WIDTH, n - leaf * _WIDTH)
+            for j in range(used):
+                row = order[leaf * _WIDTH + j] & ROW
+                place = j
+                while place > 0 and rows[leaf, place - 1] > row:
+                    rows[leaf, place] = rows[leaf, place - 1]
+                    place -= 1
+                rows[leaf, place] = row
             for j in range(_WIDTH):
-                place = leaf * _WIDTH + j
-                row = order[min(place, n - 1)] & ROW
-                rows[leaf, j] = row
+                if j >= used:
+                    rows[leaf, j] = rows[leaf, 0]
+                row = np.int64(rows[leaf, j])
                 for axis in range(3):
                     value = vectors[axis, row]
                     boxes[node, axis, child] = min(boxes[node, axis, child], value)
                     boxes[node, 3 + axis, child] = max(boxes[node, 3 + axis, child], value)
-                    points[leaf, axis, j] = value if place < n else math.nan
+                    points[leaf, axis, j] = value if j < used else math.nan
 
 
 @njit(cache=True, nogil=True)
@@ -167,44 +180,72 @@ def _gap(least, greatest, box_least, box_greatest):  # type: ignore[no-untyped-d
     return max(0.0, gap)
 
 
-@njit(inline="always")
+@njit
 def _bounds(boxes, node, box, bounds):  # type: ignore[no-untyped-def]
     """Least squared chord between a packet's box and each child's; see the head of this file."""
-    for j in range(_WIDTH):
-        dx = _gap(box[0], box[3], boxes[node, 0, j], boxes[node, 3, j])
-        dy = _gap(box[1], box[4], boxes[node, 1, j], boxes[node, 4, j])
-        dz = _gap(box[2], box[5], boxes[node, 2, j], boxes[node, 5, j])
+    children = boxes[node]
+    x0, y0, z0, x1, y1, z1 = box
+    # As many as the array has, not `_WIDTH`: a short constant loop is unrolled, not vectorised.
+    for j in range(bounds.size):
+        dx = _gap(x0, x1, children[0, j], children[3, j])
+        dy = _gap(y0, y1, children[1, j], children[4, j])
+        dz = _gap(z0, z1, children[2, j], children[5, j])
         bounds[j] = squared_chord(dx, dy, dz, 0.0, 0.0, 0.0)
+
+
+@njit(inline="always")
+def _eight(a):  # type: ignore[no-untyped-def]
+    # Values, not memory that a store in the loop might change: that loop is vectorised.
+    return a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+
+
+@njit(inline="always")
+def _extent(values, low, high):  # type: ignore[no-untyped-def]
+    """Least and greatest of a packet's values."""
+    # In pairs, because a running minimum is not vectorised.
+    for lane in range(8):
+        a = values[lane]
+        b = values[lane + 8]
+        low[lane] = a if a < b else b
+        high[lane] = a if a > b else b
+    for half in (4, 2, 1):
+        for lane in range(half):
+            low[lane] = min(low[lane], low[lane + half])
+            high[lane] = max(high[lane], high[lane + half])
+    return low[0], high[0]
 
 
 @njit
 def _scan_leaf(points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
     """Compare a leaf's references with a packet; the worst of its bests, at most `_ALL`."""
+    point = points[leaf]
+    x, y, z, row = _eight(point[0]), _eight(point[1]), _eight(point[2]), _eight(rows[leaf])
     for lane in range(_LANES):
-        x = lanes[0, lane]
-        y = lanes[1, lane]
-        z = lanes[2, lane]
+        ox = lanes[0, lane]
+        oy = lanes[1, lane]
+        oz = lanes[2, lane]
         best = lanes[3, lane]
         best_row = lanes[4, lane]
-        for j in range(_WIDTH):
-            chord2 = squared_chord(
-                x, y, z, points[leaf, 0, j], points[leaf, 1, j], points[leaf, 2, j]
-            )
-            row = rows[leaf, j]
-            better = closer(chord2, row, best, best_row)
-            best = chord2 if better else best
-            best_row = row if better else best_row
-        lanes[3, lane] = best
-        lanes[4, lane] = best_row
+        near = squared_chord(ox, oy, oz, x[0], y[0], z[0])
+        near_row = row[0]
+        for j in range(1, _WIDTH):
+            chord2 = squared_chord(ox, oy, oz, x[j], y[j], z[j])
+            # A leaf's rows ascend, so "less" leaves its ties with the lowest one.
+            nearer = chord2 < near
+            near = chord2 if nearer else near
+            near_row = row[j] if nearer else near_row
+        better = closer(near, near_row, best, best_row)
+        lanes[3, lane] = near if better else best
+        lanes[4, lane] = near_row if better else best_row
     # In pairs, because a running maximum is not vectorised.
     for lane in range(8):
         a = lanes[3, lane]
         b = lanes[3, lane + 8]
-        lanes[5, lane] = max(b, a)
+        lanes[5, lane] = a if a > b else b
     for lane in range(4):
         a = lanes[5, lane]
         b = lanes[5, lane + 4]
-        lanes[5, lane] = max(b, a)
+        lanes[5, lane] = a if a > b else b
     worst = max(max(lanes[5, 0], lanes[5, 1]), max(lanes[5, 2], lanes[5, 3]))
     return min(worst, _ALL)
 
@@ -228,7 +269,8 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
     for thread in prange(threads):
         # Rows: x, y, z, best squared chord, its row, and room to reduce.
         lanes = np.empty((6, _LANES))
-        box = np.empty(6)
+        low = np.empty(_LANES)
+        high = np.empty(_LANES)
         bounds = np.empty(_WIDTH)
         stack = np.empty(_STACK + _WIDTH, np.int64)
         stack_bounds = np.empty(_STACK + _WIDTH)
@@ -237,6 +279,13 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
             for packet in range(block, min(block + _BLOCK, n_packets)):
                 first = packet * _LANES
                 for lane in range(_LANES):
+                    ahead = order[min(first + _AHEAD * _LANES + lane, n - 1)] & ROW
+                    prefetch(observations, 0, start + ahead)
+                    prefetch(observations, 1, start + ahead)
+                    prefetch(observations, 2, start + ahead)
+                    prefetch_for_write(reference, start + ahead, 0)
+                    prefetch_for_write(chord2, start + ahead, 0)
+                for lane in range(_LANES):
                     # The last packet repeats its last observation.
                     i = start + (order[min(first + lane, n - 1)] & ROW)
                     lanes[0, lane] = observations[0, i]
@@ -244,15 +293,10 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
                     lanes[2, lane] = observations[2, i]
                     lanes[3, lane] = np.inf
                     lanes[4, lane] = np.inf
-                for axis in range(3):
-                    least = lanes[axis, 0]
-                    greatest = least
-                    for lane in range(1, _LANES):
-                        value = lanes[axis, lane]
-                        least = min(least, value)
-                        greatest = max(greatest, value)
-                    box[axis] = least
-                    box[3 + axis] = greatest
+                x0, x1 = _extent(lanes[0], low, high)
+                y0, y1 = _extent(lanes[1], low, high)
+                z0, z1 = _extent(lanes[2], low, high)
+                box = x0, y0, z0, x1, y1, z1
                 key = keys[order[min(first + _LANES // 2, n - 1)] & ROW]
                 leaf = _leaf_of(leaf_keys, key, leaf if leaf_keys[leaf] <= key else 0)
                 worst = _scan_leaf(points, rows, leaf, lanes)
@@ -322,7 +366,6 @@ def _search_alone(  # type: ignore[no-untyped-def]
     n_levels = levels.size - 1
     k = reference.shape[1]
     for thread in prange(threads):
-        box = np.empty(6)
         bounds = np.empty(_WIDTH)
         chords = np.empty(_WIDTH)
         stack = np.empty(_STACK + _WIDTH, np.int64)
@@ -336,9 +379,7 @@ def _search_alone(  # type: ignore[no-untyped-def]
                 for j in range(k):
                     reference[i, j] = ROW
                     chord2[i, j] = np.inf
-                for axis in range(3):
-                    box[axis] = observations[axis, i]
-                    box[3 + axis] = observations[axis, i]
+                box = x, y, z, x, y, z
                 leaf = _leaf_of(leaf_keys, keys[row], 0)
                 worst = _scan_leaf_one(
                     points, rows, leaf, x, y, z, own, i, reference, chord2, chords

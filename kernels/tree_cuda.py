@@ -30,7 +30,7 @@ With d, r and D~ the computed values,
 
 so d > B implies |p - c| > D + |c - o| where B is computed as (D~ + r) (1 + 16 u) + 4 u (S + C):
 that leaves 6 u relative and 2 u (S + C) for the rounding of B itself, and for the first bound of
-a leaf, (min d + 2 r) (1 + 16 u) + 4 u (S + C), since the point at min d is within min d + r of every
+a leaf, (min d + 2 r) (1 + 16 u) + 4 u (S + C): the point at min d is within min d + r of every
 observation. 1e-18 is added for float32's underflow below 1e-19 (one is 6e-12 m on the ground). A
 box is the exact minimum and maximum of rounded p, so the computed distance of c to it satisfies the
 first line for every p inside.
@@ -49,7 +49,18 @@ from kernels.distance import closer, squared_chord
 from kernels.launch_cuda import blocks_for, launch
 from kernels.order_cuda import box_corners, extent, order
 from kernels.query import Found, Query
-from kernels.warp_cuda import ALL_LANES, WARP, ballot, first_lane, warp_max, warp_min
+from kernels.warp_cuda import (
+    ALL_LANES,
+    WARP,
+    ballot,
+    first_lane,
+    list_merge,
+    list_place,
+    list_store,
+    warp_max,
+    warp_min,
+    without_first,
+)
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -67,14 +78,18 @@ _PATIENCE = 64
 """Leaves a walk opens for a whole group; then it goes on for the centre's observation alone."""
 _SORT_FROM = 1 << 17
 """Observations from which sorting them pays; fewer are walked as they come, one a warp."""
-_BRUTE_REFERENCES = 256
-"""References up to which brute force is faster than the tree."""
+_SPARSE = 2
+"""References an observation, beyond which neighbouring observations have too little in common."""
+_BRUTE_PAIRS = 1 << 26
+_BRUTE_REFERENCES = 1024
+"""Brute force is faster up to so many references and pairs: it neither sorts nor walks."""
+_LAST_ROW = 0x7FFFFFFFFFFFFFFF
 
-_SHARE2 = np.float32(0.5**2)
+_SHARE2 = np.float32(0.35**2)
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
 
-_INFINITY = np.float32(math.inf)
-_ZERO = np.float32(0.0)
+_INFINITY: Any = np.float32(math.inf)
+_ZERO: Any = np.float32(0.0)
 _TWO = np.float32(2.0)
 _HALF = np.float32(0.5)
 _GROWTH = np.float32(1.0 + 2.0**-20)
@@ -232,8 +247,9 @@ def _beyond(low, high, x):  # type: ignore[no-untyped-def]
 
 
 def _make_walk(many: bool) -> Any:
-    # One source, compiled apart for k = 1 and for more: lists would cost the former registers, and
-    # with them a third of the warps that hide each other's waiting.
+    # One source, compiled apart: for k = 1, and for more, where a warp takes one observation at a
+    # time (width 1) and holds its list in registers. Lists of 32 observations lie in memory, and
+    # moving their entries took 60 times as long.
     @cuda.jit(cache=True)
     def walk(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width, k,
@@ -241,8 +257,8 @@ def _make_walk(many: bool) -> Any:
     ):  # fmt: skip
         """Find the k nearest references of `width` observations a warp.
 
-        Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is taken
-        by the whole warp: it depends on values that all lanes share.
+        Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is
+        taken by the whole warp: it depends on values that all lanes share.
 
         Parameters
         ----------
@@ -255,7 +271,7 @@ def _make_walk(many: bool) -> Any:
         rows : int64 array, shape (n,) or (0,)
             Rows of neighbouring observations; none to take them as they come.
         width : int
-            Observations a warp, a power of two up to 32.
+            Observations a warp, a power of two up to 32; 1 for k > 1.
         k, exclude_self, first_row
             As `Query` has them.
         reference, chord2 : int64 and float64 array, shape (n, k)
@@ -290,10 +306,8 @@ def _make_walk(many: bool) -> Any:
         offset_z = float32(z - origin_z)
         worst_chord2 = math.inf
         worst_row = -1.0
-        if many and writes:
-            for j in range(k):
-                reference[row, j] = -1
-                chord2[row, j] = math.inf
+        low_chord2 = high_chord2 = math.inf
+        low_row = high_row = int64(-1)
 
         waiting = ballot(writes and x == x)
         half = uint32(uint32(width) >> uint32(1))
@@ -301,7 +315,7 @@ def _make_walk(many: bool) -> Any:
         if exclude_self:
             nearest_needed += 1
         while waiting != uint32(0):
-            # A centre with as many waiting on either side as the last group had, so that groups tile.
+            # With as many waiting on either side of the centre as the last group had, groups tile.
             highest = uint32(31) - uint32(cuda.clz(waiting))
             middle = min(uint32(first_lane(waiting) + half), highest)
             centre = uint32(middle + first_lane(uint32(waiting >> middle)))
@@ -365,8 +379,8 @@ def _make_walk(many: bool) -> Any:
                     group = uint32(group | uint32(uint32(1) << centre))
                 opened += 1
                 member = (group >> lane) & uint32(1) != uint32(0)
-                # The leaf's points bound every member's k-th best before any is compared: each is at
-                # most `widest` farther from the member than from the centre.
+                # The leaf's points bound every member's k-th best before any is compared: each is
+                # at most `widest` farther from the member than from the centre.
                 if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
                     least = apart
                     if least != least:
@@ -388,58 +402,45 @@ def _make_walk(many: bool) -> Any:
                 candidates = ballot(apart <= reach)
                 if candidates == uint32(0):
                     continue
-                # All lanes fetch at once: one after the other, each candidate would wait for memory.
-                cuda.syncwarp()
-                if apart <= reach:
-                    stage[warp, 0, lane] = points[i, 0]
-                    stage[warp, 1, lane] = points[i, 1]
-                    stage[warp, 2, lane] = points[i, 2]
-                    stage[warp, 3, lane] = points[i, 3]
-                cuda.syncwarp()
-                while candidates != uint32(0):
-                    j = first_lane(candidates)
-                    if many:
-                        # Nearest first: then most go to the end of the lists, and little is moved.
-                        least = _INFINITY
-                        if (candidates >> lane) & uint32(1) != uint32(0):
-                            least = apart
-                        j = first_lane(ballot(least == warp_min(least)) & candidates)
-                    candidates = uint32(candidates & uint32(~uint32(uint32(1) << j)))
-                    candidate_row = stage[warp, 3, j]
-                    candidate_chord2 = squared_chord(
-                        x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
-                    )
-                    if (
-                        closer(candidate_chord2, candidate_row, worst_chord2, worst_row)
-                        and member
-                        and candidate_row != own
-                    ):
-                        if not many:
-                            worst_chord2 = candidate_chord2
-                            worst_row = candidate_row
-                        else:
-                            place = k - 1
-                            while place > 0 and closer(
-                                candidate_chord2, candidate_row,
-                                chord2[row, place - 1], float64(reference[row, place - 1]),
-                            ):  # fmt: skip
-                                chord2[row, place] = chord2[row, place - 1]
-                                reference[row, place] = reference[row, place - 1]
-                                place -= 1
-                            chord2[row, place] = candidate_chord2
-                            reference[row, place] = int64(candidate_row)
-                            worst_chord2 = chord2[row, k - 1]
-                            worst_row = float64(reference[row, k - 1])
+                if many:
+                    candidate_chord2 = math.inf
+                    candidate_row = int64(_LAST_ROW)
+                    if apart <= reach and points[i, 3] != own:
+                        candidate_chord2 = squared_chord(
+                            x, y, z, points[i, 0], points[i, 1], points[i, 2]
+                        )
+                        candidate_row = int64(points[i, 3])
+                    low_chord2, low_row, high_chord2, high_row = list_merge(
+                        k, candidate_chord2, candidate_row,
+                        low_chord2, low_row, high_chord2, high_row,
+                    )  # fmt: skip
+                    worst_chord2 = list_place(k - 1, low_chord2, high_chord2)
+                else:
+                    # All lanes fetch at once: in turn, each candidate would wait for memory.
+                    cuda.syncwarp()
+                    if apart <= reach:
+                        stage[warp, 0, lane] = points[i, 0]
+                        stage[warp, 1, lane] = points[i, 1]
+                        stage[warp, 2, lane] = points[i, 2]
+                        stage[warp, 3, lane] = points[i, 3]
+                    cuda.syncwarp()
+                    while candidates != uint32(0):
+                        j = first_lane(candidates)
+                        candidates = without_first(candidates)
+                        row_found = stage[warp, 3, j]
+                        chord2_found = squared_chord(
+                            x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
+                        )
+                        if (
+                            closer(chord2_found, row_found, worst_chord2, worst_row)
+                            and member
+                            and row_found != own
+                        ):
+                            worst_chord2 = chord2_found
+                            worst_row = row_found
                 alone = uint32(uint32(1) << centre)
-                if opened >= _PATIENCE + k and group != alone:
+                if opened >= _PATIENCE and group != alone:
                     # Too many leaves: the members' neighbourhoods have little in common after all.
-                    # Those put off start again, and a list of k must not take a reference twice.
-                    if many and member and lane != centre:
-                        for j in range(k):
-                            reference[row, j] = -1
-                            chord2[row, j] = math.inf
-                        worst_chord2 = math.inf
-                        worst_row = -1.0
                     group = alone
                     member = lane == centre
                     widest = _ZERO
@@ -452,7 +453,9 @@ def _make_walk(many: bool) -> Any:
             waiting = uint32(waiting & uint32(~group))
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
-        if not many and writes:
+        if many:
+            list_store(k, low_chord2, low_row, high_chord2, high_row, reference[row], chord2[row])
+        elif writes:
             reference[row, 0] = int64(worst_row)
             chord2[row, 0] = worst_chord2
 
@@ -508,7 +511,8 @@ def build(vectors: cp.ndarray) -> Tree:
 
 def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
     """Whether `auto` should take brute force: measured, and without effect on the answer."""
-    return int(index.vectors.shape[1]) <= _BRUTE_REFERENCES
+    n_references = int(index.vectors.shape[1])
+    return n_references <= _BRUTE_REFERENCES and n_references * n_observations <= _BRUTE_PAIRS
 
 
 def search(
@@ -526,7 +530,7 @@ def search(
         What is asked.
     width : int, optional
         Observations a warp: a power of two up to 32, after sorting them, or 1 as they come. Chosen
-        by their number where it is not given; the answer is the same.
+        by their number where it is not given, and always 1 for k > 1; the answer is the same.
 
     Raises
     ------
@@ -540,12 +544,15 @@ def search(
     found = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
     if not n:
         return found
-    if not index.vectors.shape[1]:
+    n_references = index.vectors.shape[1]
+    if not n_references:
         found.reference.fill(-1)
         found.chord2.fill(math.inf)
         return found
     if width is None:
-        width = WARP if n >= _SORT_FROM else 1
+        width = WARP if n >= _SORT_FROM and n_references <= _SPARSE * n else 1
+    if query.k > 1:
+        width = 1
     if width > 1:
         rows, copies = order(observations, extent(observations))
         seen, row_step, axis_step = copies.ravel(), 4, 1

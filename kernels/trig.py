@@ -58,12 +58,17 @@ _ARCSINE = (
 
 
 @njit(inline="always")
-def _polynomial(coefficients, u):  # type: ignore[no-untyped-def]
-    # Horner's rule from the highest power; the loop has a constant length and is unrolled.
-    value = coefficients[-1]
-    for i in range(len(coefficients) - 2, -1, -1):
+def _continued(value, coefficients, u):  # type: ignore[no-untyped-def]
+    # Horner's rule from the highest power. The loop is unrolled only while it is short; a longer
+    # one would pick each coefficient by a chain of branches.
+    for i in range(len(coefficients) - 1, -1, -1):
         value = total(product(value, u), coefficients[i])
     return value
+
+
+@njit(inline="always")
+def _polynomial(coefficients, u):  # type: ignore[no-untyped-def]
+    return _continued(coefficients[-1], coefficients[:-1], u)
 
 
 @njit(inline="always")
@@ -106,4 +111,6 @@ def arcsine(x: float) -> float:
     The range is all that distances need: see `kernels.distance.metres`.
     """
     u = product(x, x)
-    return total(x, product(product(x, u), _polynomial(_ARCSINE, u)))
+    value = _continued(_polynomial(_ARCSINE[15:], u), _ARCSINE[8:15], u)
+    value = _continued(value, _ARCSINE[:8], u)
+    return total(x, product(product(x, u), value))

@@ -1,4 +1,7 @@
-"""Reductions within a warp of 32 lanes, by shuffles: no shared memory, no barrier."""
+"""What a warp of 32 lanes does together by shuffles: reductions, votes, and a sorted list of 64.
+
+The list lies in registers: a lane holds place `lane` in `low` and place `32 + lane` in `high`.
+"""
 
 from numba import cuda, uint32
 
@@ -62,3 +65,71 @@ def first_lane(bits):  # type: ignore[no-untyped-def]
 def without_first(bits):  # type: ignore[no-untyped-def]
     """The bits without the lowest one that is set."""
     return uint32(bits & uint32(bits - uint32(1)))
+
+
+@cuda.jit(device=True, inline="always")
+def _shifted(chord2, row, new_chord2, new_row, before_chord2, before_row, follows):  # type: ignore[no-untyped-def]
+    # One place of a sorted list after an insertion: as it was, the new entry, or its predecessor.
+    if not closer(new_chord2, new_row, chord2, row):
+        return chord2, row
+    if follows and closer(new_chord2, new_row, before_chord2, before_row):
+        return before_chord2, before_row
+    return new_chord2, new_row
+
+
+@cuda.jit(device=True, inline="always")
+def _list_insert(new_chord2, new_row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
+    lane = cuda.threadIdx.x
+    last_chord2 = cuda.shfl_sync(ALL_LANES, low_chord2, WARP - 1)
+    last_row = cuda.shfl_sync(ALL_LANES, low_row, WARP - 1)
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, high_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, high_row, 1)
+    if lane == 0:
+        before_chord2 = last_chord2
+        before_row = last_row
+    high_chord2, high_row = _shifted(
+        high_chord2, high_row, new_chord2, new_row, before_chord2, before_row, True
+    )
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, low_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, low_row, 1)
+    low_chord2, low_row = _shifted(
+        low_chord2, low_row, new_chord2, new_row, before_chord2, before_row, lane > 0
+    )
+    return low_chord2, low_row, high_chord2, high_row
+
+
+@cuda.jit(device=True, inline="always")
+def list_place(place, low, high):  # type: ignore[no-untyped-def]
+    """What the list holds at a place."""
+    value = low
+    if place >= WARP:
+        value = high
+    return cuda.shfl_sync(ALL_LANES, value, place % WARP)
+
+
+@cuda.jit(device=True, inline="always")
+def list_merge(k, chord2, row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
+    """Insert those of the lanes' 32 candidates that come before the list's k-th."""
+    worst_chord2 = list_place(k - 1, low_chord2, high_chord2)
+    worst_row = list_place(k - 1, low_row, high_row)
+    candidates = ballot(closer(chord2, row, worst_chord2, worst_row))
+    while candidates != uint32(0):
+        lane = first_lane(candidates)
+        candidates = without_first(candidates)
+        low_chord2, low_row, high_chord2, high_row = _list_insert(
+            cuda.shfl_sync(ALL_LANES, chord2, lane), cuda.shfl_sync(ALL_LANES, row, lane),
+            low_chord2, low_row, high_chord2, high_row,
+        )  # fmt: skip
+    return low_chord2, low_row, high_chord2, high_row
+
+
+@cuda.jit(device=True, inline="always")
+def list_store(k, low_chord2, low_row, high_chord2, high_row, rows, chords2):  # type: ignore[no-untyped-def]
+    """Write the list's first k entries."""
+    lane = cuda.threadIdx.x
+    if lane < k:
+        rows[lane] = low_row
+        chords2[lane] = low_chord2
+    if WARP + lane < k:
+        rows[WARP + lane] = high_row
+        chords2[WARP + lane] = high_chord2

@@ -7,6 +7,7 @@ import pytest
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
+from benchmarks import kernels_cuda  # noqa: E402
 from kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
 from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
@@ -46,7 +47,7 @@ def inputs(name):
     if name == "one":
         return *uniform(rng, 1), *uniform(rng, 50)
     if name == "many":
-        return *uniform(rng, 200_000), *uniform(rng, 500)
+        return *uniform(rng, 60_000), *uniform(rng, 200)
     if name == "clustered":
         lat, lon = uniform(rng, 30)
         pick, other = rng.integers(0, 30, 6000), rng.integers(0, 30, 2000)
@@ -192,8 +193,8 @@ def test_search_bytes_covers_what_a_search_takes():
     pool = cp.get_default_memory_pool()
     lat, lon = cp.asarray(lat), cp.asarray(lon)
     other_lat, other_lon = (
-        cp.tile(cp.asarray(other_lat), 1000),
-        cp.tile(cp.asarray(other_lon), 1000),
+        cp.tile(cp.asarray(other_lat), 3000),
+        cp.tile(cp.asarray(other_lon), 3000),
     )
     pool.free_all_blocks()
     before = pool.total_bytes()
@@ -201,3 +202,8 @@ def test_search_bytes_covers_what_a_search_takes():
     taken = pool.total_bytes() - before
     assert answer.reference.size == other_lat.size
     assert taken <= tree_cuda.search_bytes(lat.size, other_lat.size)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "cities", "box", "grid"])
+def test_the_benchmark_finds_no_wrong_row(kind):
+    assert kernels_cuda.measure(kind, 10, 8, repeats=1)["wrong"] == 0
