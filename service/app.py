@@ -2,15 +2,17 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 from fastapi import FastAPI
 
-from service.bounds import BodyLimit
+from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
 from service.errors import install_error_handlers
 from service.ingest import Ingest
 from service.library import Library
+from service.ownership import owned
 from service.routers import datasets, health, jobs, resolve
 from service.settings import Settings
 from service.store import Store
@@ -32,15 +34,12 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         start_decoder()
-        store = Store(settings.data_dir)
-        library = Library(store)
-        supervisor = Supervisor(settings, store, library)
-        app.state.service = Service(settings, store, Ingest(settings), library, supervisor)
-        try:
+        with owned(settings.data_dir), closing(Store(settings.data_dir)) as store:
+            library = Library(store)
+            supervisor = Supervisor(settings, store, library)
+            app.state.service = Service(settings, store, Ingest(settings), library, supervisor)
             async with supervisor.running():
                 yield
-        finally:
-            store.close()
 
     app = FastAPI(
         title="georesolve",
@@ -50,6 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url="/api",
     )
     app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(HeadAsGet)
     install_error_handlers(app)
     for module in (resolve, datasets, jobs, health):
         app.include_router(module.router)

@@ -1,4 +1,4 @@
-"""Bounds on what a request may send, held while it arrives."""
+"""What holds for every request before its handler: bounds on its body, HEAD as GET."""
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,17 +19,47 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        is_json = Headers(scope=scope).get("content-type", "").startswith("application/json")
+        headers = Headers(scope=scope)
+        is_json = media_type(headers) == "application/json"
         limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
+        advice = "send files, or arrays in smaller pieces" if is_json else "send less"
+        too_large = TooLarge(f"the body is larger than the limit of {limit} bytes: {advice}")
+        declared = headers.get("content-length", "")
         received = 0
 
         async def counted() -> Message:
             nonlocal received
+            if declared.isdecimal() and int(declared) > limit:
+                raise too_large
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                advice = "send files, or arrays in smaller pieces" if is_json else "send less"
-                raise TooLarge(f"the body is larger than the limit of {limit} bytes: {advice}")
+                raise too_large
             return message
 
         await self._app(scope, counted, send)
+
+
+class HeadAsGet:
+    """Answers HEAD as GET does, without the body: FastAPI's routes know only what they name."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
+
+
+def media_type(headers: Headers) -> str:
+    """The media type of a body without its parameters, in lower case; empty if there is none."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()

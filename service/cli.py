@@ -44,21 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(settings: Settings) -> int:
     # Imported here: every worker process imports this module again and needs none of it.
-    import logging
+    from service.server import serve
 
-    import uvicorn
-
-    from service.app import create_app
-
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.captureWarnings(True)
-    levels = {"distributed": "WARNING", "tornado": "WARNING", "bokeh": "ERROR"}
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_config=None)
-    return 0
+    return serve(settings)
 
 
 if __name__ == "__main__":

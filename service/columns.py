@@ -1,5 +1,7 @@
 """Which columns of a table hold the coordinates and the id."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from service.errors import InvalidInput, Problem
@@ -44,9 +46,9 @@ def find_columns(names: list[str], given: ColumnNames, file: str) -> Columns:
     InvalidInput
         When a column is missing, ambiguous or repeated.
     """
-    for name in names:
-        if names.count(name) > 1:
-            raise _error(file, name, f"the column {name!r} appears {names.count(name)} times")
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise _error(file, name, f"the column {name!r} appears {times} times")
     lat = _find(names, given.lat, LATITUDE_NAMES, "lat", file)
     lon = _find(names, given.lon, LONGITUDE_NAMES, "lon", file)
     if lat is None or lon is None:
@@ -55,7 +57,7 @@ def find_columns(names: list[str], given: ColumnNames, file: str) -> Columns:
             file,
             None,
             f"no column for {'latitudes' if option == 'lat' else 'longitudes'}: expected one of "
-            f"{', '.join(allowed)} in any case, found {_listed(names)}; "
+            f"{', '.join(allowed)} in any case, found {listed(names)}; "
             f"name the column with the option {option!r}",
         )
     if lat == lon:
@@ -68,7 +70,7 @@ def _find(
 ) -> str | None:
     if given is not None:
         if given not in names:
-            raise _error(file, given, f"there is no column {given!r}: found {_listed(names)}")
+            raise _error(file, given, f"there is no column {given!r}: found {listed(names)}")
         return given
     found = [name for name in names if name.lower() in known]
     if len(found) > 1:
@@ -81,9 +83,10 @@ def _find(
     return found[0] if found else None
 
 
-def _listed(names: list[str], most: int = 20) -> str:
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Column names for an error, not more of them than help."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(name) for name in names[:most]) + more if names else "no columns"
+    return ", ".join(repr(name[:80]) for name in names[:most]) + more if names else "no columns"
 
 
 def _error(file: str, column: str | None, detail: str) -> Problem:

@@ -4,7 +4,9 @@ A file can declare little and decode to much, or crash the decoder: what happens
 not happen to the service. The child gives back a dataset or a problem, nothing else.
 """
 
+import errno
 import multiprocessing
+import os
 import resource
 from collections.abc import Iterator
 from multiprocessing import forkserver
@@ -14,12 +16,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from service.columns import ColumnNames, Columns, find_columns
-from service.errors import InvalidInput, Problem, TooLarge
+from service.columns import ColumnNames, find_columns
+from service.errors import InvalidInput, Problem, StorageFull, TooLarge
 from service.geometry import add_coordinates, geometry_of
 from service.readers import Source, Table, read
 from workers.datasets import Dataset, write_dataset
+
+_ERROR_LENGTH = 500
 
 
 class Limits(NamedTuple):
@@ -94,9 +99,20 @@ def _child(sender: Connection, source: Source, target: Path, limits: Limits) -> 
             f"{source.file}: decoding takes more than the limit of "
             f"{limits.memory_bytes / 2**20:.0f} MiB of memory; send it in smaller pieces"
         )
-    except (pa.ArrowException, OSError, UnicodeError, ValueError, OverflowError) as error:
-        answer = InvalidInput(f"{source.file}: not a readable {source.format} file: {error}")
+    except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
+        answer = _problem_of(error, source)
     sender.send(answer)
+
+
+def _problem_of(error: Exception, source: Source) -> Problem:
+    # pyarrow raises OSError for files that are malformed, too; then it has no error number.
+    number = getattr(error, "errno", None)
+    if number == errno.ENOSPC:
+        return StorageFull("the disk of the service is full")
+    if number is not None:
+        return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
+    text = str(error).replace(str(source.path), source.file)[:_ERROR_LENGTH]
+    return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
 
 
 def decode(source: Source, target: Path, limits: Limits) -> Dataset:
@@ -135,20 +151,22 @@ def canonicalise(
     columns = find_columns(schema.names, names, file)
     for name in (columns.lat, columns.lon):
         _check_numeric(schema.field(name), file)
-    schema = pa.schema(
-        [
-            pa.field(field.name, pa.float64() if field.name in columns[:2] else field.type)
-            for field in schema
-        ]
+    coordinates = dict.fromkeys(columns[:2], pa.float64())
+    schema = pa.schema([(f.name, coordinates.get(f.name) or _plain_type(f.type)) for f in schema])
+    checked = _checked(schema, batches, file, limits)
+    dataset = write_dataset(
+        schema, checked, target, lat=columns.lat, lon=columns.lon, id=columns.id
     )
-    return write_dataset(
-        schema,
-        _checked(schema, batches, columns, file, limits),
-        target,
-        lat=columns.lat,
-        lon=columns.lon,
-        id=columns.id,
-    )
+    # What cannot be read again (too deep a nesting, say) must not become a dataset.
+    pq.ParquetFile(target)
+    return dataset
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    # Views have no kernel that takes rows of them.
+    if pa.types.is_string_view(type):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(type) else type
 
 
 def _check_numeric(field: pa.Field, file: str) -> None:
@@ -161,22 +179,16 @@ def _check_numeric(field: pa.Field, file: str) -> None:
 
 
 def _checked(
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-    columns: Columns,
-    file: str,
-    limits: Limits,
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: str, limits: Limits
 ) -> Iterator[pa.RecordBatch]:
-    """Pass batches on with float64 coordinates, counting their rows."""
+    """Pass batches on in the types of a schema, counting their rows."""
     rows = 0
     for batch in batches:
         rows += batch.num_rows
         if rows > limits.rows:
             raise TooLarge(f"{file}: more rows than the limit of {limits.rows}")
-        yield pa.RecordBatch.from_arrays(
-            [
-                pc.cast(array, pa.float64(), safe=False) if name in columns[:2] else array
-                for name, array in zip(batch.schema.names, batch.columns, strict=True)
-            ],
-            schema=schema,
-        )
+        arrays = [
+            array if array.type == field.type else pc.cast(array, field.type, safe=False)
+            for array, field in zip(batch.columns, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,19 +1,22 @@
 """Errors as RFC 9457 problems: one table from exception to status, type and title."""
 
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from workers.pipeline import WorkerLost
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
+_ERRORS_SHOWN = 10
 _OWN = "urn:georesolve:problem:"
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
 
@@ -86,6 +89,16 @@ UnsupportedFormat = _problem(
 )
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
+StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
+
+
+def invalid_request(errors: Sequence[Any]) -> Problem:
+    """The problem of what pydantic found wrong with a request."""
+    places = [
+        {"detail": error["msg"], "pointer": "/" + "/".join(str(part) for part in error["loc"])}
+        for error in errors[:_ERRORS_SHOWN]
+    ]
+    return InvalidRequest(f"{places[0]['pointer']}: {places[0]['detail']}", places)
 
 
 def problem_of_failure(error: BaseException) -> Problem:
@@ -106,13 +119,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
-        errors = [
-            {"detail": e["msg"], "pointer": "/" + "/".join(str(part) for part in e["loc"])}
-            for e in error.errors()
-        ]
-        first = errors[0]
-        problem = InvalidRequest(f"{first['pointer']}: {first['detail']}", errors)
-        return _response(problem, request)
+        return _response(invalid_request(error.errors()), request)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
+        # Nobody hears it; 499 is what proxies write into their logs for this.
+        return Response(status_code=499)
 
     @app.exception_handler(HTTPException)
     async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from service.columns import ColumnNames, find_columns
 from service.decoding import Limits, canonicalise, decode_in_child
-from service.errors import InvalidInput
+from service.errors import InvalidInput, TooLarge
 from service.formats import input_format
 from service.readers import Source, Table
 from service.settings import Settings
@@ -120,10 +120,19 @@ class Ingest:
     def _from_arrays(
         self, arrays: dict[str, list[Any]], names: ColumnNames, folder: Path, pointer: str
     ) -> Dataset:
+        if len(arrays) > self._limits.columns:
+            raise TooLarge(
+                f"{pointer}: {len(arrays)} columns are more than the limit of "
+                f"{self._limits.columns}"
+            )
         columns = find_columns(list(arrays), names, pointer)
-        lengths = {name: len(values) for name, values in arrays.items()}
-        if len(set(lengths.values())) > 1:
-            raise InvalidInput(f"{pointer}: the arrays differ in length: {lengths}")
+        rows = len(arrays[columns.lat])
+        for name, values in arrays.items():
+            if len(values) != rows:
+                raise InvalidInput(
+                    f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
+                    f"{name[:80]!r} has {len(values)}"
+                )
         table = pa.table(
             {
                 name: _numbers(values, name, pointer)
@@ -149,16 +158,28 @@ def _copy(content: BinaryIO, target: Path) -> None:
 
 
 def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+    numbers: list[float | None] = []
     for row, value in enumerate(values):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        try:
+            if isinstance(value, bool | str):
+                raise TypeError
+            numbers.append(None if value is None else float(value))
+        except (TypeError, OverflowError):
+            shown = repr(value)[:80]
             raise InvalidInput(
-                f"{pointer}/{name}/{row}: {value!r} is not a number",
+                f"{pointer}/{name}/{row}: {shown} is not a number",
                 [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
-            )
-    return pa.array([None if v is None else float(v) for v in values], pa.float64())
+            ) from None
+    return pa.array(numbers, pa.float64())
 
 
 def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
+    for row, value in enumerate(values):
+        if isinstance(value, list | dict):
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
+                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+            )
     try:
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:

@@ -1,11 +1,13 @@
 """The datasets that the service keeps: their files and their rows in the store, together."""
 
-import asyncio
-
 from service.errors import DatasetInUse, NoSuchDataset
 from service.ingest import Ingested
 from service.store import DatasetRow, Store, new_id, now
-from workers.files import move_durably
+from workers.files import make_folder, move_durably
+
+
+class _RegisteredMeanwhile(Exception):
+    """Another request registered the same content first."""
 
 
 class Library:
@@ -13,24 +15,33 @@ class Library:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        folder = store.dataset_path("any").parent
-        folder.mkdir(parents=True, exist_ok=True)
-        known = store.dataset_ids()
-        for file in folder.iterdir():
-            if file.name.partition(".")[0] not in known:
-                file.unlink()
+        make_folder(store.datasets_folder)
+        # What an earlier process left: inputs of jobs that have ended, files that nobody knows.
+        for id in store.dataset_ids(registered=False):
+            self.release(id)
+        known = {store.dataset_path(id) for id in store.dataset_ids()}
+        for file in set(store.datasets_folder.iterdir()) - known:
+            file.unlink()
 
-    async def keep(self, ingested: Ingested, *, registered: bool) -> DatasetRow:
+    def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
+        """Register a dataset just made; the second is False when its content already was."""
+        row = self._store.registered_dataset(ingested.dataset)
+        if row is not None:
+            return row, False
+        try:
+            return self.keep(ingested, registered=True), True
+        except _RegisteredMeanwhile:
+            return self.register(ingested)
+
+    def keep(self, ingested: Ingested, *, registered: bool = False) -> DatasetRow:
         """Keep a dataset just made; durable once this returns."""
-        return await asyncio.to_thread(self._keep, ingested, registered)
-
-    def _keep(self, ingested: Ingested, registered: bool) -> DatasetRow:
         id = new_id()
         path = self._store.dataset_path(id)
         move_durably(ingested.dataset.path, path)
-        self._store.add_dataset(
-            DatasetRow(id, now(), registered, ingested.dataset, ingested.seconds)
-        )
+        row = DatasetRow(id, now(), registered, ingested.dataset, ingested.seconds)
+        if not self._store.add_dataset(row):
+            move_durably(path, ingested.dataset.path)
+            raise _RegisteredMeanwhile
         return self.get(id)
 
     def get(self, id: str) -> DatasetRow:
@@ -42,7 +53,7 @@ class Library:
         """
         row = self._store.dataset(id)
         if row is None:
-            raise NoSuchDataset(f"there is no dataset {id!r}")
+            raise NoSuchDataset(f"there is no dataset {id[:80]!r}")
         return row
 
     def remove(self, id: str) -> None:

@@ -1,6 +1,7 @@
 """From two datasets and options to an accepted job."""
 
-from service.errors import InvalidInput, InvalidRequest
+from service.columns import listed
+from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
 from service.ingest import refuse_invalid
 from service.models import MatchParameters
 from service.store import DatasetRow, Store
@@ -31,13 +32,16 @@ def accept_job(
         )
     _check_columns(references.dataset, parameters.columns, "columns")
     _check_columns(observations.dataset, parameters.observation_columns, "observation_columns")
-    return store.add_job(observations, references, parameters.options())
+    id = store.add_job(observations, references, parameters.options())
+    if id is None:
+        raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+    return id
 
 
 def _check_columns(dataset: Dataset, names: list[str], option: str) -> None:
     for name in names:
         if name not in dataset.columns:
             raise InvalidRequest(
-                f"{option}: there is no column {name!r}; there are {', '.join(dataset.columns)}",
+                f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
                 [{"pointer": f"/query/{option}", "detail": f"no column {name!r}"}],
             )

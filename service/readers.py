@@ -105,28 +105,49 @@ def _read_csv(source: Source) -> Table:
     with source.path.open("rb") as handle:
         head = handle.read(_SNIFFED_BYTES)
     encoding = _encoding_of(head, source)
-    parse = {"delimiter": _separator_of(head.decode(encoding, errors="replace"))}
+    # Newlines in quotes: without it pyarrow may cut a quoted value in two, and make rows of it.
+    parse = {
+        "delimiter": _separator_of(head.decode(encoding, errors="replace")),
+        "newlines_in_values": True,
+    }
     # Only for the names of the columns; rows that are wrong are found when all are read.
     skip_ragged = pa.csv.ParseOptions(**parse, invalid_row_handler=lambda row: "skip")
     read_options = pa.csv.ReadOptions(encoding=encoding)
     with pa.csv.open_csv(source.path, read_options, skip_ragged) as reader:
         header = reader.schema.names
     columns = find_columns(header, source.names, source.file)
-    types = {columns.lat: pa.float64(), columns.lon: pa.float64()}
-    convert = pa.csv.ConvertOptions(column_types=types)
+    # Text is carried as it is; only an empty field is null. What is a whole number in every row
+    # becomes one afterwards, if it can be written back the same.
+    types = dict.fromkeys(header, pa.string())
+    types |= {columns.lat: pa.float64(), columns.lon: pa.float64()}
+    convert = pa.csv.ConvertOptions(
+        column_types=types,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+    )
     try:
         table = pa.csv.read_csv(source.path, read_options, pa.csv.ParseOptions(**parse), convert)
     except pa.ArrowInvalid:
         # With one thread the errors of pyarrow tell the row.
         read_options.use_threads = False
         table = _read_csv_slowly(source, header, read_options, parse, convert)
-    for field in table.schema:
-        if pa.types.is_binary(field.type):
-            raise _bad_cell(source, field.name, None, _NOT_UTF_8)
-    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
-    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    batches = table.cast(schema).to_batches(BATCH_ROWS)
-    return Table(schema, iter(batches), table.num_rows)
+    table = pa.table(
+        {
+            name: column if name in columns[:2] else _whole_numbers(column)
+            for name, column in zip(header, table.columns, strict=True)
+        }
+    )
+    return Table(table.schema, iter(table.to_batches(BATCH_ROWS)), table.num_rows)
+
+
+def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as int64 where that loses nothing: no leading zero, no sign, no digit too many."""
+    try:
+        numbers = column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return column
+    return numbers if numbers.cast(pa.string()).equals(column) else column
 
 
 def _encoding_of(head: bytes, source: Source) -> str:
@@ -173,6 +194,9 @@ def _read_csv_slowly(
             row = ragged[0]
             detail = f"{row.actual_columns} fields where the header has {row.expected_columns}"
             raise _bad_cell(source, None, row.number - 2, detail) from None
+        place = re.search(r"column #(\d+): (?:Row #\d+: )?.*invalid UTF8", str(error))
+        if place is not None:
+            raise _bad_cell(source, header[int(place[1])], None, _NOT_UTF_8) from None
         place = re.search(r"column #(\d+): Row #(\d+): .*(invalid value '.*')", str(error))
         if place is None:
             raise

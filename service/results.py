@@ -1,5 +1,7 @@
 """The result of a job as an HTTP answer."""
 
+from pathlib import Path
+
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
 
@@ -29,20 +31,24 @@ def result_response(store: Store, job: JobRow, request: Request) -> Response:
         raise ResultNotReady(
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
-    etag = f'"{job.report["sha256"]}"'
-    headers = {
-        "ETag": etag,
-        "Link": f'</jobs/{job.id}>; rel="monitor"',
-        "Cache-Control": "private, immutable",
-    }
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return FileResponse(
+    return parquet_response(
         store.job_folder(job.id) / "matches.parquet",
-        media_type=PARQUET,
-        filename="matches.parquet",
-        headers=headers,
+        job.report["sha256"],
+        request,
+        {"Link": f'</jobs/{job.id}>; rel="monitor"'},
     )
+
+
+def parquet_response(
+    path: Path, sha256: str, request: Request, headers: dict[str, str] | None = None
+) -> Response:
+    """A Parquet file that never changes: whole, a range, or 304 to whom has it already."""
+    etag = f'"{sha256}"'
+    headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
+    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+    if known & {etag, f"W/{etag}", "*"}:
+        return Response(status_code=304, headers=headers)
+    return FileResponse(path, media_type=PARQUET, filename=path.name, headers=headers)
 
 
 def _as_problem(document: dict[str, object]) -> Problem:

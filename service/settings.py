@@ -56,6 +56,12 @@ class Settings(BaseSettings):
                 "listen on 127.0.0.1, or set insecure if something in front of the service "
                 "authenticates"
             )
+        dashboard = self.dashboard_address.rpartition(":")[0]
+        if not self.insecure and not _is_loopback(dashboard):
+            raise ValueError(
+                f"dashboard_address is {self.dashboard_address!r}: the Dask dashboard knows no "
+                "passwords, so it listens on loopback (127.0.0.1:8787) unless insecure is set"
+            )
         return self
 
     def cluster(self) -> ClusterSettings:

@@ -25,6 +25,15 @@ _datasets = sa.Table(
     sa.Column("dataset", sa.JSON, nullable=False),
     sa.Column("seconds", sa.JSON, nullable=False),
 )
+# Content is registered once, however many register it at the same time.
+_registered = _datasets.c.registered
+sa.Index(
+    "registered_content",
+    _datasets.c.sha256,
+    unique=True,
+    sqlite_where=_registered,
+    postgresql_where=_registered,
+)
 _jobs = sa.Table(
     "jobs",
     _metadata,
@@ -108,21 +117,34 @@ class Store:
         """Close all connections."""
         self._engine.dispose()
 
+    @property
+    def datasets_folder(self) -> Path:
+        """The folder of the files of all datasets."""
+        return self._data_dir / "datasets"
+
+    @property
+    def jobs_folder(self) -> Path:
+        """The folder of the folders of all jobs."""
+        return self._data_dir / "jobs"
+
     def dataset_path(self, id: str) -> Path:
         """Where the file of a dataset lies."""
-        return self._data_dir / "datasets" / f"{id}.parquet"
+        return self.datasets_folder / f"{id}.parquet"
 
     def job_folder(self, id: str) -> Path:
         """The folder of a job's own files."""
-        return self._data_dir / "jobs" / id
+        return self.jobs_folder / id
 
-    def dataset_ids(self) -> set[str]:
-        """Ids of all datasets."""
+    def dataset_ids(self, *, registered: bool | None = None) -> set[str]:
+        """Ids of all datasets, or of those that are registered or not."""
+        query = sa.select(_datasets.c.id)
+        if registered is not None:
+            query = query.where(_datasets.c.registered == registered)
         with self._engine.connect() as connection:
-            return set(connection.execute(sa.select(_datasets.c.id)).scalars())
+            return set(connection.execute(query).scalars())
 
-    def add_dataset(self, row: DatasetRow) -> None:
-        """Keep a dataset."""
+    def add_dataset(self, row: DatasetRow) -> bool:
+        """Keep a dataset; False when its content is registered already."""
         values = {
             "id": row.id,
             "created": row.created,
@@ -131,8 +153,12 @@ class Store:
             "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "path"},
             "seconds": row.seconds,
         }
-        with self._engine.begin() as connection:
-            connection.execute(_datasets.insert().values(values))
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(_datasets.insert().values(values))
+        except sa.exc.IntegrityError:
+            return False
+        return True
 
     def dataset(self, id: str) -> DatasetRow | None:
         """The dataset with this id."""
@@ -178,8 +204,11 @@ class Store:
 
     def add_job(
         self, observations: DatasetRow, references: DatasetRow, options: MatchOptions
-    ) -> str:
-        """Accept a job; once this returns it is not forgotten. Returns its id."""
+    ) -> str | None:
+        """Accept a job; once this returns it is not forgotten.
+
+        Returns its id; None when one of the datasets has been removed meanwhile.
+        """
         id, time = new_id(), now()
         values = {
             "id": id,
@@ -193,9 +222,16 @@ class Store:
             "rows_done": 0,
             "message": "waiting for a free place",
         }
+        # One statement: a dataset cannot be removed between the look and the entry.
+        both_exist = sa.and_(
+            *(sa.exists().where(_datasets.c.id == row.id) for row in (observations, references))
+        )
+        row = sa.select(
+            *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
+        ).where(both_exist)
         with self._engine.begin() as connection:
-            connection.execute(_jobs.insert().values(values))
-        return id
+            done = connection.execute(_jobs.insert().from_select(list(values), row))
+        return id if done.rowcount else None
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
@@ -250,7 +286,7 @@ class Store:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"])
         )
-        values = {"status": "dismissed", "message": "removed", "updated": now()}
+        values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
         with self._engine.begin() as connection:
             return bool(connection.execute(query.values(values)).rowcount)
 

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from service.errors import problem_of_failure
 from service.library import Library
 from service.models import job_report
 from service.settings import Settings
-from service.store import DatasetRow, JobRow, Store
+from service.store import LIVE, DatasetRow, JobRow, Store
 from workers.cluster import Cluster, open_cluster
 from workers.gpus import choose_device
 from workers.jobs import Job
@@ -34,6 +36,8 @@ class Supervisor:
         The open cluster; None while there is none.
     trouble
         Why there is none, in words.
+    stopping
+        Whether jobs are being stopped, because the process is about to end.
     """
 
     def __init__(self, settings: Settings, store: Store, library: Library) -> None:
@@ -47,7 +51,7 @@ class Supervisor:
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._dismissed: set[str] = set()
-        self._stopping = False
+        self.stopping = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -62,6 +66,7 @@ class Supervisor:
         """
         if not self._settings.scheduler:
             choose_device(self._settings.device)
+        self._sweep()
         keeper = asyncio.create_task(self._keep_cluster_open())
         for job in self._store.live_jobs():
             logger.info("job %s taken up again", job.id)
@@ -69,7 +74,7 @@ class Supervisor:
         try:
             yield
         finally:
-            self._stopping = True
+            self.stop()
             # A job without a cluster waits for one; one that runs sees that all is stopping.
             if self.cluster is None:
                 for task in self._tasks.values():
@@ -85,7 +90,7 @@ class Supervisor:
                 opening = open_cluster(self._settings.cluster())
                 try:
                     self.cluster = await asyncio.to_thread(opening.__enter__)
-                except (OSError, RuntimeError, TimeoutError) as error:
+                except (OSError, RuntimeError, ValueError) as error:
                     self.trouble = f"the cluster cannot be opened: {error}"
                     logger.error(self.trouble)
                     await asyncio.sleep(_REOPEN_SECONDS)
@@ -94,6 +99,21 @@ class Supervisor:
             self._opened.set()
             await asyncio.Event().wait()
 
+    def _sweep(self) -> None:
+        """Remove what an earlier process left of jobs that have ended."""
+        folder = self._store.jobs_folder
+        folder.mkdir(exist_ok=True)
+        for job in folder.iterdir():
+            row = self._store.job(job.name)
+            if row is None or row.status in ("failed", "dismissed"):
+                shutil.rmtree(job)
+            elif row.status == "successful":
+                shutil.rmtree(job / "parts", ignore_errors=True)
+
+    def stop(self) -> None:
+        """Stop all jobs within seconds; they stay accepted, for the next process to take up."""
+        self.stopping = True
+
     def start(self, id: str) -> None:
         """Run an accepted job when its turn comes."""
         task = asyncio.create_task(self._run(id), name=f"job {id}")
@@ -101,69 +121,73 @@ class Supervisor:
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     async def finished(self, id: str) -> None:
-        """Wait until a job that this process runs has ended."""
+        """Wait until a job that this process runs has ended, or is stopped."""
         task = self._tasks.get(id)
         if task is not None:
             await asyncio.wait([task])
 
     def dismiss(self, id: str) -> None:
-        """Stop a live job; its workers are free within seconds."""
-        self._dismissed.add(id)
+        """Stop a live job, whose workers are free within seconds, or remove a finished one."""
+        if id in self._tasks:
+            self._dismissed.add(id)
         if not self._store.finish_job(id, "dismissed", "dismissed by the client"):
             self._store.dismiss_finished_job(id)
         if id not in self._tasks:
             shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
 
     def _is_cancelled(self, id: str) -> bool:
-        return self._stopping or id in self._dismissed
+        return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
         await self._opened.wait()
         async with self._places:
-            if not self._stopping and self._store.start_job(id):
+            if not self.stopping:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._threads, self._run_blocking, id)
-        if self._stopping:
-            return
-        if id in self._dismissed:
-            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
-            self._dismissed.discard(id)
-        row = self._store.job(id)
-        assert row is not None, "jobs are never forgotten while they run"
-        for dataset in {row.observations, row.references}:
-            self._library.release(dataset)
+        self._dismissed.discard(id)
 
     def _run_blocking(self, id: str) -> None:
+        """Run a job to whatever end; the boundary that no error of a job passes."""
+        try:
+            if self._store.start_job(id):
+                self._run_started(id)
+        except JobCancelled:
+            logger.info("job %s stopped", id)
+        except Exception as error:
+            logger.exception("job %s failed", id)
+            problem = problem_of_failure(error)
+            self._store.finish_job(
+                id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}")
+            )
+        finally:
+            self._clear(id)
+
+    def _run_started(self, id: str) -> None:
         row = self._store.job(id)
-        assert row is not None, "jobs are never forgotten while they run"
+        assert row is not None, "jobs are never forgotten"
         assert self.cluster is not None, "jobs start once the cluster is open"
         observations = self._library.get(row.observations)
         references = self._library.get(row.references)
-        folder = self._store.job_folder(row.id)
-        job = Job(row.id, folder, observations.dataset, references.dataset, row.options)
-        logger.info("job %s started", row.id)
-        try:
-            result, progress = run(
-                self.cluster,
-                job,
-                _Reporter(self._store, row.id),
-                lambda: self._is_cancelled(row.id),
-            )
-        except JobCancelled:
-            logger.info("job %s stopped", row.id)
-        except Exception as error:
-            # The boundary of a job: whatever ended it, its client is told and the service goes on.
-            logger.exception("job %s failed", row.id)
-            problem = problem_of_failure(error)
-            self._store.finish_job(
-                row.id, "failed", problem.detail, problem=problem.document(f"/jobs/{row.id}")
-            )
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            report = job_report(job, result, progress, self.cluster.device)
-            report.seconds |= _seconds_before(row, observations, references)
-            self._store.finish_job(row.id, "successful", "done", report=report.model_dump())
-            logger.info("job %s successful: %s", row.id, report.counts)
+        folder = self._store.job_folder(id)
+        job = Job(id, folder, observations.dataset, references.dataset, row.options)
+        logger.info("job %s started", id)
+        reporter = _Reporter(self._store, id)
+        result, progress = run(self.cluster, job, reporter, lambda: self._is_cancelled(id))
+        report = job_report(job, result, progress, self.cluster.device)
+        report.seconds |= _seconds_before(row, observations, references)
+        if self._store.finish_job(id, "successful", "done", report=report.model_dump()):
+            logger.info("job %s successful: %s", id, report.counts)
+
+    def _clear(self, id: str) -> None:
+        """Remove what a job that has ended needs no more: a live one is taken up again."""
+        row = self._store.job(id)
+        if row is None or row.status in LIVE:
+            return
+        folder = self._store.job_folder(id)
+        unneeded = folder / "parts" if row.status == "successful" else folder
+        shutil.rmtree(unneeded, ignore_errors=True)
+        for dataset in {row.observations, row.references}:
+            self._library.release(dataset)
 
 
 class _Reporter:
@@ -184,7 +208,11 @@ class _Reporter:
         self._next = now + _REPORT_SECONDS
         rate = (progress.rows_done - self._first_rows) / max(now - self._start, 1e-9)
         message = f"resolving: {progress.rows_done} of {progress.rows} rows, {rate:.0f} a second"
-        self._store.report_progress(self._id, progress.rows_done, message)
+        try:
+            self._store.report_progress(self._id, progress.rows_done, message)
+        except SQLAlchemyError:
+            # A note less; the job itself goes on.
+            logger.exception("job %s: its progress could not be noted", self._id)
 
 
 def _seconds_before(

@@ -65,7 +65,7 @@ def cluster(device):
 
 
 @contextmanager
-def running_service(data_dir, *flags):
+def running_service(data_dir, *flags, ready=True):
     """A real service in a process of its own; yields a client, which has the process."""
     log = (data_dir.parent / f"{data_dir.name}.log").open("ab")
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
@@ -81,7 +81,8 @@ def running_service(data_dir, *flags):
         with httpx.Client(timeout=60, base_url=_wait_for_url(process, log.name, start)) as client:
             client.process = process
             client.log = Path(log.name)
-            wait_until(lambda: client.get("/readyz").status_code == 200, process=process)
+            if ready:
+                wait_until(lambda: client.get("/readyz").status_code == 200, process=process)
             yield client
     finally:
         process.terminate()

@@ -48,8 +48,8 @@ class Cluster:
 
     def workers(self) -> list[str]:
         """Names of the workers that are up and have passed their check."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        return sorted(str(worker["name"]) for worker in workers)
+        workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
+        return sorted(str(worker["name"]) for worker in workers.values())
 
 
 @contextlib.contextmanager

@@ -29,6 +29,15 @@ def move_durably(source: Path, target: Path) -> None:
     _sync(target.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents; their names then survive a power cut."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync(path.parent)
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

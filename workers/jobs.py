@@ -10,6 +10,10 @@ from workers.datasets import Dataset
 How = Literal["left", "inner"]
 
 
+class Cancelled(Exception):
+    """The job was cancelled while one of its tasks ran."""
+
+
 @dataclass(frozen=True)
 class MatchOptions:
     """How observations are matched.
@@ -63,6 +67,16 @@ class Job:
     def cancel_flag(self) -> Path:
         """A file that exists once the job is cancelled: running chunks look for it."""
         return self.folder / "cancelled"
+
+    def stop_if_cancelled(self) -> None:
+        """End a task of a cancelled job: cancelling its future does not stop it, looking does.
+
+        Raises
+        ------
+        Cancelled
+        """
+        if self.cancel_flag.exists():
+            raise Cancelled(self.id)
 
     def carried(self) -> tuple[list[str], list[str]]:
         """Columns that the result carries of the observations and of the references, ids first."""

@@ -6,7 +6,7 @@ import pyarrow as pa
 from workers.datasets import read_rows
 from workers.jobs import Job
 from workers.plan import Chunk
-from workers.references import resident
+from workers.references import resident_column, resident_index
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
@@ -30,7 +30,7 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
     status = statuses(
         reference,
         answer["valid"].to_numpy()[::k],
-        resident(job.references).index.n_valid,
+        resident_index(job.references).n_valid,
         exclude_self=job.options.exclude_self,
     ).reshape(-1)
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()
@@ -52,7 +52,7 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
         for name in of_observations:
             columns[f"observation_{name}"] = carried[name] if k == 1 else carried[name].take(own)
     for name in of_references:
-        columns[f"reference_{name}"] = resident(job.references).column(name).take(rows)
+        columns[f"reference_{name}"] = resident_column(job.references, name).take(rows)
     table = pa.table(columns)
     if job.options.how == "inner":
         table = table.filter(pa.array(status == _MATCHED))

@@ -18,7 +18,7 @@ from workers.frames import Frame, backend
 from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
-from workers.references import resident
+from workers.references import resident_index
 
 RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
@@ -29,22 +29,12 @@ RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 _seconds: dict[str, float] = {}
 
 
-class Cancelled(Exception):
-    """The job was cancelled while one of its chunks ran."""
-
-
 @contextmanager
 def _stage(name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     backend().synchronize()
     _seconds[name] = time.perf_counter() - start
-
-
-def _stop_if_cancelled(job: Job) -> None:
-    # Cancelling a future does not stop a running task: looking is the only way.
-    if job.cancel_flag.exists():
-        raise Cancelled(job.id)
 
 
 def part_path(job: Job, chunk: Chunk) -> Path:
@@ -61,7 +51,7 @@ def read_chunk(chunk: Chunk, attempt: int, job: Job) -> Frame:
         Number of the attempt. Dask names tasks by their arguments, and a new attempt is a new task.
     """
     _seconds.clear()
-    _stop_if_cancelled(job)
+    job.stop_if_cancelled()
     with _stage("read"):
         lat, lon = job.observations.lat, job.observations.lon
         frame = backend().read(job.observations.path, *chunk, [lat, lon])
@@ -81,7 +71,7 @@ def resolve(frame: Frame, job: Job) -> Frame:
         of the observation are).
     """
     with _stage("index"):
-        index = resident(job.references).index
+        index = resident_index(job.references)
     with _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
         options = job.options
@@ -120,7 +110,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     frame
         One row: as JSON the record of the chunk, with the worker and its seconds by stage.
     """
-    _stop_if_cancelled(job)
+    job.stop_if_cancelled()
     start = time.perf_counter()
     answer = backend().to_arrow(frame)
     start_row = answer["observation"][0].as_py() if answer.num_rows else 0

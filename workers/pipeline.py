@@ -1,13 +1,13 @@
 """One job from its first chunk to its result: submit in windows, count, retry, cancel, assemble."""
 
+import contextlib
 import json
 import logging
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import dask.dataframe as dd
 import pandas as pd
@@ -15,10 +15,10 @@ from distributed import CancelledError, Client, Future, futures_of, wait
 from distributed.scheduler import KilledWorker
 
 from workers.cluster import Cluster
+from workers.files import make_folder
 from workers.jobs import Job
 from workers.partitions import (
     RECORD,
-    Cancelled,
     part_path,
     read_chunk,
     read_record,
@@ -34,6 +34,7 @@ _WINDOW_A_WORKER = 4
 """Chunks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.25
+_STOP_SECONDS = 20
 _COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
 _ANSWER = pd.DataFrame(
     {
@@ -46,7 +47,7 @@ _ANSWER = pd.DataFrame(
 
 
 class JobCancelled(Exception):
-    """The job was cancelled; its workers are free and its parts are gone."""
+    """The job was cancelled, and no worker has it in hand any more."""
 
 
 class WorkerLost(RuntimeError):
@@ -107,7 +108,7 @@ def run(
     WorkerLost
         When one chunk ended several workers.
     """
-    job.parts.mkdir(parents=True, exist_ok=True)
+    make_folder(job.parts)
     job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
     todo = []
@@ -116,7 +117,7 @@ def run(
         job.references.rows,
         job.options,
         cluster.device,
-        len(cluster.workers()),
+        max(1, len(cluster.workers())),
     )
     for chunk in plan:
         if part_path(job, chunk).exists():
@@ -133,12 +134,14 @@ def run(
     progress.seconds["partitions"] = time.perf_counter() - start
 
     parts = [part_path(job, chunk) for chunk in plan]
-    future = cluster.client.submit(
-        assemble, job, parts, dict(progress.counts), key=f"assemble-{job.id}", retries=_ATTEMPTS
-    )
+    arguments = (job, parts, dict(progress.counts))
+    future = cluster.client.submit(assemble, *arguments, key=f"assemble-{job.id}")
+    with cluster.client.as_current():
+        while not _finished([future]):
+            if cancelled():
+                _stop(cluster.client, job, [future])
     result: Result = future.result()
     progress.seconds["assemble"] = result.seconds
-    shutil.rmtree(job.parts)
     return result, progress
 
 
@@ -146,14 +149,14 @@ def _records(
     cluster: Cluster, job: Job, todo: list[Chunk], cancelled: Callable[[], bool]
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of chunks as they finish, a window of them in flight."""
-    window = _WINDOW_A_WORKER * len(cluster.workers())
+    window = _WINDOW_A_WORKER * max(1, len(cluster.workers()))
     attempts: Counter[Chunk] = Counter()
     waiting = todo[::-1]
     running: dict[Future[Any], Chunk] = {}
     try:
         while waiting or running:
             if cancelled():
-                raise Cancelled
+                _stop(cluster.client, job, list(running))
             # Refill at half a window: one graph for many chunks costs little more than for one.
             if waiting and len(running) <= window // 2:
                 batch = [waiting.pop() for _ in range(min(len(waiting), window - len(running)))]
@@ -176,9 +179,6 @@ def _records(
                     ) from error
                 logger.warning("job %s: %s lost its worker", job.id, chunk)
                 waiting.append(chunk)
-    except Cancelled:
-        _stop(cluster.client, job, list(running))
-        raise JobCancelled(job.id) from None
     except BaseException:
         cluster.client.cancel(list(running))
         raise
@@ -204,10 +204,18 @@ def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:
         done, _ = wait(futures, timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
     except TimeoutError:
         return []
+    except CancelledError:
+        # A worker or the scheduler let go of some: they are to be submitted again.
+        return [future for future in futures if future.done()]
     return list(done)
 
 
-def _stop(client: Client, job: Job, running: list[Future[Any]]) -> None:
-    """Free the workers of a cancelled job: queued chunks go, running ones see the flag."""
+def _stop(client: Client, job: Job, running: list[Future[Any]]) -> NoReturn:
+    """End a job that is cancelled, once no worker has it in hand any more."""
+    # The flag, not a cancelled future, ends what runs, and at once what is queued behind it. After
+    # that nobody writes into the folder of the job.
     job.cancel_flag.touch()
+    with contextlib.suppress(TimeoutError, CancelledError):
+        wait(running, timeout=_STOP_SECONDS)
     client.cancel(running)
+    raise JobCancelled(job.id)

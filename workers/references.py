@@ -19,37 +19,49 @@ class Resident:
     ----------
     index : kernels.ReferenceIndex
         On the device of the worker.
+    columns
+        Columns that were carried into results so far, in row order.
     """
 
     def __init__(self, references: Dataset) -> None:
         lat, lon = references.lat, references.lon
         frame = backend().read(references.path, 0, references.rows, [lat, lon])
         self.index = kernels.build_index(frame[lat].values, frame[lon].values)
-        self._references = references
-        self._columns: dict[str, pa.ChunkedArray] = {}
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """A column to carry into results, in row order, read on first need."""
-        if name not in self._columns:
-            table = read_rows(self._references.path, 0, self._references.rows, [name])
-            self._columns[name] = table[name]
-        return self._columns[name]
+        # Not the dataset: this content may outlive the file that it was first read from.
+        self.columns: dict[str, pa.ChunkedArray] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes held on the device and on the host."""
-        return self.index.nbytes + sum(int(column.nbytes) for column in self._columns.values())
+        return self.index.nbytes + sum(int(column.nbytes) for column in self.columns.values())
 
 
 # A worker runs one task at a time, so no lock is needed.
 _resident: OrderedDict[str, Resident] = OrderedDict()
 
 
-def resident(references: Dataset) -> Resident:
-    """The reference set, loaded from its file on first need."""
+def resident_index(references: Dataset) -> kernels.ReferenceIndex:
+    """The index of a reference set, made from its file on first need."""
+    return _loaded(references).index
+
+
+def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
+    """A column of a reference set, in row order, read from its file on first need."""
+    columns = _loaded(references).columns
+    if name not in columns:
+        columns[name] = read_rows(references.path, 0, references.rows, [name])[name]
+        _keep_to_budget()
+    return columns[name]
+
+
+def _loaded(references: Dataset) -> Resident:
     if references.sha256 not in _resident:
         _resident[references.sha256] = Resident(references)
     _resident.move_to_end(references.sha256)
+    _keep_to_budget()
+    return _resident[references.sha256]
+
+
+def _keep_to_budget() -> None:
     while len(_resident) > 1 and sum(r.nbytes for r in _resident.values()) > _BUDGET_BYTES:
         _resident.popitem(last=False)
-    return _resident[references.sha256]

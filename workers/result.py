@@ -52,6 +52,7 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
             temporary, table.schema, compression=compression, use_dictionary=carried
         ) as writer:
             for row in range(0, max(1, table.num_rows), RESULT_ROW_GROUP):
+                job.stop_if_cancelled()
                 # In one piece: pages break where pieces do, and must not show the chunks.
                 group = table.slice(row, RESULT_ROW_GROUP).combine_chunks()
                 writer.write_table(group, RESULT_ROW_GROUP)

@@ -1,16 +1,17 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import FileResponse
 from starlette.datastructures import UploadFile
 
+from service.bounds import media_type
 from service.context import ServiceContext
 from service.errors import InvalidRequest
 from service.ingest import Upload
 from service.models import DatasetInfo, DatasetList, TableParameters
-from service.results import PARQUET
+from service.results import PARQUET, parquet_response
 
 router = APIRouter(tags=["datasets"])
 
@@ -47,7 +48,7 @@ async def register_dataset(
     201 and its `Location`; 200 when the same content is registered already.
     """
     with service.ingest.folder() as folder:
-        if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        if media_type(request.headers) == "multipart/form-data":
             form = await request.form(max_files=1, max_fields=0)
             part = form.get("file")
             if not isinstance(part, UploadFile):
@@ -58,17 +59,15 @@ async def register_dataset(
             with received.open("wb") as handle:
                 async for piece in request.stream():
                     handle.write(piece)
-            media_type = request.headers.get("content-type")
-            upload = Upload(received.open("rb"), media_type, None, "the body")
+            kind = request.headers.get("content-type")
+            upload = Upload(received.open("rb"), kind, None, "the body")
         with upload.content:
             ingested = await service.ingest.from_upload(
                 upload, parameters.names(), parameters.on_invalid, folder
             )
-        row = service.store.registered_dataset(ingested.dataset)
-        if row is not None:
-            response.status_code = 200
-        else:
-            row = await service.library.keep(ingested, registered=True)
+        row, is_new = await asyncio.to_thread(service.library.register, ingested)
+    if not is_new:
+        response.status_code = 200
     response.headers["Location"] = f"/datasets/{row.id}"
     return DatasetInfo.of(row)
 
@@ -88,13 +87,11 @@ def show_dataset(id: str, service: ServiceContext) -> DatasetInfo:
     return DatasetInfo.of(service.library.get(id))
 
 
-@router.get("/datasets/{id}/data.parquet", response_class=FileResponse)
-def download_dataset(id: str, service: ServiceContext) -> FileResponse:
+@router.get("/datasets/{id}/data.parquet", response_class=Response)
+def download_dataset(id: str, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates."""
-    row = service.library.get(id)
-    return FileResponse(
-        row.dataset.path, media_type=PARQUET, headers={"ETag": f'"{row.dataset.sha256}"'}
-    )
+    dataset = service.library.get(id).dataset
+    return parquet_response(dataset.path, dataset.sha256, request)
 
 
 @router.delete("/datasets/{id}", status_code=204)

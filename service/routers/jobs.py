@@ -16,7 +16,7 @@ router = APIRouter(tags=["jobs"])
 def _job(service: Service, id: str) -> JobRow:
     row = service.store.job(id)
     if row is None:
-        raise NoSuchJob(f"there is no job {id!r}")
+        raise NoSuchJob(f"there is no job {id[:80]!r}")
     return row
 
 
@@ -61,6 +61,8 @@ def show_result(id: str, service: ServiceContext, request: Request) -> Response:
 def show_report(id: str, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
     row = _job(service, id)
+    if row.status == "dismissed":
+        raise JobDismissed(f"the job {id!r} was dismissed; its report does not exist")
     if row.report is None:
         raise ResultNotReady(f"the job {id!r} is {row.status}: a report comes with the result")
     return Report(**row.report)

@@ -9,13 +9,15 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.datastructures import FormData, UploadFile
 
+from service.bounds import media_type
+from service.columns import listed
 from service.context import Service, ServiceContext
-from service.errors import InvalidRequest, TooLarge
+from service.errors import InvalidRequest, NotReady, TooLarge, UnsupportedFormat, invalid_request
 from service.ingest import Ingested, Upload
 from service.matching import accept_job
 from service.models import InlineRequest, MatchParameters, StatusInfo
 from service.results import PARQUET, result_response
-from service.store import DatasetRow
+from service.store import LIVE, DatasetRow
 
 router = APIRouter(tags=["resolve"])
 
@@ -57,11 +59,15 @@ async def resolve(
     """Find the nearest reference of every observation.
 
     Observations and references are a form with two parts, each a file in any input format or the
-    text `dataset:<id>`; or JSON with arrays by column name. The answer is the result as Parquet, or,
-    with `Prefer: respond-async`, a job to ask again.
+    text `dataset:<id>`; or JSON with arrays by column name. The answer is the result as Parquet,
+    or, with `Prefer: respond-async`, a job to ask again.
     """
-    prefers = request.headers.get("prefer", "").replace(" ", "").lower().split(",")
-    respond_async = "respond-async" in prefers
+    respond_async = _prefers_async(request)
+    if not respond_async and service.supervisor.cluster is None:
+        raise NotReady(
+            f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
+            headers={"Retry-After": "2"},
+        )
     id = await _accept(request, service, parameters, respond_async)
     service.supervisor.start(id)
     if respond_async:
@@ -75,7 +81,18 @@ async def resolve(
     await service.supervisor.finished(id)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just finished is in the store"
+    if job.status in LIVE:
+        raise NotReady(
+            "the service is stopping; the job goes on when it is back",
+            headers={"Retry-After": "10", "Link": f'</jobs/{id}>; rel="monitor"'},
+        )
     return result_response(service.store, job, request)
+
+
+def _prefers_async(request: Request) -> bool:
+    # Several headers, several preferences in each, parameters after a semicolon: RFC 7240.
+    preferences = ",".join(request.headers.getlist("prefer")).split(",")
+    return "respond-async" in {p.partition(";")[0].strip().lower() for p in preferences}
 
 
 async def _accept(
@@ -86,19 +103,22 @@ async def _accept(
     try:
         with service.ingest.folder() as folder:
             ingested = await _ingest_both(request, service, parameters, folder)
-            rows = sum(one.dataset.rows for one in ingested)
+            rows = ingested[0].dataset.rows * parameters.k + ingested[1].dataset.rows
             if not respond_async and rows > service.settings.sync_rows:
                 raise TooLarge(
-                    f"{rows} rows of both sets together are more than the limit of "
-                    f"{service.settings.sync_rows} for an answer at once: "
+                    f"{rows} rows of both sets together (observations k times) are more than the "
+                    f"limit of {service.settings.sync_rows} for an answer at once: "
                     "send the header 'Prefer: respond-async' and ask the job"
                 )
             for one in ingested:
-                if isinstance(one, DatasetRow):
-                    kept.append(one)
+                if isinstance(one, Ingested):
+                    kept.append(await asyncio.to_thread(service.library.keep, one))
                 else:
-                    kept.append(await service.library.keep(one, registered=False))
-            return accept_job(service.store, kept[0], kept[1], parameters)
+                    kept.append(one)
+            observations, references = kept
+            return await asyncio.to_thread(
+                accept_job, service.store, observations, references, parameters
+            )
     except BaseException:
         for row in kept:
             service.library.release(row.id)
@@ -108,25 +128,27 @@ async def _accept(
 async def _ingest_both(
     request: Request, service: Service, parameters: MatchParameters, folder: Path
 ) -> list[Ingested | DatasetRow]:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == "multipart/form-data":
+    given = media_type(request.headers)
+    if given == "multipart/form-data":
         async with request.form(max_files=2, max_fields=2) as form:
+            names = [name for name, _ in form.multi_items()]
+            if sorted(names) != sorted(_ROLES):
+                raise InvalidRequest(
+                    f"the form must have the parts {' and '.join(_ROLES)}, once each; it has "
+                    f"{listed(names)} (options are query parameters)"
+                )
             return [await _from_part(form, role, service, parameters, folder) for role in _ROLES]
-    if media_type == "application/json":
+    if given == "application/json":
         try:
             inline = InlineRequest.model_validate_json(await request.body())
         except ValidationError as error:
-            errors = [
-                {"detail": e["msg"], "pointer": "/" + "/".join(str(part) for part in e["loc"])}
-                for e in error.errors()
-            ]
-            raise InvalidRequest(f"{errors[0]['pointer']}: {errors[0]['detail']}", errors) from None
+            raise invalid_request(error.errors(include_url=False, include_input=False)) from None
         return [
             await _from_json(getattr(inline, role), role, service, parameters, folder)
             for role in _ROLES
         ]
-    raise InvalidRequest(
-        f"the media type {media_type or 'none'} is not supported here: send multipart/form-data "
+    raise UnsupportedFormat(
+        f"the media type {given[:80] or 'none'} is not supported here: send multipart/form-data "
         "with the parts 'observations' and 'references', or application/json"
     )
 
@@ -134,9 +156,7 @@ async def _ingest_both(
 async def _from_part(
     form: FormData, role: str, service: Service, parameters: MatchParameters, folder: Path
 ) -> Ingested | DatasetRow:
-    part = form.get(role)
-    if part is None:
-        raise InvalidRequest(f"the form has no part {role!r}; it has {', '.join(form) or 'none'}")
+    part = form[role]
     if isinstance(part, str):
         return _registered(part, role, service)
     assert isinstance(part, UploadFile)

@@ -4,12 +4,19 @@ import io
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ROOT, finished, points, running_service, wait_until
+from service.errors import NoSuchDataset
+from service.ingest import Ingested
+from service.library import Library
+from service.matching import accept_job
+from service.models import MatchParameters
+from service.store import Store
+from tests.conftest import ROOT, finished, points, running_service, store_points, wait_until
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -39,7 +46,7 @@ def files_of(client):
 @pytest.fixture(scope="session")
 def long_job(device):
     """Observations, references and options of many seconds of work."""
-    m, n = {"cpu": (400_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
+    m, n = {"cpu": (200_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
     return points(m, 1), points(n, 2), {"algorithm": "brute"}
 
 
@@ -101,6 +108,7 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
         running = start_job(client, observations, references, **options)
         waiting = [start_job(client, points(1_000, 6), points(10, 7)) for _ in range(3)]
         wait_until(lambda: client.get(running).json()["progress"] > 10)
+        assert client.get(running).json()["status"] == "running"
         kill_with_children(client.process)
     stale = data_dir / "incoming" / "half-received"
     stale.mkdir()
@@ -114,6 +122,79 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
     assert not stale.exists()
     assert not orphan.exists()
     assert list((data_dir / "datasets").iterdir()) == []
+
+
+def test_nothing_stays_of_a_job_dismissed_before_a_kill(tmp_path, device, long_job):
+    data_dir = tmp_path / "data"
+    observations, references, options = long_job
+    with running_service(data_dir, "--device", device) as client:
+        location = start_job(client, observations, references, **options)
+        wait_until(lambda: client.get(location).json()["progress"] > 0)
+        client.delete(location)
+        kill_with_children(client.process)
+    with running_service(data_dir, "--device", device) as client:
+        assert client.get(location).json()["status"] == "dismissed"
+        assert files_of(client) == set()
+
+
+def test_a_data_folder_has_one_service(service):
+    data_dir = service.log.with_suffix("")
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "serve", "--data-dir", str(data_dir), "--port", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert f"is in use by process {service.process.pid}" in done.stderr
+
+
+def test_without_a_cluster_the_service_says_so(tmp_path):
+    with running_service(
+        tmp_path / "data", "--scheduler", "tcp://127.0.0.1:9", ready=False
+    ) as client:
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+        body = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+        answer = client.post("/resolve", json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        assert client.get(answer.headers["location"]).json()["status"] == "accepted"
+
+
+def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device, long_job):
+    data_dir = tmp_path / "data"
+    observations, references, options = long_job
+    files = {
+        "observations": ("o.parquet", parquet(observations)),
+        "references": ("r.parquet", parquet(references)),
+    }
+    with running_service(data_dir, "--device", device, "--sync-rows", 10**8) as client:
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(client.post, "/resolve", params=options, files=files)
+            wait_until(lambda: client.get("/jobs").json()["jobs"])
+            client.process.terminate()
+            answer = waiting.result()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        client.process.wait(30)
+    location = answer.headers["link"].partition(">")[0].strip("<")
+    with running_service(data_dir, "--device", device) as client:
+        assert finished(client, location)["status"] == "successful"
+
+
+def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
+    store = Store(tmp_path)
+    library = Library(store)
+    rows = []
+    for seed in (1, 2):
+        path = tmp_path / f"{seed}.parquet"
+        rows.append(library.keep(Ingested(store_points(points(5, seed), path), {})))
+    library.remove(rows[1].id)
+    with pytest.raises(NoSuchDataset, match="removed while the job was accepted"):
+        accept_job(store, *rows, MatchParameters())
+    assert store.jobs(10) == []
+    store.close()
 
 
 def kill_with_children(process):
@@ -169,7 +250,8 @@ def test_health(service, device):
 def test_the_service_process_loads_no_gpu_library():
     script = (
         "import sys, service.app\n"
-        "loaded = {'cudf', 'cupy', 'rmm', 'numba.cuda', 'dask_cuda'} & set(sys.modules)\n"
+        # Where rmm is installed distributed imports it, and rmm CuPy: neither makes a context.
+        "loaded = {'cudf', 'numba.cuda', 'dask_cuda'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
@@ -181,6 +263,7 @@ def test_the_service_process_loads_no_gpu_library():
     [
         (["--host", "0.0.0.0"], "others can reach"),
         (["--device", "quantum"], "--device Input should be 'auto', 'cpu' or 'cuda'"),
+        (["--dashboard-address", ":8787"], "knows no passwords"),
         (["--port", "70000"], "--port Input should be less than or equal to 65535"),
     ],
 )

@@ -97,6 +97,52 @@ def test_a_declared_charset_is_used(tmp_path):
         stored(tmp_path, csv_with(",", "latin-1"), "csv", charset="klingon")
 
 
+def test_newlines_in_quotes_make_no_rows(tmp_path):
+    # More than the megabyte that pyarrow reads at a time.
+    text = "line one\n1,2,line two"
+    rows = "".join(f'{i % 90},{i % 180},"{text} {i}"\n' for i in range(60_000))
+    lat, _, read, dataset = stored(tmp_path, f"lat,lon,name\n{rows}".encode(), "csv")
+    assert dataset.rows == 60_000
+    assert lat == [float(i % 90) for i in range(60_000)]
+    assert read["name"].to_pylist() == [f"{text} {i}" for i in range(60_000)]
+
+
+def test_csv_values_are_carried_as_given(tmp_path):
+    content = b"""lat,lon,id,code,country,number,note
+1,2,12345678901234567890,007,NA,10,
+3,4,12345678901234567891,1E3,NA,-7,""
+"""
+    _, _, read, _ = stored(tmp_path, content, "csv")
+    assert read.select(["id", "code", "country", "number", "note"]).to_pydict() == {
+        "id": ["12345678901234567890", "12345678901234567891"],
+        "code": ["007", "1E3"],
+        "country": ["NA", "NA"],
+        "number": [10, -7],
+        "note": [None, ""],
+    }
+
+
+def test_views_become_plain_columns(tmp_path):
+    views = pa.table({"lat": LAT, "lon": LON, "name": pa.array(NAMES, pa.string_view())})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, views.schema) as writer:
+        writer.write_table(views)
+    _, _, read, _ = stored(tmp_path, sink.getvalue(), "arrow")
+    assert read.schema.field("name").type == pa.string()
+
+
+def test_what_cannot_be_read_again_is_refused(tmp_path):
+    nested = pa.array([1])
+    for _ in range(60):
+        nested = pa.ListArray.from_arrays([0, 1], nested)
+    deep = pa.table({"lat": [1.0], "lon": [2.0], "deep": nested})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, deep.schema) as writer:
+        writer.write_table(deep)
+    with pytest.raises((pa.ArrowException, OSError)):
+        stored(tmp_path, sink.getvalue(), "arrow")
+
+
 def geoparquet(column, about, **further):
     sink = io.BytesIO()
     geo = {"version": "1.1.0", "primary_column": "place", "columns": {"place": about}}

@@ -1,6 +1,9 @@
 """`/resolve` over HTTP: files, arrays and datasets in, the right result out; bad input refused."""
 
+import hashlib
 import io
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -97,6 +100,24 @@ def test_datasets_and_an_asynchronous_job(service, tables, expected):
         assert service.get(f"/datasets/{id}").status_code == 404
 
 
+def test_content_is_registered_once(service):
+    content = parquet(points(500, 16))
+
+    def register(_):
+        headers = {"Content-Type": PARQUET}
+        return service.post("/datasets", content=content, headers=headers).json()["id"]
+
+    with ThreadPoolExecutor(8) as threads:
+        ids = set(threads.map(register, range(8)))
+    assert len(ids) == 1
+    url = f"/datasets/{ids.pop()}"
+    data = service.get(f"{url}/data.parquet")
+    assert hashlib.sha256(data.content).hexdigest() == service.get(url).json()["sha256"]
+    again = service.get(f"{url}/data.parquet", headers={"If-None-Match": data.headers["etag"]})
+    assert again.status_code == 304
+    assert service.delete(url).status_code == 204
+
+
 def test_the_same_bytes_every_time(service, tables):
     tags = set()
     for write in (parquet, csv):
@@ -116,7 +137,12 @@ def test_ranges_and_conditions(service, tables):
     tail = service.get(url, headers={"Range": "bytes=-8"})
     assert (tail.status_code, tail.content) == (206, whole.content[-8:])
     tag = whole.headers["etag"]
-    assert service.get(url, headers={"If-None-Match": tag}).status_code == 304
+    for known in (tag, f'"other", W/{tag}', "*"):
+        assert service.get(url, headers={"If-None-Match": known}).status_code == 304
+    assert service.get(url, headers={"If-None-Match": f"x{tag[1:]}"}).status_code == 200
+    head = service.head(url)
+    assert (head.status_code, head.content) == (200, b"")
+    assert (head.headers["etag"], head.headers["content-length"]) == (tag, str(len(whole.content)))
     beyond = service.get(url, headers={"Range": f"bytes={len(whole.content)}-"})
     assert beyond.status_code == 416
 
@@ -166,6 +192,17 @@ def test_exclude_self_needs_one_set(service, tables):
     check_refusal(answer, "the same dataset as both", {})
 
 
+def test_the_same_references_again_with_other_columns(service):
+    references = points(5, 14, name=list("abcde"))
+    for columns in ({}, {"columns": "name"}):
+        files = {
+            "observations": ("o.parquet", parquet(points(3, 15))),
+            "references": ("r.parquet", parquet(references)),
+        }
+        table = table_of(service.post("/resolve", params=columns, files=files))
+    assert set(table["reference_name"].to_pylist()) <= set("abcde")
+
+
 GOOD = b"lat,lon\n1,2\n"
 PQ = parquet(pa.table({"lat": [1.0], "lon": [2.0]}))
 
@@ -213,8 +250,6 @@ def test_bad_input_is_refused_and_leaves_nothing(service, case, role):
 
 
 def check_refusal(response, message, place):
-    import re
-
     assert response.status_code == 400, response.text
     assert response.headers["content-type"] == "application/problem+json"
     problem = response.json()
@@ -260,10 +295,22 @@ def test_observations_without_rows(service):
             "differ in length",
         ),
         ({"observations": "set:1", "references": "x"}, "neither a file nor 'dataset:<id>'"),
+        ({"observations": {"lat": [10**400], "lon": [2]}, "references": "x"}, "is not a number"),
+        ({"observations": {"lat": [1], "lon": [2], "n": [{}]}, "references": "x"}, "/n/0: arrays"),
+        (
+            {"observations": {str(i): [] for i in range(60_000)}, "references": "x"},
+            "60000 columns are more than the limit of 256",
+        ),
     ],
 )
 def test_bad_arrays(service, body, message):
-    check_refusal(service.post("/resolve", json=body), message, {})
+    response = service.post("/resolve", json=body)
+    if "limit" in message:
+        assert response.status_code == 413
+        assert message in response.json()["detail"]
+    else:
+        check_refusal(response, message, {})
+    assert len(response.content) < 3000
 
 
 @pytest.mark.parametrize(
@@ -274,7 +321,7 @@ def test_bad_arrays(service, body, message):
         ({"k": 65}, "less than or equal to 64"),
         ({"algorithm": "magic"}, "'auto'"),
         ({"colour": "red"}, "/query/colour"),
-        ({"columns": "nothing"}, "no column 'nothing'; there are lat, lon"),
+        ({"columns": "nothing"}, "no column 'nothing'; found 'lat', 'lon'"),
     ],
 )
 def test_bad_options(service, parameters, message):
@@ -285,12 +332,37 @@ def test_bad_options(service, parameters, message):
     assert left_behind(service) == before
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [("observations", GOOD), ("observations", GOOD)],
+        [("observations", GOOD), ("references", GOOD), ("k", b"2")],
+        [("observations", GOOD)],
+        [],
+    ],
+)
+def test_forms_with_other_parts(service, parts):
+    files = [(name, (f"{name}.csv", content)) for name, content in parts if name != "k"]
+    data = {name: content for name, content in parts if name == "k"}
+    headers = {} if parts else {"Content-Type": "multipart/form-data; boundary=b"}
+    response = service.post("/resolve", files=files, data=data, headers=headers)
+    check_refusal(response, "once each|boundary|parsing|Missing|must have", {})
+
+
+@pytest.mark.parametrize("prefer", ["wait=5, respond-async", "Respond-Async;x=1"])
+def test_preferences(service, prefer):
+    body = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+    answer = service.post("/resolve", json=body, headers={"Prefer": prefer})
+    assert answer.status_code == 201
+    assert finished(service, answer.headers["location"])["status"] == "successful"
+
+
 def test_unknown_dataset_and_formats(service):
     form = {"observations": (None, "dataset:none"), "references": (None, "dataset:none")}
     assert service.post("/resolve", files=form).status_code == 404
     form = {"observations": ("a.xls", b"\x00\x01"), "references": ("a.csv", GOOD)}
     assert service.post("/resolve", files=form).status_code == 415
-    assert service.post("/resolve", content=b"lat,lon").status_code == 400
+    assert service.post("/resolve", content=b"lat,lon").status_code == 415
     assert service.post("/resolve", files={"observations": ("a.csv", GOOD)}).status_code == 400
 
 
