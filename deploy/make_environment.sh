@@ -9,7 +9,9 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "Name another one: make PYTHON=/path/to/python3.12 ..." >&2
     exit 1
 fi
-[ -x "$1/bin/pip" ] && exit 0
+if "$1/bin/python" -c 'import pip' 2>/dev/null; then
+    exit 0
+fi
 
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     root=""
@@ -18,8 +20,9 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         echo "$python has no module venv: install it (on Debian: apt-get install python3-venv)." >&2
         exit 1
     fi
-    echo "Installing python3-venv, which $python lacks."
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    echo "Installing $package, which $python lacks."
     $root apt-get update -qq
-    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
 fi
 "$python" -m venv "$1"

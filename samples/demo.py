@@ -55,7 +55,8 @@ def wait_until_ready(url: str, service: subprocess.Popen[bytes]) -> list[dict[st
                 return checks
         except OSError:
             time.sleep(0.2)
-    sys.exit(f"the service was not ready within {READY_SECONDS} s; its log is {OUT / 'log'}")
+    what = "ended" if service.poll() is not None else f"was not ready within {READY_SECONDS} s"
+    sys.exit(f"the service {what}; its log is {OUT / 'log'}")
 
 
 def resolve(url: str) -> tuple[dict[str, Any], bytes]:
@@ -152,6 +153,7 @@ def main() -> None:
                 service.wait(30)
             except subprocess.TimeoutExpired:
                 service.kill()
+                service.wait()
     print(f"\nThe result is {result}.")
     print("To keep a service and its Dask dashboard (http://127.0.0.1:8787): make serve")
 

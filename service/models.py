@@ -176,7 +176,7 @@ class JobList(BaseModel):
 class Report(BaseModel):
     """What a finished job did."""
 
-    counts: dict[str, int] = Field(description="observations by status")
+    counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
     seconds: dict[str, float] = Field(
         description="time by stage; read, index, resolve and write are summed over workers"
     )
