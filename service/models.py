@@ -1,6 +1,5 @@
 """What the service takes and gives, as pydantic models."""
 
-from importlib import metadata
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -8,10 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.columns import ColumnNames
 from service.ingest import OnInvalid
 from service.store import DatasetRow, JobRow, JobStatus
-from workers import __version__
-from workers.jobs import How, Job, MatchOptions
-from workers.pipeline import Progress
-from workers.result import Result
+from workers.jobs import How, MatchOptions
 
 
 class _Parameters(BaseModel):
@@ -188,23 +184,6 @@ class Report(BaseModel):
     device: str
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]
-
-
-def job_report(job: Job, result: Result, progress: Progress, device: str) -> Report:
-    """What a job did, from what its parts and its result say."""
-    return Report(
-        counts=dict(progress.counts),
-        seconds=dict(progress.seconds),
-        rows=result.rows,
-        size_bytes=result.size_bytes,
-        sha256=result.sha256,
-        observations_sha256=job.observations.sha256,
-        references_sha256=job.references.sha256,
-        device=device,
-        chunks_by_worker=dict(progress.chunks_by_worker),
-        versions={name: metadata.version(name) for name in ("dask", "numba", "pyarrow")}
-        | {"georesolve": __version__},
-    )
 
 
 class Check(BaseModel):

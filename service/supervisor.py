@@ -7,15 +7,14 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import problem_of_failure
 from service.library import Library
-from service.models import job_report
+from service.reports import job_report, seconds_before
 from service.settings import Settings
-from service.store import LIVE, DatasetRow, JobRow, Store
+from service.store import LIVE, Store
 from workers.cluster import Cluster, open_cluster
 from workers.gpus import choose_device
 from workers.jobs import Job
@@ -174,7 +173,7 @@ class Supervisor:
         reporter = _Reporter(self._store, id)
         result, progress = run(self.cluster, job, reporter, lambda: self._is_cancelled(id))
         report = job_report(job, result, progress, self.cluster.device)
-        report.seconds |= _seconds_before(row, observations, references)
+        report.seconds |= seconds_before(row, observations, references)
         if self._store.finish_job(id, "successful", "done", report=report.model_dump()):
             logger.info("job %s successful: %s", id, report.counts)
 
@@ -213,17 +212,3 @@ class _Reporter:
         except SQLAlchemyError:
             # A note less; the job itself goes on.
             logger.exception("job %s: its progress could not be noted", self._id)
-
-
-def _seconds_before(
-    row: JobRow, observations: DatasetRow, references: DatasetRow
-) -> dict[str, float]:
-    """Time by stage of what came before the job ran."""
-    created, started = (
-        datetime.fromisoformat(t) for t in (row.created, row.started or row.created)
-    )
-    seconds = {"queue": (started - created).total_seconds()}
-    for name, dataset in (("observations", observations), ("references", references)):
-        for stage, value in dataset.seconds.items():
-            seconds[f"{stage}_{name}"] = value
-    return seconds
