@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 0.5
 _REOPEN_SECONDS = 5.0
+_WATCH_SECONDS = 1.0
 
 
 class Supervisor:
@@ -84,19 +85,26 @@ class Supervisor:
             self._threads.shutdown()
 
     async def _keep_cluster_open(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            while self.cluster is None:
-                opening = open_cluster(self._settings.cluster())
-                try:
-                    self.cluster = await asyncio.to_thread(opening.__enter__)
-                except (OSError, RuntimeError, ValueError) as error:
-                    self.trouble = f"the cluster cannot be opened: {error}"
-                    logger.error(self.trouble)
-                    await asyncio.sleep(_REOPEN_SECONDS)
-                else:
-                    stack.push_async_callback(asyncio.to_thread, opening.__exit__, None, None, None)
+        """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
+        while True:
+            opening = open_cluster(self._settings.cluster())
+            try:
+                self.cluster = await asyncio.to_thread(opening.__enter__)
+            except (OSError, RuntimeError, ValueError) as error:
+                self.trouble = f"the cluster cannot be opened: {error}"
+                logger.error(self.trouble)
+                await asyncio.sleep(_REOPEN_SECONDS)
+                continue
             self._opened.set()
-            await asyncio.Event().wait()
+            try:
+                while self.cluster.is_up():
+                    await asyncio.sleep(_WATCH_SECONDS)
+            finally:
+                self._opened.clear()
+                self.cluster = None
+                self.trouble = "the cluster was lost"
+                await asyncio.to_thread(_close, opening)
+            logger.error(self.trouble)
 
     def _sweep(self) -> None:
         """Remove what an earlier process left of jobs that have ended."""
@@ -138,21 +146,33 @@ class Supervisor:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
-        await self._opened.wait()
-        async with self._places:
-            if not self.stopping:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._threads, self._run_blocking, id)
+        loop = asyncio.get_running_loop()
+        has_ended = False
+        while not has_ended and not self.stopping:
+            await self._opened.wait()
+            async with self._places:
+                if self.cluster is not None and not self.stopping:
+                    has_ended = await loop.run_in_executor(
+                        self._threads, self._run_blocking, id, self.cluster
+                    )
+            if not has_ended:
+                await asyncio.sleep(_WATCH_SECONDS)
         self._dismissed.discard(id)
 
-    def _run_blocking(self, id: str) -> None:
-        """Run a job to whatever end; the boundary that no error of a job passes."""
+    def _run_blocking(self, id: str, cluster: Cluster) -> bool:
+        """Run a job to whatever end; the boundary that no error of a job passes.
+
+        Returns False when it is to be run again, because the cluster was lost meanwhile.
+        """
         try:
             if self._store.start_job(id):
-                self._run_started(id)
+                self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)
         except Exception as error:
+            if not cluster.is_up():
+                logger.warning("job %s lost its cluster and waits for it: %s", id, error)
+                return False
             logger.exception("job %s failed", id)
             problem = problem_of_failure(error)
             self._store.finish_job(
@@ -160,19 +180,19 @@ class Supervisor:
             )
         finally:
             self._clear(id)
+        return True
 
-    def _run_started(self, id: str) -> None:
+    def _run_started(self, id: str, cluster: Cluster) -> None:
         row = self._store.job(id)
         assert row is not None, "jobs are never forgotten"
-        assert self.cluster is not None, "jobs start once the cluster is open"
         observations = self._library.get(row.observations)
         references = self._library.get(row.references)
         folder = self._store.job_folder(id)
         job = Job(id, folder, observations.dataset, references.dataset, row.options)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id)
-        result, progress = run(self.cluster, job, reporter, lambda: self._is_cancelled(id))
-        report = job_report(job, result, progress, self.cluster.device)
+        result, progress = run(cluster, job, reporter, lambda: self._is_cancelled(id))
+        report = job_report(job, result, progress, cluster.device)
         report.seconds |= seconds_before(row, observations, references)
         if self._store.finish_job(id, "successful", "done", report=report.model_dump()):
             logger.info("job %s successful: %s", id, report.counts)
@@ -187,6 +207,12 @@ class Supervisor:
         shutil.rmtree(unneeded, ignore_errors=True)
         for dataset in {row.observations, row.references}:
             self._library.release(dataset)
+
+
+def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
+    # A scheduler that is gone cannot be told good-bye.
+    with contextlib.suppress(OSError, TimeoutError):
+        opening.__exit__(None, None, None)
 
 
 class _Reporter:

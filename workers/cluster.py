@@ -46,8 +46,14 @@ class Cluster:
     device: Device
     dashboard_url: str | None
 
+    def is_up(self) -> bool:
+        """Whether the scheduler is connected; a lost one is not waited for here."""
+        return bool(self.client.status == "running")
+
     def workers(self) -> list[str]:
         """Names of the workers that are up and have passed their check."""
+        if not self.is_up():
+            return []
         workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
         return sorted(str(worker["name"]) for worker in workers.values())
 

@@ -2,9 +2,11 @@
 
 import io
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psutil
 import pyarrow.parquet as pq
@@ -161,6 +163,41 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
         answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
         assert client.get(answer.headers["location"]).json()["status"] == "accepted"
+
+
+@contextmanager
+def scheduler_on(port):
+    """A scheduler with one worker, each a process of its own, killed at the end."""
+    address = f"tcp://127.0.0.1:{port}"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    dask = [sys.executable, "-m", "dask"]
+    flags = ["--no-dashboard", "--host", "127.0.0.1"]
+    scheduler = subprocess.Popen([*dask, "scheduler", "--port", str(port), *flags], **quiet)
+    worker = subprocess.Popen(
+        [*dask, "worker", address, "--nworkers", "1", "--nthreads", "1", *flags], **quiet
+    )
+    try:
+        yield address
+    finally:
+        for process in (scheduler, worker):
+            kill_with_children(process)
+
+
+def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
+    observations, references, options = long_job
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        with scheduler_on(port):
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            location = start_job(client, observations, references, **options)
+            wait_until(lambda: client.get(location).json()["progress"] > 0)
+        wait_until(lambda: client.get("/readyz").status_code == 503)
+        assert client.get(location).json()["status"] == "running"
+        with scheduler_on(port):
+            assert finished(client, location)["status"] == "successful"
 
 
 def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device, long_job):
