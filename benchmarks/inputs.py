@@ -1,0 +1,60 @@
+"""The point sets of the benchmarks, the same for every device and every peer."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+Pair = tuple[np.ndarray, np.ndarray]
+
+
+def uniform(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points spread evenly over the sphere."""
+    return np.degrees(np.arcsin(rng.uniform(-1, 1, n))), rng.uniform(-180, 180, n)
+
+
+def cities(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points around 2000 places of very unequal size, some 10 km across."""
+    lat, lon = uniform(np.random.default_rng(99), 2000)
+    weight = 1.0 / np.arange(1, 2001)
+    place = rng.choice(2000, n, p=weight / weight.sum())
+    return (
+        np.clip(lat[place] + rng.normal(0, 0.05, n), -90, 90),
+        np.clip(lon[place] + rng.normal(0, 0.05, n), -180, 180),
+    )
+
+
+def box(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points in a box of 10 km: a million of them lie 10 m apart."""
+    return 47.0 + rng.uniform(0, 0.09, n), 8.0 + rng.uniform(0, 0.13, n)
+
+
+def nodes(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of a regular grid's n nodes."""
+    side = round(n**0.5)
+    lat, lon = np.meshgrid(np.arange(side) / side * 64 - 32, np.arange(side) / side * 128 - 64)
+    return lat.ravel()[:n], lon.ravel()[:n]
+
+
+def between(references: Pair, n: int) -> Pair:
+    """Degrees of n points exactly between the nodes of a grid, over and over."""
+    side = round(references[0].size ** 0.5)
+    return np.resize(references[0] + 32 / side, n), np.resize(references[1] + 64 / side, n)
+
+
+def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pair]:
+    """References and observations in degrees.
+
+    ``places`` are the populated places of the samples, at most `n_references` of them, against
+    observations spread evenly; the others are made.
+    """
+    rng = np.random.default_rng(7)
+    if kind == "places":
+        table = pq.read_table(Path(__file__).parents[1] / "samples" / "places.parquet")
+        places = table["lat"].to_numpy()[:n_references], table["lon"].to_numpy()[:n_references]
+        return places, uniform(rng, n_observations)
+    if kind == "grid":
+        references = nodes(rng, n_references)
+        return references, between(references, n_observations)
+    draw = {"uniform": uniform, "cities": cities, "box": box}[kind]
+    return draw(rng, n_references), draw(rng, n_observations)
