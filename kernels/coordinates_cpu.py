@@ -1,5 +1,6 @@
 """Degrees to unit vectors and answers to metres on a CPU: loops around `kernels.coordinates` and
-`kernels.distance`."""
+`kernels.distance`.
+"""
 
 import math
 
@@ -9,7 +10,6 @@ from numba import njit, prange
 from kernels.coordinates import unit_vector
 from kernels.distance import metres, metres_of_chord
 from kernels.query import Found
-
 
 _BLOCK = 256
 """Observations measured together: the loop over them has no branch and vectorises."""

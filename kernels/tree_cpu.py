@@ -27,18 +27,30 @@ from numba import get_num_threads, njit, prange
 
 from kernels.distance import closer, squared_chord
 from kernels.index import ReferenceIndex
-from kernels.order_cpu import NO_KEY, ROW, Scratch, scratch, sort
-from kernels.prefetch import prefetch, prefetch_for_write
+from kernels.lanes_cpu import (
+    children_within,
+    greatest_of_16,
+    lanes_within,
+    least_of_16,
+    lowest_bit,
+    prefetch,
+    prefetch_for_write,
+)
+from kernels.order_cpu import NO_KEY, ROW, scratch, sort
 from kernels.query import Found, Query
 
 _WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""
 _LANES = 16
 """Observations of a packet."""
-_AHEAD = 2
+_AHEAD = 3
 """Packets between the one that is searched and the one whose memory is asked for."""
+_PACKETS = 8
+"""Packets of a group, which walks the tree once and leaves a list of leaves to each."""
+_CANDIDATES = 256
+"""Leaves that a group may find; more mean that its packets lie far apart."""
 _BLOCK = 32
-"""Packets that a thread takes at a time."""
+"""Observations that a thread takes at a time when they walk alone."""
 _WINDOW = 1 << 20
 """Observations sorted at a time: what is written in their order then stays in the cache."""
 _FAR = 1e3
@@ -172,50 +184,12 @@ def _leaf_of(leaf_keys, key, first):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _gap(least, greatest, box_least, box_greatest):  # type: ignore[no-untyped-def]
-    """Distance of two intervals as rounded differences: at most that of any of their points."""
-    above = box_least - greatest
-    below = least - box_greatest
-    gap = max(below, above)
-    return max(0.0, gap)
-
-
-@njit
-def _bounds(boxes, node, box, bounds):  # type: ignore[no-untyped-def]
-    """Least squared chord between a packet's box and each child's; see the head of this file."""
-    children = boxes[node]
-    x0, y0, z0, x1, y1, z1 = box
-    # As many as the array has, not `_WIDTH`: a short constant loop is unrolled, not vectorised.
-    for j in range(bounds.size):
-        dx = _gap(x0, x1, children[0, j], children[3, j])
-        dy = _gap(y0, y1, children[1, j], children[4, j])
-        dz = _gap(z0, z1, children[2, j], children[5, j])
-        bounds[j] = squared_chord(dx, dy, dz, 0.0, 0.0, 0.0)
-
-
-@njit(inline="always")
 def _eight(a):  # type: ignore[no-untyped-def]
     # Values, not memory that a store in the loop might change: that loop is vectorised.
     return a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
 
 
-@njit(inline="always")
-def _extent(values, low, high):  # type: ignore[no-untyped-def]
-    """Least and greatest of a packet's values."""
-    # In pairs, because a running minimum is not vectorised.
-    for lane in range(8):
-        a = values[lane]
-        b = values[lane + 8]
-        low[lane] = a if a < b else b
-        high[lane] = a if a > b else b
-    for half in (4, 2, 1):
-        for lane in range(half):
-            low[lane] = min(low[lane], low[lane + half])
-            high[lane] = max(high[lane], high[lane + half])
-    return low[0], high[0]
-
-
-@njit
+@njit(forceinline=True)
 def _scan_leaf(points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
     """Compare a leaf's references with a packet; the worst of its bests, at most `_ALL`."""
     point = points[leaf]
@@ -237,96 +211,206 @@ def _scan_leaf(points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
         better = closer(near, near_row, best, best_row)
         lanes[3, lane] = near if better else best
         lanes[4, lane] = near_row if better else best_row
-    # In pairs, because a running maximum is not vectorised.
-    for lane in range(8):
-        a = lanes[3, lane]
-        b = lanes[3, lane + 8]
-        lanes[5, lane] = a if a > b else b
-    for lane in range(4):
-        a = lanes[5, lane]
-        b = lanes[5, lane + 4]
-        lanes[5, lane] = a if a > b else b
-    worst = max(max(lanes[5, 0], lanes[5, 1]), max(lanes[5, 2], lanes[5, 3]))
-    return min(worst, _ALL)
+    return min(greatest_of_16(lanes, 3), _ALL)
+
+
+@njit(forceinline=True)
+def _load(observations, start, order, first, n, lanes, box):  # type: ignore[no-untyped-def]
+    """Fill a packet with the observations of 16 places of an order, and write its box."""
+    for lane in range(_LANES):
+        # The last packet repeats its last observation.
+        i = start + (order[min(first + lane, n - 1)] & ROW)
+        lanes[0, lane] = observations[0, i]
+        lanes[1, lane] = observations[1, i]
+        lanes[2, lane] = observations[2, i]
+        lanes[3, lane] = np.inf
+        lanes[4, lane] = np.inf
+    for axis in range(3):
+        box[axis] = least_of_16(lanes, axis)
+        box[3 + axis] = greatest_of_16(lanes, axis)
 
 
 @njit(inline="always")
-def _push(bounds, worst, first, stop, stack, stack_bounds, top):  # type: ignore[no-untyped-def]
-    """Put the children that may hold something on the stack, without a branch for each."""
-    for j in range(_WIDTH):
-        stack[top] = first + j
-        stack_bounds[top] = bounds[j]
-        top += bounds[j] <= worst
+def _ask_for(observations, start, keys, order, first, n, reference, chord2):  # type: ignore[no-untyped-def]
+    """Have the memory of a coming packet fetched."""
+    prefetch(keys, 0, order[min(first + _LANES // 2, n - 1)] & ROW)
+    for lane in range(_LANES):
+        i = start + (order[min(first + lane, n - 1)] & ROW)
+        prefetch(observations, 0, i)
+        prefetch(observations, 1, i)
+        prefetch(observations, 2, i)
+        prefetch_for_write(reference, i, 0)
+        prefetch_for_write(chord2, i, 0)
+
+
+@njit(forceinline=True)
+def _push_children(levels, level, node, bits, stack, top):  # type: ignore[no-untyped-def]
+    """Put a node's children of some bits on the stack; returns its new top."""
+    below = levels[level - 1] + (node - levels[level]) * _WIDTH
+    while bits:
+        stack[top] = below + lowest_bit(bits)
+        bits &= bits - 1
+        top += 1
     return top
+
+
+@njit(forceinline=True)
+def _level_of(levels, node, level):  # type: ignore[no-untyped-def]
+    """Level of a node, looked for from another one."""
+    while node >= levels[level + 1]:
+        level += 1
+    while node < levels[level]:
+        level -= 1
+    return level
+
+
+@njit
+def _walk(boxes, levels, n_leaves, box, worst, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
+    """Collect the leaves that may hold something at most `worst` from a box.
+
+    Writes the leaves and, padded to a multiple of eight, their boxes; returns how many there are,
+    or -1 when there is no room for more.
+    """
+    stack[0] = boxes.shape[0] - 1
+    top = 1
+    level = levels.size - 2
+    found = 0
+    while top:
+        top -= 1
+        node = stack[top]
+        bits = children_within(boxes, node, box, worst)
+        level = _level_of(levels, node, level)
+        if level:
+            top = _push_children(levels, level, node, bits, stack, top)
+            continue
+        if found + 2 * _WIDTH > leaves.size:
+            return -1
+        while bits:
+            j = lowest_bit(bits)
+            bits &= bits - 1
+            leaves[found] = node * _WIDTH + j
+            for side in range(6):
+                leaf_boxes[found // _WIDTH, side, found % _WIDTH] = boxes[node, side, j]
+            found += 1
+    for place in range(found, (found + _WIDTH - 1) // _WIDTH * _WIDTH):
+        for axis in range(3):
+            leaf_boxes[place // _WIDTH, axis, place % _WIDTH] = _FAR
+            leaf_boxes[place // _WIDTH, 3 + axis, place % _WIDTH] = -_FAR
+    return found
+
+
+@njit
+def _scan_leaves(points, rows, leaves, first, boxes, node, bits, box, worst, lanes):  # type: ignore[no-untyped-def]
+    """Compare a packet with those of eight leaves that some bits name; its worst best.
+
+    The eight have their boxes in ``boxes[node]`` and their numbers in ``leaves[first:]``, or, where
+    that is empty, from `first` on.
+    """
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        # The packet's box has come near enough; mostly none of its points has.
+        if lanes_within(lanes, boxes, node, j):
+            leaf = leaves[first + j] if leaves.size else first + j
+            worst = _scan_leaf(points, rows, leaf, lanes)
+            bits &= children_within(boxes, node, box, worst)
+    return worst
+
+
+@njit(forceinline=True)
+def _others(leaves, eight, node):  # type: ignore[no-untyped-def]
+    """Bits of those of eight leaves that do not belong to a node."""
+    bits = 0
+    for j in range(_WIDTH):
+        bits |= (leaves[eight * _WIDTH + j] // _WIDTH != node) << j
+    return bits
+
+
+@njit
+def _walk_packet(tree, box, worst, own, stack, no_leaves, lanes):  # type: ignore[no-untyped-def]
+    """Search the tree for one packet, which has already seen the leaves of the node `own`."""
+    points, rows, leaf_keys, boxes, levels = tree
+    stack[0] = boxes.shape[0] - 1
+    top = 1
+    level = levels.size - 2
+    while top:
+        top -= 1
+        node = stack[top]
+        if node == own:
+            continue
+        bits = children_within(boxes, node, box, worst)
+        level = _level_of(levels, node, level)
+        if level:
+            top = _push_children(levels, level, node, bits, stack, top)
+        else:
+            worst = _scan_leaves(
+                points, rows, no_leaves, node * _WIDTH, boxes, node, bits, box, worst, lanes
+            )
 
 
 @njit(parallel=True, cache=True, nogil=True)
 def _search_packets(tree, observations, start, keys, order, n, threads, reference, chord2):  # type: ignore[no-untyped-def]
     """The nearest reference of the observations of an order, k = 1."""
     points, rows, leaf_keys, boxes, levels = tree
-    n_levels = levels.size - 1
     n_packets = (n + _LANES - 1) // _LANES
+    all_keys = keys.reshape(1, keys.size)
     for thread in prange(threads):
-        # Rows: x, y, z, best squared chord, its row, and room to reduce.
-        lanes = np.empty((6, _LANES))
-        low = np.empty(_LANES)
-        high = np.empty(_LANES)
-        bounds = np.empty(_WIDTH)
-        stack = np.empty(_STACK + _WIDTH, np.int64)
-        stack_bounds = np.empty(_STACK + _WIDTH)
+        # Of each packet, in rows: x, y, z, best squared chord, its row.
+        lanes = np.empty((_PACKETS, 5, _LANES))
+        worsts = np.empty(_PACKETS)
+        own = np.empty(_PACKETS, np.int64)
+        packet_boxes = np.empty((_PACKETS, 6))
+        box = np.empty(6)
+        stack = np.empty(_STACK, np.int64)
+        leaves = np.empty(_CANDIDATES, np.int64)
+        no_leaves = leaves[:0]
+        leaf_boxes = np.empty((_CANDIDATES // _WIDTH, 6, _WIDTH))
         leaf = 0
-        for block in range(thread * _BLOCK, n_packets, threads * _BLOCK):
-            for packet in range(block, min(block + _BLOCK, n_packets)):
-                first = packet * _LANES
-                for lane in range(_LANES):
-                    ahead = order[min(first + _AHEAD * _LANES + lane, n - 1)] & ROW
-                    prefetch(observations, 0, start + ahead)
-                    prefetch(observations, 1, start + ahead)
-                    prefetch(observations, 2, start + ahead)
-                    prefetch_for_write(reference, start + ahead, 0)
-                    prefetch_for_write(chord2, start + ahead, 0)
-                for lane in range(_LANES):
-                    # The last packet repeats its last observation.
-                    i = start + (order[min(first + lane, n - 1)] & ROW)
-                    lanes[0, lane] = observations[0, i]
-                    lanes[1, lane] = observations[1, i]
-                    lanes[2, lane] = observations[2, i]
-                    lanes[3, lane] = np.inf
-                    lanes[4, lane] = np.inf
-                x0, x1 = _extent(lanes[0], low, high)
-                y0, y1 = _extent(lanes[1], low, high)
-                z0, z1 = _extent(lanes[2], low, high)
-                box = x0, y0, z0, x1, y1, z1
+        for group in range(thread * _PACKETS, n_packets, threads * _PACKETS):
+            used = min(_PACKETS, n_packets - group)
+            worst = 0.0
+            for axis in range(3):
+                box[axis] = _FAR
+                box[3 + axis] = -_FAR
+            for packet in range(used):
+                first = (group + packet) * _LANES
+                ahead = first + _AHEAD * _LANES
+                _ask_for(observations, start, all_keys, order, ahead, n, reference, chord2)
+                _load(observations, start, order, first, n, lanes[packet], packet_boxes[packet])
                 key = keys[order[min(first + _LANES // 2, n - 1)] & ROW]
                 leaf = _leaf_of(leaf_keys, key, leaf if leaf_keys[leaf] <= key else 0)
-                worst = _scan_leaf(points, rows, leaf, lanes)
-                # The walk. What waits on the stack is nodes, numbered as in `boxes`.
-                stack[0] = boxes.shape[0] - 1
-                stack_bounds[0] = 0.0
-                top = 1
-                level = n_levels - 1
-                while top:
-                    top -= 1
-                    node = stack[top]
-                    if stack_bounds[top] > worst:
-                        continue
-                    _bounds(boxes, node, box, bounds)
-                    if node < levels[1]:
-                        for j in range(_WIDTH):
-                            child = node * _WIDTH + j
-                            if bounds[j] <= worst and child != leaf and child < leaf_keys.size:
-                                worst = _scan_leaf(points, rows, child, lanes)
-                        continue
-                    while node >= levels[level + 1]:
-                        level += 1
-                    while node < levels[level]:
-                        level -= 1
-                    below = levels[level - 1] + (node - levels[level]) * _WIDTH
-                    top = _push(bounds, worst, below, levels[level], stack, stack_bounds, top)
-                for lane in range(min(_LANES, n - first)):
-                    i = start + (order[first + lane] & ROW)
-                    reference[i, 0] = np.int64(lanes[4, lane])
-                    chord2[i, 0] = lanes[3, lane]
+                node = leaf // _WIDTH
+                own[packet] = node
+                worst_own = _scan_leaf(points, rows, leaf, lanes[packet])
+                bits = children_within(boxes, node, packet_boxes[packet], worst_own)
+                worsts[packet] = _scan_leaves(
+                    points, rows, no_leaves, node * _WIDTH, boxes, node,
+                    bits & ~(1 << leaf % _WIDTH), packet_boxes[packet], worst_own, lanes[packet],
+                )  # fmt: skip
+                worst = max(worst, worsts[packet])
+                for axis in range(3):
+                    box[axis] = min(box[axis], packet_boxes[packet, axis])
+                    box[3 + axis] = max(box[3 + axis], packet_boxes[packet, 3 + axis])
+            found = _walk(boxes, levels, leaf_keys.size, box, worst, stack, leaves, leaf_boxes)
+            for packet in range(used):
+                lane = lanes[packet]
+                packet_box = packet_boxes[packet]
+                worst = worsts[packet]
+                if found < 0:
+                    # A group whose packets lie far apart: each walks alone.
+                    _walk_packet(tree, packet_box, worst, own[packet], stack, no_leaves, lane)
+                for eight in range((found + _WIDTH - 1) // _WIDTH):
+                    bits = children_within(leaf_boxes, eight, packet_box, worst)
+                    bits &= _others(leaves, eight, own[packet])
+                    worst = _scan_leaves(
+                        points, rows, leaves, eight * _WIDTH, leaf_boxes, eight,
+                        bits, packet_box, worst, lane,
+                    )  # fmt: skip
+                first = (group + packet) * _LANES
+                for lane_used in range(min(_LANES, n - first)):
+                    i = start + (order[first + lane_used] & ROW)
+                    reference[i, 0] = np.int64(lane[4, lane_used])
+                    chord2[i, 0] = lane[3, lane_used]
 
 
 @njit(inline="always")
@@ -363,13 +447,11 @@ def _search_alone(  # type: ignore[no-untyped-def]
 ):
     """The k nearest references of the observations of an order, each by itself."""
     points, rows, leaf_keys, boxes, levels = tree
-    n_levels = levels.size - 1
     k = reference.shape[1]
     for thread in prange(threads):
-        bounds = np.empty(_WIDTH)
+        box = np.empty(6)
         chords = np.empty(_WIDTH)
-        stack = np.empty(_STACK + _WIDTH, np.int64)
-        stack_bounds = np.empty(_STACK + _WIDTH)
+        stack = np.empty(_STACK, np.int64)
         for block in range(thread * _BLOCK, n, threads * _BLOCK):
             for place in range(block, min(block + _BLOCK, n)):
                 row = order[place] & ROW
@@ -379,36 +461,31 @@ def _search_alone(  # type: ignore[no-untyped-def]
                 for j in range(k):
                     reference[i, j] = ROW
                     chord2[i, j] = np.inf
-                box = x, y, z, x, y, z
+                box[0], box[1], box[2] = x, y, z
+                box[3], box[4], box[5] = x, y, z
                 leaf = _leaf_of(leaf_keys, keys[row], 0)
                 worst = _scan_leaf_one(
                     points, rows, leaf, x, y, z, own, i, reference, chord2, chords
                 )
                 stack[0] = boxes.shape[0] - 1
-                stack_bounds[0] = 0.0
                 top = 1
-                level = n_levels - 1
+                level = levels.size - 2
                 while top:
                     top -= 1
                     node = stack[top]
-                    if stack_bounds[top] > worst:
+                    bits = children_within(boxes, node, box, worst)
+                    level = _level_of(levels, node, level)
+                    if level:
+                        top = _push_children(levels, level, node, bits, stack, top)
                         continue
-                    _bounds(boxes, node, box, bounds)
-                    if node < levels[1]:
-                        for j in range(_WIDTH):
-                            child = node * _WIDTH + j
-                            if bounds[j] <= worst and child != leaf and child < leaf_keys.size:
-                                worst = _scan_leaf_one(
-                                    points, rows, child, x, y, z, own, i,
-                                    reference, chord2, chords,
-                                )  # fmt: skip
-                        continue
-                    while node >= levels[level + 1]:
-                        level += 1
-                    while node < levels[level]:
-                        level -= 1
-                    below = levels[level - 1] + (node - levels[level]) * _WIDTH
-                    top = _push(bounds, worst, below, levels[level], stack, stack_bounds, top)
+                    while bits:
+                        child = node * _WIDTH + lowest_bit(bits)
+                        bits &= bits - 1
+                        if child != leaf:
+                            worst = _scan_leaf_one(
+                                points, rows, child, x, y, z, own, i, reference, chord2, chords
+                            )
+                            bits &= children_within(boxes, node, box, worst)
                 for j in range(k):
                     if chord2[i, j] == np.inf:
                         reference[i, j] = -1
@@ -429,37 +506,44 @@ def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> b
     return index.n_valid <= 64
 
 
-def search(index: ReferenceIndex, observations: np.ndarray, query: Query) -> Found:
-    """The k nearest references of every observation; as `kernels.brute_cpu.search`."""
+def search(
+    index: ReferenceIndex,
+    observations: np.ndarray,
+    query: Query,
+    *,
+    packets_from: int = _PACKETS_FROM,
+    window: int | None = None,
+) -> Found:
+    """The k nearest references of every observation; as `kernels.brute_cpu.search`.
+
+    Parameters
+    ----------
+    index, observations, query
+        As `kernels.brute_cpu.search` has them.
+    packets_from : int
+        Observations from which they are searched in packets.
+    window : int, optional
+        Observations sorted at a time; left out, it depends on the number of references. Neither
+        has an effect on the answer.
+    """
     n = observations.shape[1]
     tree: Tree = index.tree
     if not tree.keys.size or not n:
         return Found(np.full((n, query.k), -1, np.int64), np.full((n, query.k), np.inf))
     found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
-    window = min(n, max(_WINDOW, 4 * tree.rows.size))
+    window = min(n, window or max(_WINDOW, 4 * tree.rows.size))
     memory = scratch(window)
     for start in range(0, n, window):
-        _search_window(tree, observations, start, min(start + window, n), query, memory, found)
+        stop = min(start + window, n)
+        n_valid = sort(observations, start, stop, _LANES, memory)
+        if n_valid < stop - start:
+            _fill_missing(memory.keys, start, stop - start, *found)
+        if n_valid == 0:
+            continue
+        threads = get_num_threads()
+        at = (tree, observations, start, memory.keys, memory.order, n_valid)
+        if query.k == 1 and not query.exclude_self and n_valid >= packets_from:
+            _search_packets(*at, threads, *found)
+        else:
+            _search_alone(*at, query.exclude_self, query.first_row, threads, *found)
     return found
-
-
-def _search_window(
-    tree: Tree,
-    observations: np.ndarray,
-    start: int,
-    stop: int,
-    query: Query,
-    memory: Scratch,
-    found: Found,
-) -> None:
-    n = sort(observations, start, stop, _LANES, memory)
-    if n < stop - start:
-        _fill_missing(memory.keys, start, stop - start, *found)
-    if n == 0:
-        return
-    threads = get_num_threads()
-    at = (tree, observations, start, memory.keys, memory.order, n)
-    if query.k == 1 and not query.exclude_self and n >= _PACKETS_FROM:
-        _search_packets(*at, threads, *found)
-    else:
-        _search_alone(*at, query.exclude_self, query.first_row, threads, *found)

@@ -39,3 +39,50 @@ def nearest(lat, lon, lats, lons):
 def _cartesian(lat, lon):
     p, q = np.radians(lat), np.radians(lon)
     return np.stack([np.cos(p) * np.cos(q), np.cos(p) * np.sin(q), np.sin(p)], axis=1)
+
+
+def nearest_rows(vectors, observations, k=1, exclude_self=False, first_row=0):
+    """Rows and float64 squared chords of the k nearest of unit vectors (3, n), ties by row.
+
+    The definition to the last bit: numpy rounds every product and sum once, as written.
+    """
+    n = observations.shape[1]
+    rows, chords = np.full((n, k), -1, np.int64), np.full((n, k), np.inf)
+    for i in range(n):
+        dx, dy, dz = observations[:, i, None] - vectors
+        chord2 = dx * dx + dy * dy + dz * dz
+        candidates = np.flatnonzero(chord2 <= 5)
+        if exclude_self:
+            candidates = candidates[candidates != first_row + i]
+        candidates = candidates[np.argsort(chord2[candidates], kind="stable")][:k]
+        rows[i, : candidates.size] = candidates
+        chords[i, : candidates.size] = chord2[candidates]
+    return rows, chords
+
+
+def chord2_exact(lat, lon, lats, lons):
+    """Squared chords in long double, from degrees reduced to the first octant; broadcasts.
+
+    2^-63 relative is enough to tell which of two references is nearer where float64 cannot.
+    """
+    a, b = _cartesian_exact(lat, lon), _cartesian_exact(lats, lons)
+    return sum((p - q) ** 2 for p, q in zip(a, b, strict=True))
+
+
+def _cartesian_exact(lat, lon):
+    (sine_lat, cosine_lat), (sine_lon, cosine_lon) = _sine_cosine(lat), _sine_cosine(lon)
+    return cosine_lat * cosine_lon, cosine_lat * sine_lon, sine_lat
+
+
+def _sine_cosine(degrees):
+    degrees = np.asarray(degrees, np.longdouble)
+    turns = np.round(degrees / 90)
+    # Pi to the last bit of a long double: np.pi is a float64.
+    pi = np.longdouble(np.pi) + np.longdouble(1.2246467991473531772e-16)
+    angle = (degrees - 90 * turns) * pi / 180
+    sine, cosine = np.sin(angle), np.cos(angle)
+    quarter = turns.astype(np.int64) % 4
+    return (
+        np.choose(quarter, [sine, cosine, -sine, -cosine]),
+        np.choose(quarter, [cosine, -sine, -cosine, sine]),
+    )

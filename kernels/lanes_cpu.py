@@ -1,0 +1,199 @@
+"""Instructions of a CPU that loops in Python do not reach: whole vectors of boxes, and prefetch.
+
+LLVM vectorises a loop only behind checks that its arrays do not overlap. For eight boxes those cost
+more than the work, so it is written here as vectors from the start; a machine without such wide
+ones gets several narrower instructions. Nothing here chooses between references: what is compared
+is bounds, by the very steps of `kernels.distance.squared_chord`.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_DOUBLE = ir.DoubleType()
+_BYTE = ir.IntType(8)
+_INT = ir.IntType(32)
+_LONG = ir.IntType(64)
+_EIGHT = ir.VectorType(_DOUBLE, 8)
+_SIXTEEN = ir.VectorType(_DOUBLE, 16)
+_PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT, _INT, _INT])
+_REDUCE = ir.FunctionType(_DOUBLE, [_SIXTEEN])
+_KEEP = 3
+_DATA = 1
+
+
+def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: Any) -> Any:
+    view = context.make_array(array_type)(context, builder, array)
+    indices = tuple(_LONG(i) if isinstance(i, int) else i for i in indices)
+    return cgutils.get_item_pointer(context, builder, array_type, view, indices, wraparound=False)
+
+
+def _load(builder: Any, address: Any, vector: Any) -> Any:
+    return builder.load(builder.bitcast(address, vector.as_pointer()), align=8)
+
+
+def _call(builder: Any, name: str, kind: Any, arguments: Any, flags: tuple[str, ...] = ()) -> Any:
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, arguments, fastmath=flags)
+
+
+def _splat(builder: Any, value: Any, vector: Any) -> Any:
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _INT(0))
+    zeros = ir.Constant(ir.VectorType(_INT, vector.count), [0] * vector.count)
+    return builder.shuffle_vector(one, one, zeros)
+
+
+def _max(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _bound(builder: Any, sides: Any, vector: Any) -> Any:
+    """Least squared chord between boxes, of (least, greatest, other least, other greatest) an axis."""
+    zero = ir.Constant(vector, [0.0] * vector.count)
+    square = None
+    for least, greatest, other_least, other_greatest in sides:
+        above = builder.fsub(least, other_greatest)
+        below = builder.fsub(other_least, greatest)
+        gap = _max(builder, _max(builder, above, below), zero)
+        product = builder.fmul(gap, gap)
+        square = product if square is None else builder.fadd(square, product)
+    return square
+
+
+def _bits(builder: Any, mask: Any, count: int) -> Any:
+    return builder.zext(builder.bitcast(mask, ir.IntType(count)), _LONG)
+
+
+@intrinsic
+def children_within(typing_context, boxes, node, box, worst):  # type: ignore[no-untyped-def]
+    """Which of eight boxes may hold something at most `worst` from a box, as the bits of an integer.
+
+    Parameters
+    ----------
+    boxes : float64 array, shape (n, 6, 8)
+        Least x, y, z and greatest x, y, z of eight boxes a row.
+    node : int
+        Which eight.
+    box : float64 array, shape (6,)
+        The box that is compared with them.
+    worst : float
+        A squared chord.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        boxes_type, _, box_type, _ = signature.args
+        boxes, node, box, worst = arguments
+        eight = [
+            _load(builder, _address(context, builder, boxes_type, boxes, node, side, 0), _EIGHT)
+            for side in range(6)
+        ]
+        own = [
+            _splat(builder, builder.load(_address(context, builder, box_type, box, side)), _EIGHT)
+            for side in range(6)
+        ]
+        sides = [(eight[a], eight[a + 3], own[a], own[a + 3]) for a in range(3)]
+        bound = _bound(builder, sides, _EIGHT)
+        within = builder.fcmp_ordered("<=", bound, _splat(builder, worst, _EIGHT))
+        return _bits(builder, within, 8)
+
+    return types.int64(boxes, types.intp, box, types.float64), generate
+
+
+@intrinsic
+def lanes_within(typing_context, lanes, boxes, node, child):  # type: ignore[no-untyped-def]
+    """Which of 16 points may find something in a box at most their best, as the bits of an integer.
+
+    Parameters
+    ----------
+    lanes : float64 array, shape (>= 4, 16)
+        Rows x, y, z and the best squared chord of each point.
+    boxes : float64 array, shape (n, 6, 8)
+        Least x, y, z and greatest x, y, z of eight boxes a row.
+    node, child : int
+        Which eight, and which of them.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes_type, boxes_type, _, _ = signature.args
+        lanes, boxes, node, child = arguments
+        x, y, z, best = (
+            _load(builder, _address(context, builder, lanes_type, lanes, row, 0), _SIXTEEN)
+            for row in range(4)
+        )
+        box = [
+            _splat(
+                builder,
+                builder.load(_address(context, builder, boxes_type, boxes, node, side, child)),
+                _SIXTEEN,
+            )
+            for side in range(6)
+        ]
+        sides = [(box[a], box[a + 3], point, point) for a, point in enumerate((x, y, z))]
+        bound = _bound(builder, sides, _SIXTEEN)
+        return _bits(builder, builder.fcmp_ordered("<=", bound, best), 16)
+
+    return types.int64(lanes, boxes, types.intp, types.intp), generate
+
+
+@intrinsic
+def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
+    """Place of the lowest bit that is set; there is one."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def least_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
+    """Least value of a row of 16, none of them NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments, 0)
+        values = [_load(builder, address, _SIXTEEN)]
+        return _call(builder, "llvm.vector.reduce.fmin.v16f64", _REDUCE, values, ("nnan",))
+
+    return types.float64(lanes, types.intp), generate
+
+
+@intrinsic
+def greatest_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
+    """Greatest value of a row of 16, none of them NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments, 0)
+        values = [_load(builder, address, _SIXTEEN)]
+        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, values, ("nnan",))
+
+    return types.float64(lanes, types.intp), generate
+
+
+@intrinsic
+def prefetch(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of ``array[i, j]``, which is soon to be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _prefetch(context, builder, signature, arguments, 0)
+
+    return types.void(array, types.intp, types.intp), generate
+
+
+@intrinsic
+def prefetch_for_write(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of ``array[i, j]``, which is soon to be written."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _prefetch(context, builder, signature, arguments, 1)
+
+    return types.void(array, types.intp, types.intp), generate
+
+
+def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any, write: int) -> Any:
+    address = _address(context, builder, signature.args[0], *arguments)
+    address = builder.bitcast(address, _BYTE.as_pointer())
+    _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (write, _KEEP, _DATA))])
+    return context.get_dummy_value()

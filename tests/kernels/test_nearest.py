@@ -1,0 +1,196 @@
+"""`nearest` against oracles: every algorithm, k, exclude_self, max_distance_m, any split."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import get_num_threads, set_num_threads
+
+from kernels import Query, build_index, find, measure, merge, nearest, tree_cpu
+from kernels.coordinates_cpu import unit_vectors
+from tests import oracle
+from tests.kernels.point_sets import SETS, cities, points, sphere
+
+ALGORITHMS = ["auto", "tree", "brute"]
+KS = [1, 2, 7, 64]
+
+
+def same_bytes(left, right):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
+
+
+def expected(references, observations, **query):
+    return oracle.nearest_rows(unit_vectors(*references), unit_vectors(*observations), **query)
+
+
+@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize("name", SETS)
+def test_every_algorithm_finds_what_the_definition_says(name, k):
+    references, observations = SETS[name]
+    index = build_index(*references)
+    want = find(index, *observations, k=k, algorithm="brute")
+    sample = slice(None, None, max(1, observations[0].size // 300))
+    rows, chords = expected(references, [p[sample] for p in observations], k=k)
+    np.testing.assert_array_equal(want.reference[sample], rows)
+    np.testing.assert_array_equal(want.chord2[sample], chords)
+    for algorithm in ALGORITHMS:
+        assert same_bytes(find(index, *observations, k=k, algorithm=algorithm), want), algorithm
+
+
+@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize("name", ["uniform", "duplicates", "cities", "NaN", "one point", "poles"])
+def test_a_row_never_matches_itself_when_excluded(name, k):
+    lat, lon = (p[:4200] for p in SETS[name][1])
+    index = build_index(lat, lon)
+    want = find(index, lat, lon, k=k, exclude_self=True, algorithm="brute")
+    sample = slice(0, 150)
+    rows, _ = expected((lat, lon), (lat[sample], lon[sample]), k=k, exclude_self=True)
+    np.testing.assert_array_equal(want.reference[sample], rows)
+    assert not (want.reference == np.arange(lat.size)[:, None]).any()
+    for algorithm in ALGORITHMS:
+        got = find(index, lat, lon, k=k, exclude_self=True, algorithm=algorithm)
+        assert same_bytes(got, want), algorithm
+        part = find(
+            index, lat[100:], lon[100:], k=k, exclude_self=True, first_row=100, algorithm=algorithm
+        )
+        assert same_bytes(part, [a[100:] for a in want]), algorithm
+
+
+@pytest.mark.parametrize("name", [n for n, (r, o) in SETS.items() if r[0].size and o[0].size])
+def test_the_row_is_the_nearest_one_of_the_true_globe(name):
+    references, observations = SETS[name]
+    step = max(1, observations[0].size // 200)
+    lat, lon = (p[::step] for p in observations)
+    answer = nearest(build_index(*references), lat, lon)
+    valid = np.isfinite(references[0] + references[1]) & (np.abs(references[0]) <= 90)
+    for i in range(lat.size):
+        if not (abs(lat[i]) <= 90 and np.isfinite(lon[i]) and valid.any()):
+            assert answer.reference[i] == -1
+            assert np.isnan(answer.distance_m[i])
+            continue
+        exact = oracle.chord2_exact(lat[i], lon[i], *(p[valid] for p in references))
+        rows = np.flatnonzero(valid)
+        chord2 = exact[rows == answer.reference[i]][0]
+        # A float64 unit vector is off by some 1e-16: what lies closer together than that ties.
+        tied = np.sqrt(chord2) - np.sqrt(exact.min()) <= 1e-15
+        assert tied
+        haversine = oracle.haversine_m(lat[i], lon[i], *(p[rows] for p in references)).min()
+        assert answer.distance_m[i] == pytest.approx(haversine, rel=1e-7, abs=0.2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(points(), points(), st.sampled_from([1, 2, 7, 64]), st.booleans(), st.data())
+def test_any_split_gives_the_same_bytes(references, observations, k, exclude_self, data):
+    n, m = references[0].size, observations[0].size
+    index = build_index(*references)
+    query = {"k": k, "exclude_self": exclude_self}
+    whole = find(index, *observations, algorithm="brute", **query)
+    rows, chords = expected(references, observations, **query)
+    np.testing.assert_array_equal(whole.reference, rows)
+    np.testing.assert_array_equal(whole.chord2, chords)
+    assert same_bytes(find(index, *observations, algorithm="tree", **query), whole)
+
+    cuts = sorted(data.draw(st.sets(st.integers(0, n), max_size=3), label="cuts") | {0, n})
+    pieces = data.draw(st.permutations(list(zip(cuts, cuts[1:], strict=False))), label="pieces")
+    parts = []
+    for start, stop in pieces:
+        piece = build_index(*(p[start:stop] for p in references))
+        found = find(piece, *observations, first_row=-start, algorithm="tree", **query)
+        parts.append((found, start))
+    if parts:
+        merged = merge(parts)
+        assert same_bytes(merged, whole)
+        answer = nearest(index, *observations, **query)
+        assert same_bytes(measure(merged, *observations, *references), answer)
+    middle = data.draw(st.integers(0, m), label="middle")
+    halves = [
+        find(index, *(p[s] for p in observations), first_row=f, algorithm="tree", **query)
+        for s, f in ((slice(0, middle), 0), (slice(middle, m), middle))
+    ]
+    assert same_bytes([np.concatenate(a) for a in zip(*halves, strict=True)], whole)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_packets_in_windows_find_the_same(name):
+    references, observations = SETS[name]
+    index = build_index(*references)
+    brute = find(index, *observations, algorithm="brute")
+    vectors = unit_vectors(*observations)
+    for window in (10, 1000):
+        assert same_bytes(
+            tree_cpu.search(index, vectors, Query(), packets_from=1, window=window), brute
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(points(), points())
+def test_packets_find_what_brute_force_finds(references, observations):
+    index = build_index(*references)
+    vectors = unit_vectors(*observations)
+    whole = find(index, *observations, algorithm="brute")
+    packets = tree_cpu.search(index, vectors, Query(), packets_from=1)
+    assert same_bytes(packets, whole)
+
+
+@pytest.mark.parametrize("threads", range(1, get_num_threads() + 1))
+def test_the_number_of_threads_does_not_show(threads):
+    rng = np.random.default_rng(2)
+    references, observations = cities(rng, 9000), sphere(rng, 30_000)
+    want = nearest(build_index(*references), *observations)
+    before = get_num_threads()
+    try:
+        set_num_threads(threads)
+        got = nearest(build_index(*references), *observations)
+    finally:
+        set_num_threads(before)
+    assert same_bytes(got, want)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_greatest_distance_is_inclusive(algorithm):
+    rng = np.random.default_rng(3)
+    references, observations = sphere(rng, 500), sphere(rng, 300)
+    index = build_index(*references)
+    free = nearest(index, *observations, k=3)
+    limit = free.distance_m[5, 1]
+    kept = nearest(index, *observations, k=3, max_distance_m=limit, algorithm=algorithm)
+    near = free.distance_m <= limit
+    assert near[5].tolist() == [True, True, False]
+    np.testing.assert_array_equal(kept.reference, np.where(near, free.reference, -1))
+    np.testing.assert_array_equal(kept.distance_m, np.where(near, free.distance_m, np.nan))
+
+
+def test_a_greatest_distance_of_zero_keeps_what_stands_on_the_spot():
+    index = build_index(np.array([90.0, 10.0, 10.0]), np.array([0.0, 180.0, 20.0]))
+    lat, lon = np.array([90.0, 10.0, 10.0]), np.array([123.0, -180.0, 20.0000001])
+    answer = nearest(index, lat, lon, max_distance_m=0)
+    assert answer.reference.tolist() == [0, 1, -1]
+    np.testing.assert_array_equal(answer.distance_m, [0.0, 0.0, np.nan])
+
+
+def test_more_neighbours_than_references_leave_a_tail():
+    index = build_index(np.array([0.0, np.nan, 1.0]), np.zeros(3))
+    for algorithm in ALGORITHMS:
+        answer = nearest(index, np.array([2.0]), np.array([0.0]), k=4, algorithm=algorithm)
+        assert answer.reference.tolist() == [[2, 0, -1, -1]]
+        assert np.isnan(answer.distance_m[0, 2:]).all()
+
+
+@pytest.mark.parametrize("k", [0, 65, -1])
+def test_k_is_refused_with_both_numbers(k):
+    index = build_index(np.zeros(3), np.zeros(3))
+    with pytest.raises(ValueError, match=f"k must be 1 to 64, got {k}"):
+        nearest(index, np.zeros(1), np.zeros(1), k=k)
+
+
+def test_what_cannot_be_is_refused():
+    index = build_index(np.zeros(3), np.zeros(3))
+    with pytest.raises(ValueError, match="max_distance_m must be 0 or more, got -1"):
+        nearest(index, np.zeros(1), np.zeros(1), max_distance_m=-1)
+    with pytest.raises(ValueError, match="one of auto, tree, brute, got 'ball'"):
+        nearest(index, np.zeros(1), np.zeros(1), algorithm="ball")
+    with pytest.raises(ValueError, match="merge needs at least one part"):
+        merge([])
+    one, two = (find(index, np.zeros(1), np.zeros(1), k=k) for k in (1, 2))
+    with pytest.raises(ValueError, match=r"got \(1, 1\) and \(1, 2\)"):
+        merge([(one, 0), (two, 3)])
