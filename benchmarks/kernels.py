@@ -48,7 +48,8 @@ def small_gicp(references: np.ndarray) -> Query:
     """small_gicp: a k-d tree of a point-cloud library."""
     library = importlib.import_module("small_gicp")
     tree = library.KdTree(references, num_threads=CORES)
-    return lambda points: tree.batch_nearest_neighbor_search(points, num_threads=CORES)[0]
+    search = tree.batch_nearest_neighbor_search
+    return lambda points: np.asarray(search(points, num_threads=CORES)[0])
 
 
 def pynanoflann(references: np.ndarray) -> Query:
@@ -264,7 +265,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="names of cases")
     options = parser.parse_args()
+    # Read when the libraries are loaded, below. Threads of one way must not spin while the next one
+    # is timed: each library brings an OpenMP of its own.
     os.environ.setdefault("OMP_NUM_THREADS", str(CORES))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     peers = [peer for peer in PEERS if not missing(peer)]
     absent = [peer for peer in PEERS if missing(peer)]
     print(

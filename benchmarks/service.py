@@ -55,9 +55,8 @@ def start(device: str, data_dir: str, log: Path) -> tuple[subprocess.Popen[bytes
         words = log.read_text().split()
         urls = [word for word in words if word.startswith("http://127.0.0.1:")]
         if urls:
-            client = httpx.Client(base_url=urls[0], timeout=600)
-            if client.get("/readyz").status_code == 200:
-                return process, client
+            if httpx.get(f"{urls[0]}/readyz").status_code == 200:
+                return process, httpx.Client(base_url=urls[0], timeout=600)
         if process.poll() is not None:
             break
         time.sleep(0.1)
@@ -118,6 +117,7 @@ def main() -> None:
             dashboard = httpx.get(checks["dashboard"]).status_code
             cold, *warm = [run(client, *files) for _ in range(1 + options.runs)]
         finally:
+            client.close()
             process.terminate()
             process.wait(60)
     checksums = {report["sha256"] for report in (cold, *warm)}
