@@ -135,11 +135,11 @@ class Supervisor:
 
     def dismiss(self, id: str) -> None:
         """Stop a live job, whose workers are free within seconds, or remove a finished one."""
-        if id in self._tasks:
+        if self._store.finish_job(id, "dismissed", "dismissed by the client"):
+            # What the job holds goes once its task has let go of it.
             self._dismissed.add(id)
-        if not self._store.finish_job(id, "dismissed", "dismissed by the client"):
+        else:
             self._store.dismiss_finished_job(id)
-        if id not in self._tasks:
             shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
 
     def _is_cancelled(self, id: str) -> bool:

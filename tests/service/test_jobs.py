@@ -76,7 +76,8 @@ def test_removing_a_finished_job(service):
     assert service.get(f"{location}/results").status_code == 200
     assert service.delete(location).json()["status"] == "dismissed"
     assert service.get(f"{location}/results").status_code == 410
-    assert files_of(service) == before
+    assert service.get(f"{location}/report").status_code == 410
+    wait_until(lambda: files_of(service) == before)
 
 
 def test_unknown_jobs(service):
