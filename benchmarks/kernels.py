@@ -1,0 +1,368 @@
+"""The CPU's searches beside their peers, on the same inputs, in one run, taking turns.
+
+Wall clock from degrees in numpy arrays to rows (ours: rows and metres): trigonometry, building the
+index and searching, each with all cores. Where a case is "built", the index stands already. Peers
+get unit vectors in float64; the haversine ones get radians. Peers that are not installed are named.
+The GPU has `benchmarks.kernels_cuda`.
+
+    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--places FILE] [--only NAME ...]
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import pandas as pd
+
+import kernels
+from kernels.coordinates_cpu import unit_vectors
+from kernels.order_cpu import ROW, scratch, sort
+
+Pair = tuple[np.ndarray, np.ndarray]
+ROOT = Path(__file__).parents[1]
+BRUTE_PAIRS = 2**35
+"""Pairs of observation and reference up to which brute force takes part."""
+SLOW_OBSERVATIONS = 2**18
+"""Observations up to which peers that need microseconds for one take part."""
+
+
+class Method(NamedTuple):
+    """One way to search: what it needs, how it builds, how it answers with rows."""
+
+    package: str
+    build: Callable[[Pair], Any]
+    query: Callable[[Any, Pair], np.ndarray]
+    takes: Callable[[int, int], bool] = lambda m, n: True
+    ours: bool = False
+
+
+def cartesian(points: Pair) -> np.ndarray:
+    """Unit vectors (n, 3) as a user of these libraries makes them."""
+    lat, lon = np.radians(points[0]), np.radians(points[1])
+    cosine = np.cos(lat)
+    return np.stack([cosine * np.cos(lon), cosine * np.sin(lon), np.sin(lat)], axis=1)
+
+
+def _threads() -> int:
+    return numba.get_num_threads()
+
+
+def _build_gicp(references: Pair) -> Any:
+    return import_module("small_gicp").KdTree(cartesian(references), num_threads=_threads())
+
+
+def _query_gicp(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.batch_nearest_neighbor_search(cartesian(observations), num_threads=_threads())[0]
+
+
+def _build_nanoflann(references: Pair) -> Any:
+    tree = import_module("pynanoflann").KDTree(n_neighbors=1, metric="l2")
+    tree.fit(cartesian(references))
+    return tree
+
+
+def _query_nanoflann(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.kneighbors(cartesian(observations), n_jobs=_threads())[1][:, 0]
+
+
+def _build_pykdtree(references: Pair) -> Any:
+    return import_module("pykdtree.kdtree").KDTree(cartesian(references))
+
+
+def _query_pykdtree(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.query(cartesian(observations))[1]
+
+
+def _build_scipy(references: Pair) -> Any:
+    return import_module("scipy.spatial").cKDTree(cartesian(references))
+
+
+def _query_scipy(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.query(cartesian(observations), workers=-1)[1]
+
+
+def _build_ball(references: Pair) -> Any:
+    neighbors = import_module("sklearn.neighbors")
+    return neighbors.BallTree(np.radians(np.stack(references, axis=1)), metric="haversine")
+
+
+def _query_ball(tree: Any, observations: Pair) -> np.ndarray:
+    parts = np.array_split(np.radians(np.stack(observations, axis=1)), _threads())
+    with ThreadPoolExecutor(_threads()) as pool:
+        found = pool.map(lambda part: tree.query(part, return_distance=False)[:, 0], parts)
+        return np.concatenate(list(found))
+
+
+@numba.njit(parallel=True, cache=True)
+def _haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
+    cosines = np.cos(lats)
+    for i in numba.prange(lat.size):
+        best = np.inf
+        cosine = np.cos(lat[i])
+        for j in range(lats.size):
+            half = np.sin((lats[j] - lat[i]) / 2) ** 2
+            half += cosine * cosines[j] * np.sin((lons[j] - lon[i]) / 2) ** 2
+            if half < best:
+                best = half
+                rows[i] = j
+
+
+def _query_haversine(references: Pair, observations: Pair) -> np.ndarray:
+    rows = np.full(observations[0].size, -1, np.int64)
+    _haversine_loop(*map(np.radians, (*observations, *references)), rows)
+    return rows
+
+
+def _ours(algorithm: str) -> Callable[[Any, Pair], np.ndarray]:
+    return lambda index, points: kernels.nearest(index, *points, algorithm=algorithm).reference
+
+
+def _up_to(pairs: int) -> Callable[[int, int], bool]:
+    return lambda m, n: m * n <= pairs
+
+
+METHODS = {
+    "ours, auto": Method("numba", lambda r: kernels.build_index(*r), _ours("auto"), ours=True),
+    "ours, tree": Method("numba", lambda r: kernels.build_index(*r), _ours("tree"), ours=True),
+    "ours, brute": Method(
+        "numba",
+        lambda r: kernels.build_index(*r),
+        _ours("brute"),
+        takes=_up_to(BRUTE_PAIRS),
+        ours=True,
+    ),
+    "small_gicp": Method("small_gicp", _build_gicp, _query_gicp),
+    "pynanoflann": Method("pynanoflann", _build_nanoflann, _query_nanoflann),
+    "pykdtree": Method("pykdtree", _build_pykdtree, _query_pykdtree),
+    "scipy cKDTree": Method("scipy", _build_scipy, _query_scipy),
+    "sklearn BallTree": Method(
+        "scikit-learn", _build_ball, _query_ball, takes=lambda m, n: m <= SLOW_OBSERVATIONS
+    ),
+    "Numba haversine": Method(
+        "numba", lambda r: r, _query_haversine, takes=_up_to(BRUTE_PAIRS // 2**6)
+    ),
+}
+
+
+def uniform(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points spread evenly over the sphere."""
+    return np.degrees(np.arcsin(rng.uniform(-1, 1, n))), rng.uniform(-180, 180, n)
+
+
+def cities(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points around 2000 places of very unequal size, some 10 km across."""
+    lat, lon = uniform(np.random.default_rng(99), 2000)
+    weight = 1.0 / np.arange(1, 2001)
+    place = rng.choice(2000, n, p=weight / weight.sum())
+    return (
+        np.clip(lat[place] + rng.normal(0, 0.05, n), -90, 90),
+        np.clip(lon[place] + rng.normal(0, 0.05, n), -180, 180),
+    )
+
+
+def box(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points in a box of 10 km: a million of them lie 10 m apart."""
+    return 47.0 + rng.uniform(0, 0.09, n), 8.0 + rng.uniform(0, 0.13, n)
+
+
+def nodes(n: int) -> Pair:
+    """Degrees of a regular grid's n nodes."""
+    side = round(n**0.5)
+    lat, lon = np.meshgrid(np.arange(side) / side * 64 - 32, np.arange(side) / side * 128 - 64)
+    return lat.ravel(), lon.ravel()
+
+
+def between(references: Pair, n: int) -> Pair:
+    """Degrees of n points exactly between the nodes of a grid, over and over."""
+    side = round(references[0].size ** 0.5)
+    return np.resize(references[0] + 32 / side, n), np.resize(references[1] + 64 / side, n)
+
+
+class Case(NamedTuple):
+    """An input: the kind of its points and how many; references None for the places."""
+
+    kind: str
+    observations: int
+    references: int | None
+    built: bool = False
+
+
+CASES = {
+    "2^20 x 2^14": Case("uniform", 2**20, 2**14),
+    "2^20 x places": Case("uniform", 2**20, None),
+    "2^22 x 2^20": Case("uniform", 2**22, 2**20),
+    "2^10 x places, built": Case("uniform", 2**10, None, built=True),
+    "2^16 x 2^13": Case("uniform", 2**16, 2**13),
+    "2^10 x 2^10": Case("uniform", 2**10, 2**10),
+    "2^24 x 2^10": Case("uniform", 2**24, 2**10),
+    "2^12 x 2^22": Case("uniform", 2**12, 2**22),
+    "2^16 x 2^20, built": Case("uniform", 2**16, 2**20, built=True),
+    "2^10 x 2^24, built": Case("uniform", 2**10, 2**24, built=True),
+    "cities 2^20 x 2^17": Case("cities", 2**20, 2**17),
+    "box 2^20 x 2^20": Case("box", 2**20, 2**20),
+    "grid 2^20 x 2^20": Case("grid", 2**20, 2**20),
+    "2^24 x 2^14": Case("uniform", 2**24, 2**14),
+    "2^24 x 2^24": Case("uniform", 2**24, 2**24),
+}
+TOY = {
+    "uniform": Case("uniform", 2**8, 2**7),
+    "cities": Case("cities", 2**8, 2**7),
+    "box, built": Case("box", 2**8, 2**7, built=True),
+    "grid": Case("grid", 2**8, 2**7),
+}
+
+
+def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
+    """References and observations of a case, in degrees."""
+    rng = np.random.default_rng(7)
+    if case.references is None:
+        read = pd.read_parquet if places.suffix == ".parquet" else pd.read_csv
+        table = read(places, columns=["lat", "lon"]) if read is pd.read_parquet else read(places)
+        references = tuple(table[name].to_numpy(np.float64) for name in ("lat", "lon"))
+        return references, uniform(rng, case.observations)
+    if case.kind == "grid":
+        references = nodes(case.references)
+        return references, between(references, case.observations)
+    draw = {"uniform": uniform, "cities": cities, "box": box}[case.kind]
+    return draw(rng, case.references), draw(rng, case.observations)
+
+
+def along_the_curve(points: Pair) -> Pair:
+    """The same points, neighbours together: what a peer gains from sorted observations."""
+    memory = scratch(points[0].size)
+    n = sort(unit_vectors(*points), 0, points[0].size, 2, memory)
+    rows = memory.order[:n] & ROW
+    return points[0][rows], points[1][rows]
+
+
+def missing() -> dict[str, str]:
+    """Methods whose package is not installed."""
+    absent = {}
+    for name, method in METHODS.items():
+        try:
+            importlib.metadata.version(method.package)
+        except importlib.metadata.PackageNotFoundError:
+            absent[name] = method.package
+    return absent
+
+
+def measure(case: Case, places: Path, repeats: int, absent: dict[str, str]) -> list[dict[str, Any]]:
+    """Times of every method that takes part, in turns; each with what differs from brute force."""
+    references, observations = inputs(case, places)
+    m, n = observations[0].size, references[0].size
+    runs = {}
+    for order, points in (
+        ("as given", observations),
+        ("sorted", along_the_curve(observations)),
+    ):
+        for name, method in METHODS.items():
+            if name not in absent and method.takes(m, n):
+                runs[name, order] = (method, points, method.build(references))
+    sample = slice(None, None, max(1, m * n // BRUTE_PAIRS))
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    differing = {}
+    index = kernels.build_index(*references)
+    for order in ("as given", "sorted"):
+        key = ("ours, auto", order)
+        points = tuple(p[sample] for p in runs[key][1])
+        want = kernels.nearest(index, *points, algorithm="brute").reference
+        for name, other in runs:
+            if other == order:
+                method, points, state = runs[name, order]
+                rows = np.asarray(method.query(state, points), np.int64)[sample]
+                differing[name, order] = int((rows != want).sum())
+    for _ in range(repeats):
+        for key, (method, points, state) in runs.items():
+            start = time.perf_counter()
+            if not case.built:
+                state = method.build(references)
+            method.query(state, points)
+            seconds[key].append(time.perf_counter() - start)
+    base = {order: statistics.median(seconds["ours, auto", order]) for _, order in runs}
+    return [
+        {
+            "method": name,
+            "order": order,
+            "ours": METHODS[name].ours,
+            "observations": m,
+            "references": n,
+            "built": case.built,
+            "median_ms": statistics.median(times) * 1e3,
+            "least_ms": min(times) * 1e3,
+            "times_of_auto": statistics.median(times) / base[order],
+            "million_per_second": m / statistics.median(times) / 1e6,
+            "differing": differing[name, order],
+            "checked": len(range(m)[sample]),
+        }
+        for (name, order), times in seconds.items()
+    ]
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on."""
+    packages = sorted({method.package for method in METHODS.values()} | {"numpy"})
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "threads": _threads(),
+        "versions": versions,
+    }
+
+
+def show(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print a case: a line a method, slower than auto by so much."""
+    print(f"\n{name}: {rows[0]['observations']:,} x {rows[0]['references']:,}")
+    header = ("method", "order", "median ms", "least ms", "M/s", "of auto", "differing")
+    print("{:20}{:10}{:>12}{:>12}{:>10}{:>10}{:>12}".format(*header))
+    for row in rows:
+        print(
+            f"{row['method']:20}{row['order']:10}{row['median_ms']:12.3f}{row['least_ms']:12.3f}"
+            f"{row['million_per_second']:10.2f}{row['times_of_auto']:10.2f}"
+            f"{row['differing']:12,}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the tables, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--places", type=Path, default=ROOT / "samples" / "places.parquet")
+    parser.add_argument("--only", nargs="*", help="names of cases")
+    parser.add_argument("--methods", nargs="*", help="methods beside auto")
+    options = parser.parse_args(arguments)
+    absent = missing()
+    for name, package in absent.items():
+        print(f"{name}: {package} is not installed, left out")
+    if options.methods:
+        absent |= {name: "" for name in METHODS if name not in (*options.methods, "ours, auto")}
+    figures: dict[str, Any] = {"environment": environment(), "cases": {}}
+    for name, case in (TOY if options.toy else CASES).items():
+        if options.only and name not in options.only:
+            continue
+        rows = measure(case, options.places, options.repeats, absent)
+        figures["cases"][name] = rows
+        show(name, rows)
+        if options.json:
+            options.json.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The benchmarks run, at toy size, whatever peers are installed."""
+
+import json
+
+from benchmarks import kernels
+
+
+def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    kernels.main(["--toy", "--repeats", "1", "--json", str(path)])
+    figures = json.loads(path.read_text())
+    assert figures["cases"].keys() == kernels.TOY.keys()
+    for rows in figures["cases"].values():
+        assert {"ours, auto", "ours, tree", "ours, brute"} <= {row["method"] for row in rows}
+        assert not any(row["differing"] for row in rows if row["ours"])
+    assert "median ms" in capsys.readouterr().out
+
+
+def test_a_peer_that_is_not_installed_is_named(monkeypatch, capsys):
+    absent = kernels.METHODS["small_gicp"]._replace(package="no-such-package")
+    monkeypatch.setitem(kernels.METHODS, "small_gicp", absent)
+    monkeypatch.setattr(kernels, "TOY", {"uniform": kernels.TOY["uniform"]})
+    kernels.main(["--toy", "--repeats", "1"])
+    out = capsys.readouterr().out
+    assert "small_gicp: no-such-package is not installed, left out" in out
