@@ -1,9 +1,6 @@
 """The point sets of the benchmarks, the same for every device and every peer."""
 
-from pathlib import Path
-
 import numpy as np
-import pyarrow.parquet as pq
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -43,16 +40,8 @@ def between(references: Pair, n: int) -> Pair:
 
 
 def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pair]:
-    """References and observations in degrees.
-
-    ``places`` are the populated places of the samples, at most `n_references` of them, against
-    observations spread evenly; the others are made.
-    """
+    """References and observations in degrees."""
     rng = np.random.default_rng(7)
-    if kind == "places":
-        table = pq.read_table(Path(__file__).parents[1] / "samples" / "places.parquet")
-        places = table["lat"].to_numpy()[:n_references], table["lon"].to_numpy()[:n_references]
-        return places, uniform(rng, n_observations)
     if kind == "grid":
         references = nodes(rng, n_references)
         return references, between(references, n_observations)

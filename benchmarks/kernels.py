@@ -1,288 +1,337 @@
-"""The search on a CPU beside its peers: one run, the same inputs, medians and ratios.
+"""The CPU's searches beside their peers, on the same inputs, in one run, taking turns.
 
-    pip install -e '.[bench]'
-    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--only NAME ...]
+Wall clock from degrees in numpy arrays to rows (ours: rows and metres): trigonometry, building the
+index and searching, each with all cores. Where a case is "built", the index stands already. Peers
+get unit vectors in float64; the haversine ones get radians. Peers that are not installed are named.
+The GPU has `benchmarks.kernels_cuda`.
 
-Every way is timed from degrees to rows and distances, trigonometry and building included, with all
-cores; then with its index built already, for small batches. Peers get float64 unit vectors, and
-once more with their observations sorted beforehand, the sorting not counted. Their rows are
-compared with ours: a row counts as wrong if its reference is farther away.
+    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--places FILE] [--only NAME ...]
 """
 
 import argparse
-import importlib
-import importlib.util
+import importlib.metadata
 import json
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+import pandas as pd
 
 import kernels
-from benchmarks.inputs import Pair, inputs
+from benchmarks.inputs import Pair, between, box, cities, nodes, uniform
+from kernels.coordinates_cpu import unit_vectors
+from kernels.order_cpu import ROW, scratch, sort
 
-CORES = len(os.sched_getaffinity(0))
-EARTH_RADIUS_M = 6_371_008.8
-BALL_TREE_PAIRS = 2**35
-"""Pairs up to which scikit-learn's haversine tree is timed: it is slow."""
-BRUTE_PAIRS = 2**33
-"""Likewise for every brute force."""
+ROOT = Path(__file__).parents[1]
+BRUTE_PAIRS = 2**35
+"""Pairs of observation and reference up to which brute force takes part."""
+SLOW_OBSERVATIONS = 2**18
+"""Observations up to which peers that need microseconds for one take part."""
 
-Query = Callable[[np.ndarray], np.ndarray]
+
+class Method(NamedTuple):
+    """One way to search: what it needs, how it builds, how it answers with rows."""
+
+    package: str
+    build: Callable[[Pair], Any]
+    query: Callable[[Any, Pair], np.ndarray]
+    takes: Callable[[int, int], bool] = lambda m, n: True
+    ours: bool = False
 
 
 def cartesian(points: Pair) -> np.ndarray:
-    """Float64 unit vectors, shape (n, 3), as users of the peers make them."""
+    """Unit vectors (n, 3) as a user of these libraries makes them."""
     lat, lon = np.radians(points[0]), np.radians(points[1])
     cosine = np.cos(lat)
     return np.stack([cosine * np.cos(lon), cosine * np.sin(lon), np.sin(lat)], axis=1)
 
 
-def small_gicp(references: np.ndarray) -> Query:
-    """small_gicp: a k-d tree of a point-cloud library."""
-    library = importlib.import_module("small_gicp")
-    tree = library.KdTree(references, num_threads=CORES)
-    search = tree.batch_nearest_neighbor_search
-    return lambda points: np.asarray(search(points, num_threads=CORES)[0])
+def _threads() -> int:
+    return numba.get_num_threads()
 
 
-def pynanoflann(references: np.ndarray) -> Query:
-    """Nanoflann through pynanoflann."""
-    library = importlib.import_module("pynanoflann")
-    tree = library.KDTree(n_neighbors=1, metric="L2", leaf_size=10)
-    tree.fit(references)
-    return lambda points: tree.kneighbors(points, n_jobs=CORES)[1][:, 0].astype(np.int64)
+def _build_gicp(references: Pair) -> Any:
+    return import_module("small_gicp").KdTree(cartesian(references), num_threads=_threads())
 
 
-def pykdtree(references: np.ndarray) -> Query:
-    """The k-d tree of pykdtree, with OpenMP."""
-    tree = importlib.import_module("pykdtree.kdtree").KDTree(references)
-    return lambda points: tree.query(points, k=1)[1].astype(np.int64)
+def _query_gicp(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.batch_nearest_neighbor_search(cartesian(observations), num_threads=_threads())[0]
 
 
-def ckdtree(references: np.ndarray) -> Query:
-    """scipy.spatial.cKDTree."""
-    tree = importlib.import_module("scipy.spatial").cKDTree(references)
-    return lambda points: tree.query(points, k=1, workers=CORES)[1]
+def _build_nanoflann(references: Pair) -> Any:
+    tree = import_module("pynanoflann").KDTree(n_neighbors=1, metric="l2")
+    tree.fit(cartesian(references))
+    return tree
+
+
+def _query_nanoflann(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.kneighbors(cartesian(observations), n_jobs=_threads())[1][:, 0]
+
+
+def _build_pykdtree(references: Pair) -> Any:
+    return import_module("pykdtree.kdtree").KDTree(cartesian(references))
+
+
+def _query_pykdtree(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.query(cartesian(observations))[1]
+
+
+def _build_scipy(references: Pair) -> Any:
+    return import_module("scipy.spatial").cKDTree(cartesian(references))
+
+
+def _query_scipy(tree: Any, observations: Pair) -> np.ndarray:
+    return tree.query(cartesian(observations), workers=-1)[1]
+
+
+def _build_ball(references: Pair) -> Any:
+    neighbors = import_module("sklearn.neighbors")
+    return neighbors.BallTree(np.radians(np.stack(references, axis=1)), metric="haversine")
+
+
+def _query_ball(tree: Any, observations: Pair) -> np.ndarray:
+    parts = np.array_split(np.radians(np.stack(observations, axis=1)), _threads())
+    with ThreadPoolExecutor(_threads()) as pool:
+        found = pool.map(lambda part: tree.query(part, return_distance=False)[:, 0], parts)
+        return np.concatenate(list(found))
 
 
 @numba.njit(parallel=True, cache=True)
-def _plain_brute(references, points, rows):  # type: ignore[no-untyped-def]
-    for i in numba.prange(points.shape[0]):
+def _haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
+    cosines = np.cos(lats)
+    for i in numba.prange(lat.size):
         best = np.inf
-        for j in range(references.shape[0]):
-            dx = references[j, 0] - points[i, 0]
-            dy = references[j, 1] - points[i, 1]
-            dz = references[j, 2] - points[i, 2]
-            d = dx * dx + dy * dy + dz * dz
-            if d < best:
-                best = d
+        cosine = np.cos(lat[i])
+        for j in range(lats.size):
+            half = np.sin((lats[j] - lat[i]) / 2) ** 2
+            half += cosine * cosines[j] * np.sin((lons[j] - lon[i]) / 2) ** 2
+            if half < best:
+                best = half
                 rows[i] = j
 
 
-def plain_brute(references: np.ndarray) -> Query:
-    """A plain Numba prange brute force."""
-
-    def query(points: np.ndarray) -> np.ndarray:
-        rows = np.empty(len(points), np.int64)
-        _plain_brute(references, points, rows)
-        return rows
-
-    return query
-
-
-def ball_tree(references: np.ndarray) -> Query:
-    """scikit-learn's BallTree with the haversine metric, from unit vectors back to radians."""
-    library = importlib.import_module("sklearn.neighbors")
-
-    def radians(vectors: np.ndarray) -> np.ndarray:
-        lat = np.arcsin(np.clip(vectors[:, 2], -1, 1))
-        return np.stack([lat, np.arctan2(vectors[:, 1], vectors[:, 0])], axis=1)
-
-    tree = library.BallTree(radians(references), metric="haversine")
-    return lambda points: tree.query(radians(points), k=1)[1][:, 0]
-
-
-PEERS: dict[str, Callable[[np.ndarray], Query]] = {
-    "small_gicp": small_gicp,
-    "pynanoflann": pynanoflann,
-    "pykdtree": pykdtree,
-    "cKDTree": ckdtree,
-    "BallTree haversine": ball_tree,
-    "prange brute": plain_brute,
-}
-_MODULES = {
-    "cKDTree": "scipy",
-    "BallTree haversine": "sklearn",
-    "prange brute": "numba",
-}
-
-
-def missing(peer: str) -> bool:
-    """Whether a peer's package is not installed."""
-    return importlib.util.find_spec(_MODULES.get(peer, peer)) is None
-
-
-def metres(references: np.ndarray, points: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Great-circle distances to the rows found, as users of the peers compute them."""
-    chord = np.linalg.norm(points - references[rows], axis=1)
-    return 2 * EARTH_RADIUS_M * np.arcsin(np.minimum(chord / 2, 1))
-
-
-def peer_answer(build: Callable[[np.ndarray], Query], references: Pair, others: Pair) -> np.ndarray:
-    """A peer from degrees to rows and distances."""
-    vectors, points = cartesian(references), cartesian(others)
-    rows = build(vectors)(points)
-    metres(vectors, points, rows)
+def _query_haversine(references: Pair, observations: Pair) -> np.ndarray:
+    rows = np.full(observations[0].size, -1, np.int64)
+    _haversine_loop(*map(np.radians, (*observations, *references)), rows)
     return rows
 
 
-def our_answer(references: Pair, others: Pair, algorithm: Any = "auto") -> np.ndarray:
-    """Ours from degrees to rows and distances."""
-    index = kernels.build_index(*references)
-    rows: np.ndarray = kernels.nearest(index, *others, algorithm=algorithm).reference
-    return rows
+def _ours(algorithm: str) -> Callable[[Any, Pair], np.ndarray]:
+    return lambda index, points: kernels.nearest(index, *points, algorithm=algorithm).reference
 
 
-def sorted_like_a_user(points: Pair) -> Pair:
-    """Observations in the order of a coarse grid of cells, row by row, every other row back."""
-    lat, lon = points
-    row = np.floor((lat + 90) * 4)
-    order = np.lexsort((np.where(row % 2 == 0, lon, -lon), row))
-    return lat[order], lon[order]
+def _up_to(pairs: int) -> Callable[[int, int], bool]:
+    return lambda m, n: m * n <= pairs
 
 
-def farther(references: Pair, others: Pair, rows: np.ndarray, ours: np.ndarray) -> int:
-    """Rows of a peer whose reference is farther away than ours, beyond rounding."""
-    vectors, points = cartesian(references), cartesian(others)
-    different = np.flatnonzero(rows != ours)
-    theirs = np.linalg.norm(points[different] - vectors[rows[different]], axis=1)
-    best = np.linalg.norm(points[different] - vectors[ours[different]], axis=1)
-    return int((theirs > best + 1e-15).sum())
+METHODS = {
+    "ours, auto": Method("numba", lambda r: kernels.build_index(*r), _ours("auto"), ours=True),
+    "ours, tree": Method("numba", lambda r: kernels.build_index(*r), _ours("tree"), ours=True),
+    "ours, brute": Method(
+        "numba",
+        lambda r: kernels.build_index(*r),
+        _ours("brute"),
+        takes=_up_to(BRUTE_PAIRS),
+        ours=True,
+    ),
+    "small_gicp": Method("small_gicp", _build_gicp, _query_gicp),
+    "pynanoflann": Method("pynanoflann", _build_nanoflann, _query_nanoflann),
+    "pykdtree": Method("pykdtree", _build_pykdtree, _query_pykdtree),
+    "scipy cKDTree": Method("scipy", _build_scipy, _query_scipy),
+    "sklearn BallTree": Method(
+        "scikit-learn", _build_ball, _query_ball, takes=lambda m, n: m <= SLOW_OBSERVATIONS
+    ),
+    "Numba haversine": Method(
+        "numba", lambda r: r, _query_haversine, takes=_up_to(BRUTE_PAIRS // 2**6)
+    ),
+}
 
 
-def measure(kind: str, log_m: int, log_n: int, repeats: int, peers: list[str]) -> dict[str, Any]:
-    """Times of every way on one input, interleaved so that the machine's mood hits all alike."""
-    references, others = inputs(kind, 2**log_m, 2**log_n)
-    m, n = others[0].size, references[0].size
-    ordered = sorted_like_a_user(others)
-    ways: dict[str, Callable[[], np.ndarray]] = {
-        "ours": lambda: our_answer(references, others),
-        "ours, tree": lambda: our_answer(references, others, "tree"),
-        "ours, sorted": lambda: our_answer(references, ordered),
-    }
-    if m * n <= BRUTE_PAIRS:
-        ways["ours, brute"] = lambda: our_answer(references, others, "brute")
-    for peer in peers:
-        build = PEERS[peer]
-        limit = {"BallTree haversine": BALL_TREE_PAIRS, "prange brute": BRUTE_PAIRS}.get(peer)
-        if limit is not None and m * n > limit:
-            continue
-        ways[peer] = lambda build=build: peer_answer(build, references, others)
-        if limit is None:
-            ways[f"{peer}, sorted"] = lambda build=build: peer_answer(build, references, ordered)
-    wrong = {}
-    truth = our_answer(references, others)
-    for name, way in ways.items():
-        rows = way()  # the warm-up
-        if not name.endswith("sorted"):
-            wrong[name] = farther(references, others, rows, truth)
-    built = built_ways(references, others, peers) if m <= 2**14 else {}
-    ways |= built
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, way in ways.items():
-            start = time.perf_counter()
-            way()
-            times[name].append(time.perf_counter() - start)
-    return {
-        "kind": kind,
-        "observations": m,
-        "references": n,
-        "seconds": times,
-        "median": {name: statistics.median(values) for name, values in times.items()},
-        "wrong": wrong,
-    }
+class Case(NamedTuple):
+    """An input: the kind of its points and how many; references None for the places."""
 
-
-def built_ways(
-    references: Pair, others: Pair, peers: list[str]
-) -> dict[str, Callable[[], np.ndarray]]:
-    """Queries against an index that is built already: what a small batch waits for."""
-    index = kernels.build_index(*references)
-    ways: dict[str, Callable[[], np.ndarray]] = {
-        "built: ours": lambda: kernels.nearest(index, *others).reference
-    }
-    for peer in peers:
-        if peer not in ("BallTree haversine", "prange brute"):
-            query = PEERS[peer](cartesian(references))
-            ways[f"built: {peer}"] = lambda query=query: query(cartesian(others))
-    for way in ways.values():
-        way()
-    return ways
+    kind: str
+    observations: int
+    references: int | None
+    built: bool = False
 
 
 CASES = {
-    "2^10 x 2^14": ("uniform", 10, 14),
-    "2^10 x places": ("places", 10, 18),
-    "2^13 x 2^13": ("uniform", 13, 13),
-    "2^16 x 2^13": ("uniform", 16, 13),
-    "2^20 x 2^14": ("uniform", 20, 14),
-    "2^20 x places": ("places", 20, 18),
-    "2^22 x 2^20": ("uniform", 22, 20),
-    "2^16 x 2^20": ("uniform", 16, 20),
-    "cities 2^20 x 2^17": ("cities", 20, 17),
-    "box 2^20 x 2^20": ("box", 20, 20),
-    "2^20 x 2^20": ("uniform", 20, 20),
-    "grid 2^20 x 2^16": ("grid", 20, 16),
-    "2^24 x 2^14": ("uniform", 24, 14),
+    "2^20 x 2^14": Case("uniform", 2**20, 2**14),
+    "2^20 x places": Case("uniform", 2**20, None),
+    "2^22 x 2^20": Case("uniform", 2**22, 2**20),
+    "2^10 x places, built": Case("uniform", 2**10, None, built=True),
+    "2^16 x 2^13": Case("uniform", 2**16, 2**13),
+    "2^10 x 2^10": Case("uniform", 2**10, 2**10),
+    "2^24 x 2^10": Case("uniform", 2**24, 2**10),
+    "2^12 x 2^22": Case("uniform", 2**12, 2**22),
+    "2^16 x 2^20, built": Case("uniform", 2**16, 2**20, built=True),
+    "2^10 x 2^24, built": Case("uniform", 2**10, 2**24, built=True),
+    "cities 2^20 x 2^17": Case("cities", 2**20, 2**17),
+    "box 2^20 x 2^20": Case("box", 2**20, 2**20),
+    "grid 2^20 x 2^20": Case("grid", 2**20, 2**20),
+    "2^24 x 2^14": Case("uniform", 2**24, 2**14),
+    "2^24 x 2^24": Case("uniform", 2**24, 2**24),
 }
-TOY = {name: (kind, 8, 7) for name, (kind, _, _) in CASES.items()}
+TOY = {
+    "uniform": Case("uniform", 2**8, 2**7),
+    "cities": Case("cities", 2**8, 2**7),
+    "box, built": Case("box", 2**8, 2**7, built=True),
+    "grid": Case("grid", 2**8, 2**7),
+}
 
 
-def report(name: str, row: dict[str, Any]) -> None:
-    """Print one case: every way, its median and spread, how many times slower than ours."""
-    print(f"\n{name}: {row['observations']} observations, {row['references']} references")
-    for way, median in sorted(row["median"].items(), key=lambda item: item[1]):
-        ours = row["median"]["built: ours" if way.startswith("built") else "ours"]
-        values = row["seconds"][way]
-        spread = f"[{min(values) * 1e3:.2f}, {max(values) * 1e3:.2f}]"
-        wrong = f"  wrong {row['wrong'][way]}" if row["wrong"].get(way) else ""
-        print(f"  {way:<26}{median * 1e3:>11.2f} ms {spread:<24}{median / ours:>7.2f} x{wrong}")
+def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
+    """References and observations of a case, in degrees."""
+    rng = np.random.default_rng(7)
+    if case.references is None:
+        read = pd.read_parquet if places.suffix == ".parquet" else pd.read_csv
+        table = read(places, columns=["lat", "lon"]) if read is pd.read_parquet else read(places)
+        references = tuple(table[name].to_numpy(np.float64) for name in ("lat", "lon"))
+        return references, uniform(rng, case.observations)
+    if case.kind == "grid":
+        references = nodes(rng, case.references)
+        return references, between(references, case.observations)
+    draw = {"uniform": uniform, "cities": cities, "box": box}[case.kind]
+    return draw(rng, case.references), draw(rng, case.observations)
 
 
-def main() -> None:
-    """Measure every case and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def along_the_curve(points: Pair) -> Pair:
+    """The same points, neighbours together: what a peer gains from sorted observations."""
+    memory = scratch(points[0].size)
+    n = sort(unit_vectors(*points), 0, points[0].size, 2, memory)
+    rows = memory.order[:n] & ROW
+    return points[0][rows], points[1][rows]
+
+
+def missing() -> dict[str, str]:
+    """Methods whose package is not installed."""
+    absent = {}
+    for name, method in METHODS.items():
+        try:
+            importlib.metadata.version(method.package)
+        except importlib.metadata.PackageNotFoundError:
+            absent[name] = method.package
+    return absent
+
+
+def measure(case: Case, places: Path, repeats: int, absent: dict[str, str]) -> list[dict[str, Any]]:
+    """Times of every method that takes part, in turns; each with what differs from brute force."""
+    references, observations = inputs(case, places)
+    m, n = observations[0].size, references[0].size
+    runs = {}
+    for order, points in (
+        ("as given", observations),
+        ("sorted", along_the_curve(observations)),
+    ):
+        for name, method in METHODS.items():
+            if name not in absent and method.takes(m, n):
+                runs[name, order] = (method, points, method.build(references))
+    sample = slice(None, None, max(1, m * n // BRUTE_PAIRS))
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
+    differing = {}
+    index = kernels.build_index(*references)
+    for order in ("as given", "sorted"):
+        key = ("ours, auto", order)
+        points = tuple(p[sample] for p in runs[key][1])
+        want = kernels.nearest(index, *points, algorithm="brute").reference
+        for name, other in runs:
+            if other == order:
+                method, points, state = runs[name, order]
+                rows = np.asarray(method.query(state, points), np.int64)[sample]
+                differing[name, order] = int((rows != want).sum())
+    for _ in range(repeats):
+        for key, (method, points, state) in runs.items():
+            start = time.perf_counter()
+            if not case.built:
+                state = method.build(references)
+            method.query(state, points)
+            seconds[key].append(time.perf_counter() - start)
+    base = {order: statistics.median(seconds["ours, auto", order]) for _, order in runs}
+    return [
+        {
+            "method": name,
+            "order": order,
+            "ours": METHODS[name].ours,
+            "observations": m,
+            "references": n,
+            "built": case.built,
+            "median_ms": statistics.median(times) * 1e3,
+            "least_ms": min(times) * 1e3,
+            "times_of_auto": statistics.median(times) / base[order],
+            "million_per_second": m / statistics.median(times) / 1e6,
+            "differing": differing[name, order],
+            "checked": len(range(m)[sample]),
+        }
+        for (name, order), times in seconds.items()
+    ]
+
+
+def environment() -> dict[str, Any]:
+    """What the figures depend on."""
+    packages = sorted({method.package for method in METHODS.values()} | {"numpy"})
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "threads": _threads(),
+        "versions": versions,
+    }
+
+
+def show(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print a case: a line a method, slower than auto by so much."""
+    print(f"\n{name}: {rows[0]['observations']:,} x {rows[0]['references']:,}")
+    header = ("method", "order", "median ms", "least ms", "M/s", "of auto", "differing")
+    print("{:20}{:10}{:>12}{:>12}{:>10}{:>10}{:>12}".format(*header))
+    for row in rows:
+        print(
+            f"{row['method']:20}{row['order']:10}{row['median_ms']:12.3f}{row['least_ms']:12.3f}"
+            f"{row['million_per_second']:10.2f}{row['times_of_auto']:10.2f}"
+            f"{row['differing']:12,}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the tables, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
     parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--places", type=Path, default=ROOT / "samples" / "places.parquet")
     parser.add_argument("--only", nargs="*", help="names of cases")
-    options = parser.parse_args()
-    # Read when the libraries are loaded, below. Threads of one way must not spin while the next one
-    # is timed: each library brings an OpenMP of its own.
-    os.environ.setdefault("OMP_NUM_THREADS", str(CORES))
+    parser.add_argument("--methods", nargs="*", help="methods beside auto")
+    options = parser.parse_args(arguments)
+    # Read when the libraries are loaded: the threads of one method must not spin while the next one
+    # is timed, and each library brings an OpenMP of its own.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    peers = [peer for peer in PEERS if not missing(peer)]
-    absent = [peer for peer in PEERS if missing(peer)]
-    print(
-        f"{platform.machine()}, {CORES} cores, {options.repeats} interleaved runs after a warm-up"
-    )
-    print("not installed:", ", ".join(absent) or "none")
-    rows = {}
+    absent = missing()
+    for name, package in absent.items():
+        print(f"{name}: {package} is not installed, left out")
+    if options.methods:
+        absent |= {name: "" for name in METHODS if name not in (*options.methods, "ours, auto")}
+    figures: dict[str, Any] = {"environment": environment(), "cases": {}}
     for name, case in (TOY if options.toy else CASES).items():
         if options.only and name not in options.only:
             continue
-        rows[name] = measure(*case, options.repeats, peers)
-        report(name, rows[name])
+        rows = measure(case, options.places, options.repeats, absent)
+        figures["cases"][name] = rows
+        show(name, rows)
         if options.json:
-            options.json.write_text(json.dumps(rows, indent=1))
+            options.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

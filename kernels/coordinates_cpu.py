@@ -1,6 +1,4 @@
-"""Degrees to unit vectors and answers to metres on a CPU: loops around `kernels.coordinates` and
-`kernels.distance`.
-"""
+"""Degrees to unit vectors, and answers to metres, on a CPU: the loops around the formulas."""
 
 import math
 
@@ -10,10 +8,6 @@ from numba import njit, prange
 from kernels.coordinates import unit_vector
 from kernels.distance import metres, metres_of_chord
 from kernels.query import Found
-
-_BLOCK = 256
-"""Observations measured together: the loop over them has no branch and vectorises."""
-
 
 @njit(parallel=True, cache=True, nogil=True)
 def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
@@ -25,30 +19,29 @@ def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
 
 
 @njit(parallel=True, cache=True, nogil=True)
-def _measure(vectors, observations, reference, chord2, distance_m):  # type: ignore[no-untyped-def]
+def _measure(chord2, distance_m):  # type: ignore[no-untyped-def]
+    # What `metres` does with the same squared chord, without fetching the reference; NaN where
+    # there is none or where the chord alone is not accurate.
+    for i in prange(chord2.size):
+        near = chord2[i] <= 2.0
+        value = metres_of_chord(chord2[i] if near else 0.0)
+        distance_m[i] = value if near else math.nan
+
+
+@njit(cache=True, nogil=True)
+def _measure_far(vectors, observations, reference, chord2, distance_m):  # type: ignore[no-untyped-def]
     n, k = reference.shape
-    for block in prange((n + _BLOCK - 1) // _BLOCK):
-        first = block * _BLOCK
-        last = min(first + _BLOCK, n)
-        chords = chord2[first:last].reshape(-1)
-        metres_out = distance_m[first:last].reshape(-1)
-        far = 0
-        for j in range(chords.size):
-            # What `metres` does with the same squared chord, without fetching the reference.
-            near = chords[j] <= 2.0
-            value = metres_of_chord(chords[j] if near else 0.0)
-            metres_out[j] = value if near else math.nan
-            far += not near
-        if far == 0:
+    for i in range(n):
+        # The last one is the farthest: one look tells for most observations.
+        if chord2[i, k - 1] <= 2.0:
             continue
-        for i in range(first, last):
-            for j in range(k):
-                row = reference[i, j]
-                if row >= 0 and chord2[i, j] > 2.0:
-                    distance_m[i, j] = metres(
-                        observations[0, i], observations[1, i], observations[2, i],
-                        vectors[0, row], vectors[1, row], vectors[2, row],
-                    )  # fmt: skip
+        for j in range(k):
+            row = reference[i, j]
+            if row >= 0 and chord2[i, j] > 2.0:
+                distance_m[i, j] = metres(
+                    observations[0, i], observations[1, i], observations[2, i],
+                    vectors[0, row], vectors[1, row], vectors[2, row],
+                )  # fmt: skip
 
 
 def unit_vectors(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
@@ -76,5 +69,6 @@ def distances(vectors: np.ndarray, observations: np.ndarray, found: Found) -> np
         `kernels.distance.metres` of each pair; NaN where there is none.
     """
     distance_m = np.empty(found.chord2.shape)
-    _measure(vectors, observations, found.reference, found.chord2, distance_m)
+    _measure(found.chord2.ravel(), distance_m.ravel())
+    _measure_far(vectors, observations, found.reference, found.chord2, distance_m)
     return distance_m

@@ -51,7 +51,7 @@ def _max(builder: Any, a: Any, b: Any) -> Any:
 
 
 def _bound(builder: Any, sides: Any, vector: Any) -> Any:
-    """Least squared chord between boxes, of (least, greatest, other least, other greatest) an axis."""
+    """Least squared chord of boxes: (least, greatest, other least, other greatest) an axis."""
     zero = ir.Constant(vector, [0.0] * vector.count)
     square = None
     for least, greatest, other_least, other_greatest in sides:
@@ -69,7 +69,7 @@ def _bits(builder: Any, mask: Any, count: int) -> Any:
 
 @intrinsic
 def children_within(typing_context, boxes, node, box, worst):  # type: ignore[no-untyped-def]
-    """Which of eight boxes may hold something at most `worst` from a box, as the bits of an integer.
+    """Which of eight boxes may hold something at most `worst` from a box, as bits.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def children_within(typing_context, boxes, node, box, worst):  # type: ignore[no
 
 @intrinsic
 def lanes_within(typing_context, lanes, boxes, node, child):  # type: ignore[no-untyped-def]
-    """Which of 16 points may find something in a box at most their best, as the bits of an integer.
+    """Which of 16 points may find something in a box at most their best, as bits.
 
     Parameters
     ----------
@@ -170,6 +170,16 @@ def greatest_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
         return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, values, ("nnan",))
 
     return types.float64(lanes, types.intp), generate
+
+
+@intrinsic
+def prefetch_one(typing_context, array, i):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of ``array[i]``, which is soon to be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _prefetch(context, builder, signature, arguments, 0)
+
+    return types.void(array, types.intp), generate
 
 
 @intrinsic

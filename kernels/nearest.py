@@ -17,9 +17,9 @@ class Answer(NamedTuple):
     Attributes
     ----------
     reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
-        Row of the nearest reference, the lowest row of equally near ones; -1 where there is none.
+        Row of the nearest reference, the lowest of equally near ones; -1 where there is none.
     distance_m : float64 array, of the same shape
-        Great-circle distance in metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
+        Great-circle metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
     """
 
     reference: Array

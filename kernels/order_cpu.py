@@ -223,8 +223,8 @@ def sort(vectors: np.ndarray, start: int, stop: int, run: int, memory: Scratch) 
     """Order the points of columns `start` to `stop` of unit vectors, shape (3, n).
 
     Writes keys (``memory.keys[i]`` of column ``start + i``) and the order (``memory.order & ROW``,
-    rows counted from `start`); points with a NaN have `NO_KEY` and are left out. Runs of up to `run`
-    points that share their leading bits may stay unordered.
+    rows counted from `start`); points with a NaN have `NO_KEY` and are left out. Runs of up to
+    `run` points that share their leading bits may stay unordered.
 
     Returns
     -------

@@ -4,7 +4,7 @@ References stand along a Hilbert curve of the globe, eight to a leaf; a node is 
 leaves, or of eight nodes. Sixteen observations that are neighbours on the same curve make a packet.
 A packet first looks into the leaf at its own key, which gives a good bound, and then walks the tree
 from the root, leaving out every box that is farther from the packet's own box than its worst
-observation's best. Few observations walk alone instead, see `_PACKETS_FROM`.
+observation's best. Few observations walk alone instead, see `_SPREAD`.
 
 Nothing that could win or tie is left out, rounding included. Let an observation's coordinate a lie
 in the packet's [p, q] and a reference's b in the box's [l, h]. Then |a - b| >= g with
@@ -26,6 +26,7 @@ import numpy as np
 from numba import get_num_threads, njit, prange
 
 from kernels.distance import closer, squared_chord
+from kernels.hilbert import NO_KEY
 from kernels.index import ReferenceIndex
 from kernels.lanes_cpu import (
     children_within,
@@ -35,8 +36,9 @@ from kernels.lanes_cpu import (
     lowest_bit,
     prefetch,
     prefetch_for_write,
+    prefetch_one,
 )
-from kernels.order_cpu import NO_KEY, ROW, scratch, sort
+from kernels.order_cpu import ROW, scratch, sort
 from kernels.query import Found, Query
 
 _WIDTH = 8
@@ -59,8 +61,10 @@ _ALL = 5.0
 """Bound while nothing is found: above every squared chord, below the distance of padding."""
 _STACK = 8 * 12
 """Nodes that wait: at most 8 at each level, and 8 ** 12 leaves are beyond any memory."""
-_PACKETS_FROM = 4096
-"""Observations from which sorting them into packets pays. Measured; no effect on the answer."""
+_PACKETS_FROM = 64
+_SPREAD = 16
+"""Observations, and references for each, from and up to which packets pay: measured. Sixteen
+observations that are far apart have little of their walks in common."""
 
 
 class Tree(NamedTuple):
@@ -233,7 +237,7 @@ def _load(observations, start, order, first, n, lanes, box):  # type: ignore[no-
 @njit(inline="always")
 def _ask_for(observations, start, keys, order, first, n, reference, chord2):  # type: ignore[no-untyped-def]
     """Have the memory of a coming packet fetched."""
-    prefetch(keys, 0, order[min(first + _LANES // 2, n - 1)] & ROW)
+    prefetch_one(keys, order[min(first + _LANES // 2, n - 1)] & ROW)
     for lane in range(_LANES):
         i = start + (order[min(first + lane, n - 1)] & ROW)
         prefetch(observations, 0, i)
@@ -329,7 +333,7 @@ def _others(leaves, eight, node):  # type: ignore[no-untyped-def]
 @njit
 def _walk_packet(tree, box, worst, own, stack, no_leaves, lanes):  # type: ignore[no-untyped-def]
     """Search the tree for one packet, which has already seen the leaves of the node `own`."""
-    points, rows, leaf_keys, boxes, levels = tree
+    points, rows, _, boxes, levels = tree
     stack[0] = boxes.shape[0] - 1
     top = 1
     level = levels.size - 2
@@ -353,7 +357,6 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
     """The nearest reference of the observations of an order, k = 1."""
     points, rows, leaf_keys, boxes, levels = tree
     n_packets = (n + _LANES - 1) // _LANES
-    all_keys = keys.reshape(1, keys.size)
     for thread in prange(threads):
         # Of each packet, in rows: x, y, z, best squared chord, its row.
         lanes = np.empty((_PACKETS, 5, _LANES))
@@ -375,7 +378,7 @@ def _search_packets(tree, observations, start, keys, order, n, threads, referenc
             for packet in range(used):
                 first = (group + packet) * _LANES
                 ahead = first + _AHEAD * _LANES
-                _ask_for(observations, start, all_keys, order, ahead, n, reference, chord2)
+                _ask_for(observations, start, keys, order, ahead, n, reference, chord2)
                 _load(observations, start, order, first, n, lanes[packet], packet_boxes[packet])
                 key = keys[order[min(first + _LANES // 2, n - 1)] & ROW]
                 leaf = _leaf_of(leaf_keys, key, leaf if leaf_keys[leaf] <= key else 0)
@@ -429,7 +432,8 @@ def _insert(reference, chord2, i, c, row):  # type: ignore[no-untyped-def]
 def _scan_leaf_one(points, rows, leaf, x, y, z, own, i, reference, chord2, chords):  # type: ignore[no-untyped-def]
     """Compare a leaf's references with observation i; returns the worst of its k."""
     last = chord2.shape[1] - 1
-    for j in range(_WIDTH):
+    # As many as the array has, not `_WIDTH`: a short constant loop is unrolled, not vectorised.
+    for j in range(chords.size):
         chords[j] = squared_chord(
             x, y, z, points[leaf, 0, j], points[leaf, 1, j], points[leaf, 2, j]
         )
@@ -448,6 +452,7 @@ def _search_alone(  # type: ignore[no-untyped-def]
     """The k nearest references of the observations of an order, each by itself."""
     points, rows, leaf_keys, boxes, levels = tree
     k = reference.shape[1]
+    n_near = (k + exclude_self + _WIDTH - 1) // _WIDTH + (k > 1)
     for thread in prange(threads):
         box = np.empty(6)
         chords = np.empty(_WIDTH)
@@ -463,10 +468,15 @@ def _search_alone(  # type: ignore[no-untyped-def]
                     chord2[i, j] = np.inf
                 box[0], box[1], box[2] = x, y, z
                 box[3], box[4], box[5] = x, y, z
+                # So many leaves along the curve that k are found: a bound from the start.
                 leaf = _leaf_of(leaf_keys, keys[row], 0)
-                worst = _scan_leaf_one(
-                    points, rows, leaf, x, y, z, own, i, reference, chord2, chords
-                )
+                near_stop = min(leaf + n_near // 2 + 1, leaf_keys.size)
+                near = max(near_stop - n_near, 0)
+                worst = _ALL
+                for child in range(near, near_stop):
+                    worst = _scan_leaf_one(
+                        points, rows, child, x, y, z, own, i, reference, chord2, chords
+                    )
                 stack[0] = boxes.shape[0] - 1
                 top = 1
                 level = levels.size - 2
@@ -481,7 +491,7 @@ def _search_alone(  # type: ignore[no-untyped-def]
                     while bits:
                         child = node * _WIDTH + lowest_bit(bits)
                         bits &= bits - 1
-                        if child != leaf:
+                        if child < near or child >= near_stop:
                             worst = _scan_leaf_one(
                                 points, rows, child, x, y, z, own, i, reference, chord2, chords
                             )
@@ -502,8 +512,15 @@ def _fill_missing(keys, start, n, reference, chord2):  # type: ignore[no-untyped
 
 
 def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
-    """Whether `auto` should take brute force: measured, and without effect on the answer."""
-    return index.n_valid <= 64
+    """Whether `auto` should take brute force: measured, and without effect on the answer.
+
+    A pair takes brute force 0.43 ns (k = 1), an observation takes the tree 30 ns and a call 25 us
+    more: that is where the lines cross. Brute force works on packets, however few fill the last.
+    """
+    pairs = index.n_valid * _LANES * -(-n_observations // _LANES)
+    if query.k > 1:
+        return pairs <= 10_000 or index.n_valid <= max(_LANES, query.k)
+    return 0.43 * pairs <= 25_000 + 30 * n_observations
 
 
 def search(
@@ -511,7 +528,7 @@ def search(
     observations: np.ndarray,
     query: Query,
     *,
-    packets_from: int = _PACKETS_FROM,
+    packets: bool | None = None,
     window: int | None = None,
 ) -> Found:
     """The k nearest references of every observation; as `kernels.brute_cpu.search`.
@@ -520,8 +537,8 @@ def search(
     ----------
     index, observations, query
         As `kernels.brute_cpu.search` has them.
-    packets_from : int
-        Observations from which they are searched in packets.
+    packets : bool, optional
+        Whether observations are searched in packets; left out, what is measured to be faster.
     window : int, optional
         Observations sorted at a time; left out, it depends on the number of references. Neither
         has an effect on the answer.
@@ -531,6 +548,8 @@ def search(
     if not tree.keys.size or not n:
         return Found(np.full((n, query.k), -1, np.int64), np.full((n, query.k), np.inf))
     found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
+    if packets is None:
+        packets = n >= _PACKETS_FROM and n * _SPREAD >= tree.rows.size
     window = min(n, window or max(_WINDOW, 4 * tree.rows.size))
     memory = scratch(window)
     for start in range(0, n, window):
@@ -542,7 +561,7 @@ def search(
             continue
         threads = get_num_threads()
         at = (tree, observations, start, memory.keys, memory.order, n_valid)
-        if query.k == 1 and not query.exclude_self and n_valid >= packets_from:
+        if query.k == 1 and not query.exclude_self and packets:
             _search_packets(*at, threads, *found)
         else:
             _search_alone(*at, query.exclude_self, query.first_row, threads, *found)

@@ -80,7 +80,7 @@ SETS = _sets()
 
 @st.composite
 def points(draw, max_size=60):
-    """Points from few values, so that poles, edges, duplicates and ties are common; some invalid."""
+    """Points from few values: poles, edges, duplicates and ties are common, some are invalid."""
     lat = st.sampled_from([*NASTY_LAT, *range(-88, 90, 8)]) | st.floats(-90, 90)
     lon = st.sampled_from([*NASTY_LON, *range(-176, 180, 16)]) | st.floats(-180, 360)
     pair = st.tuples(lat, lon) | st.sampled_from([(np.nan, 0.0), (0.0, np.inf), (95.0, 5.0)])

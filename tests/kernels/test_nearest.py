@@ -1,5 +1,7 @@
 """`nearest` against oracles: every algorithm, k, exclude_self, max_distance_m, any split."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,7 +93,7 @@ def test_any_split_gives_the_same_bytes(references, observations, k, exclude_sel
     assert same_bytes(find(index, *observations, algorithm="tree", **query), whole)
 
     cuts = sorted(data.draw(st.sets(st.integers(0, n), max_size=3), label="cuts") | {0, n})
-    pieces = data.draw(st.permutations(list(zip(cuts, cuts[1:], strict=False))), label="pieces")
+    pieces = data.draw(st.permutations(list(pairwise(cuts))), label="pieces")
     parts = []
     for start, stop in pieces:
         piece = build_index(*(p[start:stop] for p in references))
@@ -117,9 +119,8 @@ def test_packets_in_windows_find_the_same(name):
     brute = find(index, *observations, algorithm="brute")
     vectors = unit_vectors(*observations)
     for window in (10, 1000):
-        assert same_bytes(
-            tree_cpu.search(index, vectors, Query(), packets_from=1, window=window), brute
-        )
+        found = tree_cpu.search(index, vectors, Query(), packets=True, window=window)
+        assert same_bytes(found, brute)
 
 
 @settings(max_examples=60, deadline=None)
@@ -128,7 +129,7 @@ def test_packets_find_what_brute_force_finds(references, observations):
     index = build_index(*references)
     vectors = unit_vectors(*observations)
     whole = find(index, *observations, algorithm="brute")
-    packets = tree_cpu.search(index, vectors, Query(), packets_from=1)
+    packets = tree_cpu.search(index, vectors, Query(), packets=True)
     assert same_bytes(packets, whole)
 
 
