@@ -5,7 +5,7 @@ index and searching, each with all cores. Where a case is "built", the index sta
 get unit vectors in float64; the haversine ones get radians. Peers that are not installed are named.
 The GPU has `benchmarks.kernels_cuda`.
 
-    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--places FILE] [--only NAME ...]
+    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--only NAME ...]
 """
 
 import argparse

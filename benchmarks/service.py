@@ -54,9 +54,8 @@ def start(device: str, data_dir: str, log: Path) -> tuple[subprocess.Popen[bytes
     for _ in range(1200):
         words = log.read_text().split()
         urls = [word for word in words if word.startswith("http://127.0.0.1:")]
-        if urls:
-            if httpx.get(f"{urls[0]}/readyz").status_code == 200:
-                return process, httpx.Client(base_url=urls[0], timeout=600)
+        if urls and httpx.get(f"{urls[0]}/readyz").status_code == 200:
+            return process, httpx.Client(base_url=urls[0], timeout=600)
         if process.poll() is not None:
             break
         time.sleep(0.1)
