@@ -33,7 +33,7 @@ def _scan(references, start, stop, lanes, best_chord2, best_row):  # type: ignor
                 best_row[lane] = row
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _search_one(references, observations, exclude_self, first_row, reference, chord2):  # type: ignore[no-untyped-def]
     n = observations.shape[1]
     n_references = references.shape[1]
@@ -66,7 +66,7 @@ def _search_one(references, observations, exclude_self, first_row, reference, ch
             chord2[first + lane, 0] = best_chord2[lane]
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _search_many(references, observations, exclude_self, first_row, reference, chord2):  # type: ignore[no-untyped-def]
     n, k = reference.shape
     for packet in prange((n + _LANES - 1) // _LANES):

@@ -9,7 +9,7 @@ from kernels.coordinates import unit_vector
 from kernels.distance import metres, metres_of_chord
 from kernels.query import Found
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
     for i in prange(lat_deg.size):
         x, y, z = unit_vector(lat_deg[i], lon_deg[i])
@@ -18,7 +18,7 @@ def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
         vectors[2, i] = z
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _measure(chord2, distance_m):  # type: ignore[no-untyped-def]
     # What `metres` does with the same squared chord, without fetching the reference; NaN where
     # there is none or where the chord alone is not accurate.
@@ -28,7 +28,7 @@ def _measure(chord2, distance_m):  # type: ignore[no-untyped-def]
         distance_m[i] = value if near else math.nan
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _measure_far(vectors, observations, reference, chord2, distance_m):  # type: ignore[no-untyped-def]
     n, k = reference.shape
     for i in range(n):

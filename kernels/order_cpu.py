@@ -87,7 +87,7 @@ def _bit_length(value):  # type: ignore[no-untyped-def]
     return bits
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sort_run(keys, order, start, stop, run, buffer, counts, stack):  # type: ignore[no-untyped-def]
     """Sort ``order[start:stop]`` by the keys down to runs of `run`, most significant bits first."""
     stack[0, 0] = start
@@ -152,7 +152,7 @@ def _starts(counts):  # type: ignore[no-untyped-def]
     return place
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _first_pass(keys, n, threads, shift, digit_bits, words):  # type: ignore[no-untyped-def]
     """From keys to (leading bits, row) in one word each, by the lower digit; `NO_KEY` drops out."""
     mask = (1 << digit_bits) - 1
@@ -173,7 +173,7 @@ def _first_pass(keys, n, threads, shift, digit_bits, words):  # type: ignore[no-
     return n_valid
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _second_pass(words, n, threads, digit_bits, order):  # type: ignore[no-untyped-def]
     """By the upper digit."""
     mask = (1 << digit_bits) - 1
@@ -191,7 +191,7 @@ def _second_pass(words, n, threads, digit_bits, order):  # type: ignore[no-untyp
             counts[thread, digit] = place + 1
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _sort_runs(keys, order, n, threads, run):  # type: ignore[no-untyped-def]
     """Sort what the two passes left equal, where it is longer than `run`."""
     stride = run // 2

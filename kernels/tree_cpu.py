@@ -93,7 +93,7 @@ class Tree(NamedTuple):
     levels: np.ndarray
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fill_leaves(vectors, keys, order, n, points, rows, leaf_keys, boxes):  # type: ignore[no-untyped-def]
     n_leaves = points.shape[0]
     for node in prange((n_leaves + _WIDTH - 1) // _WIDTH):
@@ -125,7 +125,7 @@ def _fill_leaves(vectors, keys, order, n, points, rows, leaf_keys, boxes):  # ty
                     points[leaf, axis, j] = value if j < used else math.nan
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
     for level in range(1, levels.size - 1):
         for node in range(levels[level], levels[level + 1]):
@@ -352,7 +352,7 @@ def _walk_packet(tree, box, worst, own, stack, no_leaves, lanes):  # type: ignor
             )
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _search_packets(tree, observations, start, keys, order, n, threads, reference, chord2):  # type: ignore[no-untyped-def]
     """The nearest reference of the observations of an order, k = 1."""
     points, rows, leaf_keys, boxes, levels = tree
@@ -445,7 +445,7 @@ def _scan_leaf_one(points, rows, leaf, x, y, z, own, i, reference, chord2, chord
     return min(chord2[i, last], _ALL)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _search_alone(  # type: ignore[no-untyped-def]
     tree, observations, start, keys, order, n, exclude_self, first_row, threads, reference, chord2
 ):
@@ -501,7 +501,7 @@ def _search_alone(  # type: ignore[no-untyped-def]
                         reference[i, j] = -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _fill_missing(keys, start, n, reference, chord2):  # type: ignore[no-untyped-def]
     """Nothing is found for points without a key."""
     for row in range(n):
