@@ -9,6 +9,7 @@ from kernels.coordinates import unit_vector
 from kernels.distance import metres, metres_of_chord
 from kernels.query import Found
 
+
 @njit(parallel=True, cache=True, nogil=True, error_model="numpy")
 def _fill(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
     for i in prange(lat_deg.size):
