@@ -6,7 +6,10 @@ from numba import njit, prange
 from kernels.distance import squared_chord
 from kernels.index import ReferenceIndex
 from kernels.query import Found, Query
+from kernels.threads_cpu import threads_for
 
+_GRAIN = 1 << 16
+"""Pairs that are worth a thread."""
 _LANES = 16
 """Observations that share one pass over the references: the inner loop over them vectorises."""
 
@@ -120,5 +123,6 @@ def search(index: ReferenceIndex, observations: np.ndarray, query: Query) -> Fou
     shape = (observations.shape[1], query.k)
     found = Found(np.empty(shape, np.int64), np.empty(shape))
     loop = _search_one if query.k == 1 else _search_many
-    loop(index.vectors, observations, query.exclude_self, query.first_row, *found)
+    with threads_for(index.vectors.shape[1] * observations.shape[1], _GRAIN):
+        loop(index.vectors, observations, query.exclude_self, query.first_row, *found)
     return found

@@ -8,6 +8,10 @@ from numba import njit, prange
 from kernels.coordinates import unit_vector
 from kernels.distance import metres, metres_of_chord
 from kernels.query import Found
+from kernels.threads_cpu import threads_for
+
+_GRAIN = 1 << 14
+"""Points that are worth a thread, at a nanosecond each."""
 
 
 @njit(parallel=True, cache=True, nogil=True, error_model="numpy")
@@ -48,7 +52,8 @@ def _measure_far(vectors, observations, reference, chord2, distance_m):  # type:
 def unit_vectors(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
     """Unit vectors of float64 degrees, shape (3, n); NaN where a coordinate is not valid."""
     vectors = np.empty((3, lat_deg.size))
-    _fill(lat_deg, lon_deg, vectors)
+    with threads_for(lat_deg.size, _GRAIN):
+        _fill(lat_deg, lon_deg, vectors)
     return vectors
 
 
@@ -70,6 +75,7 @@ def distances(vectors: np.ndarray, observations: np.ndarray, found: Found) -> np
         `kernels.distance.metres` of each pair; NaN where there is none.
     """
     distance_m = np.empty(found.chord2.shape)
-    _measure(found.chord2.ravel(), distance_m.ravel())
+    with threads_for(distance_m.size, _GRAIN):
+        _measure(found.chord2.ravel(), distance_m.ravel())
     _measure_far(vectors, observations, found.reference, found.chord2, distance_m)
     return distance_m

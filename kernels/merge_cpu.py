@@ -5,6 +5,10 @@ from numba import njit, prange
 
 from kernels.distance import closer
 from kernels.query import Found
+from kernels.threads_cpu import threads_for
+
+_GRAIN = 1 << 13
+"""Answers that are worth a thread."""
 
 
 @njit(parallel=True, cache=True, nogil=True)
@@ -31,5 +35,6 @@ def merge_pair(left: Found, right: Found) -> Found:
     """The k closest of two answers for the same observations, in the order of `closer`."""
     row = np.empty_like(left.reference)
     chord2 = np.empty_like(left.chord2)
-    _merge(left.reference, left.chord2, right.reference, right.chord2, row, chord2)
+    with threads_for(row.size, _GRAIN):
+        _merge(left.reference, left.chord2, right.reference, right.chord2, row, chord2)
     return Found(row, chord2)

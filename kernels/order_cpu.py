@@ -8,9 +8,10 @@ still equal are sorted by their own next bits, each on one core.
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 
 from kernels.hilbert import NO_KEY, cell, curve_key, octahedral
+from kernels.threads_cpu import threads_for
 
 ROW = (1 << 32) - 1
 """What of a word of the order is the row."""
@@ -19,6 +20,8 @@ _BLOCK = 64
 """Points whose cells are found together: the loop over them vectorises."""
 _LINE = 8
 """Words of a cache line: what threads write stands that far apart."""
+_GRAIN = 1 << 12
+"""Points that are worth a thread."""
 _MAX_DIGIT_BITS = 12
 _INSERTION = 24
 _RUN_DIGIT_BITS = 10
@@ -231,8 +234,14 @@ def sort(vectors: np.ndarray, start: int, stop: int, run: int, memory: Scratch) 
     int
         How many points there are in the order.
     """
+    with threads_for(stop - start, _GRAIN) as threads:
+        return _sort(vectors, start, stop, run, memory, threads)
+
+
+def _sort(
+    vectors: np.ndarray, start: int, stop: int, run: int, memory: Scratch, threads: int
+) -> int:
     n = stop - start
-    threads = max(1, min(get_num_threads(), n >> 10))
     keys, words, order = memory
     common = np.empty((threads, _LINE), np.int64)
     _keys(vectors, start, stop, threads, keys, common)

@@ -23,7 +23,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import get_num_threads, njit, prange
+from numba import njit, prange
 
 from kernels.distance import closer, squared_chord
 from kernels.hilbert import NO_KEY
@@ -40,6 +40,7 @@ from kernels.lanes_cpu import (
 )
 from kernels.order_cpu import ROW, scratch, sort
 from kernels.query import Found, Query
+from kernels.threads_cpu import threads_for
 
 _WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""
@@ -53,6 +54,10 @@ _CANDIDATES = 256
 """Leaves that a group may find; more mean that its packets lie far apart."""
 _BLOCK = 32
 """Observations that a thread takes at a time when they walk alone."""
+_GRAIN = 256
+"""Observations that are worth a thread."""
+_BUILD_GRAIN = 1 << 13
+"""References that are worth a thread."""
 _WINDOW = 1 << 20
 """Observations sorted at a time: what is written in their order then stays in the cache."""
 _FAR = 1e3
@@ -162,9 +167,9 @@ def build(vectors: np.ndarray) -> Tree:
         np.array(levels, np.int64),
     )
     if n:
-        _fill_leaves(
-            vectors, memory.keys, memory.order, n, tree.points, tree.rows, tree.keys, tree.boxes
-        )
+        at = (vectors, memory.keys, memory.order, n)
+        with threads_for(n, _BUILD_GRAIN):
+            _fill_leaves(*at, tree.points, tree.rows, tree.keys, tree.boxes)
         _fill_nodes(tree.boxes, tree.levels)
     return tree
 
@@ -559,10 +564,10 @@ def search(
             _fill_missing(memory.keys, start, stop - start, *found)
         if n_valid == 0:
             continue
-        threads = get_num_threads()
         at = (tree, observations, start, memory.keys, memory.order, n_valid)
-        if query.k == 1 and not query.exclude_self and packets:
-            _search_packets(*at, threads, *found)
-        else:
-            _search_alone(*at, query.exclude_self, query.first_row, threads, *found)
+        with threads_for(n_valid, _GRAIN) as threads:
+            if query.k == 1 and not query.exclude_self and packets:
+                _search_packets(*at, threads, *found)
+            else:
+                _search_alone(*at, query.exclude_self, query.first_row, threads, *found)
     return found
