@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import argparse  # noqa: E402
 import importlib.metadata
 import json
-import os
 import platform
 import statistics
 import time
