@@ -13,7 +13,7 @@ import os
 # Threads of one library that spin after their work take the cores from the next in turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import argparse  # noqa: E402
+import argparse
 import importlib.metadata
 import json
 import platform
