@@ -32,7 +32,7 @@ lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versio
 	$(PIP) uv
 	$(LOCK) --extra gpu --output-file requirements/gpu.txt
 	$(LOCK) --constraint requirements/gpu.txt --output-file requirements/cpu.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra test --extra dev --output-file requirements/dev.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra postgres --extra test --extra dev --output-file requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) .demo

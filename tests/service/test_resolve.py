@@ -246,7 +246,7 @@ def test_bad_input_is_refused_and_leaves_nothing(service, case, role):
     before = left_behind(service)
     response = service.post("/resolve", files={**files, role: (name, content)})
     check_refusal(response, message, {"file": role, **place} if place else {})
-    assert left_behind(service) == before
+    assert left_behind(service) <= before
 
 
 def check_refusal(response, message, place):
@@ -329,7 +329,7 @@ def test_bad_options(service, parameters, message):
     before = left_behind(service)
     response = service.post("/resolve", params=parameters, files=files)
     check_refusal(response, message, {})
-    assert left_behind(service) == before
+    assert left_behind(service) <= before
 
 
 @pytest.mark.parametrize(
