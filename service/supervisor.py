@@ -127,11 +127,11 @@ class Supervisor:
         self._tasks[id] = task
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
-    async def finished(self, id: str) -> None:
-        """Wait until a job that this process runs has ended, or is stopped."""
+    async def finished(self, id: str, seconds: float | None = None) -> None:
+        """Wait until a job that this process runs has ended or is stopped, or time is over."""
         task = self._tasks.get(id)
         if task is not None:
-            await asyncio.wait([task])
+            await asyncio.wait([task], timeout=seconds)
 
     def dismiss(self, id: str) -> None:
         """Stop a live job, whose workers are free within seconds, or remove a finished one."""

@@ -349,12 +349,29 @@ def test_forms_with_other_parts(service, parts):
     check_refusal(response, "once each|boundary|parsing|Missing|must have", {})
 
 
-@pytest.mark.parametrize("prefer", ["wait=5, respond-async", "Respond-Async;x=1"])
-def test_preferences(service, prefer):
-    body = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
-    answer = service.post("/resolve", json=body, headers={"Prefer": prefer})
-    assert answer.status_code == 201
+TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+
+
+@pytest.mark.parametrize(
+    ("prefer", "applied"),
+    [
+        ("Respond-Async;x=1", "respond-async"),
+        ("handling=strict, respond-async, wait=soon", "respond-async"),
+        ("wait=0", "wait=0"),
+        ("respond-async, wait=0, wait=60", "respond-async, wait=0"),
+    ],
+)
+def test_a_client_that_takes_a_job(service, prefer, applied):
+    answer = service.post("/resolve", json=TINY, headers={"Prefer": prefer})
+    assert (answer.status_code, answer.headers["preference-applied"]) == (201, applied)
     assert finished(service, answer.headers["location"])["status"] == "successful"
+
+
+@pytest.mark.parametrize("prefer", ["wait=60", "wait=60, respond-async", "respond-async, wait=99"])
+def test_a_client_that_waits_a_while(service, prefer):
+    answer = service.post("/resolve", json=TINY, headers={"Prefer": prefer})
+    assert table_of(answer).num_rows == 1
+    assert "wait=60" in answer.headers["preference-applied"]
 
 
 def test_unknown_dataset_and_formats(service):

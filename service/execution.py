@@ -1,0 +1,114 @@
+"""From two point sets and options to an answer: the one way of every request that matches.
+
+A job is accepted, and the client gets its result, or the job to ask again, as it prefers.
+"""
+
+import asyncio
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from service.context import Service
+from service.errors import NotReady, TooLarge
+from service.ingest import Ingested
+from service.inputs import Inputs
+from service.matching import accept_job
+from service.models import MatchParameters, StatusInfo
+from service.preferences import Preference
+from service.results import result_response
+from service.store import LIVE, DatasetRow, JobRow
+
+
+def refuse_unready(service: Service, preference: Preference) -> None:
+    """Refuse a request that wants its result at once while there is no cluster.
+
+    Raises
+    ------
+    NotReady
+    """
+    if not preference.takes_a_job and service.supervisor.cluster is None:
+        raise NotReady(
+            f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
+            headers={"Retry-After": "2"},
+        )
+
+
+async def answer(
+    request: Request,
+    service: Service,
+    inputs: Inputs,
+    parameters: MatchParameters,
+    preference: Preference,
+) -> Response:
+    """Match two sets, and answer with the result or, if the client takes one, with the job.
+
+    Raises
+    ------
+    TooLarge
+        When the sets are too large for an answer at once, and the client takes no job.
+    Problem
+        When the sets cannot be matched, or the job failed.
+    """
+    if not preference.takes_a_job:
+        _refuse_large(service, inputs, parameters)
+    id = await _accept(service, inputs, parameters)
+    service.supervisor.start(id)
+    await _wait(service, id, preference)
+    job = await asyncio.to_thread(service.store.job, id)
+    assert job is not None, "a job just accepted is in the store"
+    if job.status not in LIVE:
+        response = result_response(service.store, job, request)
+        if preference.wait_seconds is not None:
+            response.headers.update(preference.applied())
+        return response
+    if preference.takes_a_job:
+        return _job_response(job, preference)
+    raise NotReady(
+        "the service is stopping; the job goes on when it is back",
+        headers={"Retry-After": "10", "Link": f'</jobs/{id}>; rel="monitor"'},
+    )
+
+
+def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters) -> None:
+    observations, references = (one.dataset.rows for one in inputs)
+    rows = observations * parameters.k + references
+    if rows > service.settings.sync_rows:
+        raise TooLarge(
+            f"{rows} rows of both sets together (observations k times) are more than the "
+            f"limit of {service.settings.sync_rows} for an answer at once: "
+            "send the header 'Prefer: respond-async' and ask the job"
+        )
+
+
+async def _accept(service: Service, inputs: Inputs, parameters: MatchParameters) -> str:
+    """Keep both sets and accept a job with them; nothing is left of a refused one."""
+    kept: list[DatasetRow] = []
+    try:
+        for one in inputs:
+            if isinstance(one, Ingested):
+                kept.append(await asyncio.to_thread(service.library.keep, one))
+            else:
+                kept.append(one)
+        observations, references = kept
+        return await asyncio.to_thread(
+            accept_job, service.store, observations, references, parameters
+        )
+    except BaseException:
+        for row in kept:
+            service.library.release(row.id)
+        raise
+
+
+async def _wait(service: Service, id: str, preference: Preference) -> None:
+    """Wait for a job as long as the client does."""
+    if preference.respond_async and preference.wait_seconds is None:
+        return
+    await service.supervisor.finished(id, preference.wait_seconds)
+
+
+def _job_response(job: JobRow, preference: Preference) -> Response:
+    return JSONResponse(
+        StatusInfo.of(job).model_dump(),
+        status_code=201,
+        headers={"Location": f"/jobs/{job.id}", **preference.applied()},
+    )
