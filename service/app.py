@@ -13,7 +13,7 @@ from service.errors import install_error_handlers
 from service.ingest import Ingest
 from service.library import Library
 from service.ownership import owned
-from service.routers import datasets, health, jobs, resolve
+from service.routers import datasets, health, jobs, landing, processes, resolve
 from service.settings import Settings
 from service.store import Store
 from service.supervisor import Supervisor
@@ -51,6 +51,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     install_error_handlers(app)
-    for module in (resolve, datasets, jobs, health):
+    for module in (landing, resolve, datasets, processes, jobs, health):
         app.include_router(module.router)
     return app

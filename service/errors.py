@@ -78,6 +78,7 @@ InvalidInput = _problem("InvalidInput", 400, "invalid-input", "The input is not 
 InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request is not valid")
 NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
 NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
+NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
 ResultNotReady = _problem(
     "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
 )

@@ -12,11 +12,14 @@ from service.context import Service
 from service.errors import NotReady, TooLarge
 from service.ingest import Ingested
 from service.inputs import Inputs
+from service.links import base_of
 from service.matching import accept_job
 from service.models import MatchParameters, StatusInfo
 from service.preferences import Preference
-from service.results import result_response
-from service.store import LIVE, DatasetRow, JobRow
+from service.results import echo_response, result_response
+from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
+
+RAW_VALUE = Delivery()
 
 
 def refuse_unready(service: Service, preference: Preference) -> None:
@@ -39,6 +42,7 @@ async def answer(
     inputs: Inputs,
     parameters: MatchParameters,
     preference: Preference,
+    delivery: Delivery = RAW_VALUE,
 ) -> Response:
     """Match two sets, and answer with the result or, if the client takes one, with the job.
 
@@ -51,21 +55,43 @@ async def answer(
     """
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
-    id = await _accept(service, inputs, parameters)
+    id = await _accept(service, inputs, parameters, delivery)
+    return await _answer_with_job(request, service, id, preference)
+
+
+async def echo(
+    request: Request,
+    service: Service,
+    options: EchoOptions,
+    preference: Preference,
+    delivery: Delivery,
+) -> Response:
+    """Give back what was sent, or, if the client takes one, the job that will."""
+    if not preference.takes_a_job:
+        await asyncio.sleep(options.pause)
+        return echo_response(options, delivery)
+    id = await asyncio.to_thread(service.store.add_echo, options, delivery)
+    return await _answer_with_job(request, service, id, preference)
+
+
+async def _answer_with_job(
+    request: Request, service: Service, id: str, preference: Preference
+) -> Response:
+    """Run an accepted job, and answer with its result or, if the client takes one, with it."""
     service.supervisor.start(id)
     await _wait(service, id, preference)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     if job.status not in LIVE:
-        response = result_response(service.store, job, request)
+        response = await asyncio.to_thread(result_response, service, job, request)
         if preference.wait_seconds is not None:
             response.headers.update(preference.applied())
         return response
     if preference.takes_a_job:
-        return _job_response(job, preference)
+        return _job_response(job, request, preference)
     raise NotReady(
         "the service is stopping; the job goes on when it is back",
-        headers={"Retry-After": "10", "Link": f'</jobs/{id}>; rel="monitor"'},
+        headers={"Retry-After": "10", "Link": f'<{base_of(request)}/jobs/{id}>; rel="monitor"'},
     )
 
 
@@ -80,7 +106,9 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
         )
 
 
-async def _accept(service: Service, inputs: Inputs, parameters: MatchParameters) -> str:
+async def _accept(
+    service: Service, inputs: Inputs, parameters: MatchParameters, delivery: Delivery
+) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
     kept: list[DatasetRow] = []
     try:
@@ -91,11 +119,11 @@ async def _accept(service: Service, inputs: Inputs, parameters: MatchParameters)
                 kept.append(one)
         observations, references = kept
         return await asyncio.to_thread(
-            accept_job, service.store, observations, references, parameters
+            accept_job, service.store, observations, references, parameters, delivery
         )
     except BaseException:
         for row in kept:
-            service.library.release(row.id)
+            await asyncio.to_thread(service.library.release, row.id)
         raise
 
 
@@ -106,9 +134,10 @@ async def _wait(service: Service, id: str, preference: Preference) -> None:
     await service.supervisor.finished(id, preference.wait_seconds)
 
 
-def _job_response(job: JobRow, preference: Preference) -> Response:
+def _job_response(job: JobRow, request: Request, preference: Preference) -> Response:
+    base = base_of(request)
     return JSONResponse(
-        StatusInfo.of(job).model_dump(),
+        StatusInfo.of(job, base).model_dump(exclude_none=True),
         status_code=201,
-        headers={"Location": f"/jobs/{job.id}", **preference.applied()},
+        headers={"Location": f"{base}/jobs/{job.id}", **preference.applied()},
     )

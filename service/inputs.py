@@ -1,10 +1,13 @@
 """The two point sets of a request: made of files or arrays, or found among the datasets."""
 
+import asyncio
+import io
+import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
 from service.bounds import media_type
@@ -16,6 +19,10 @@ from service.models import InlineRequest, TableParameters
 from service.store import DatasetRow
 
 ROLES = ("observations", "references")
+_FORMAT = {"mediaType", "format", "encoding", "schema"}
+"""What OGC API lets stand beside a value; the value itself tells as much."""
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class Inputs(NamedTuple):
@@ -48,10 +55,7 @@ async def inputs_of_body(
                 *[await _from_part(form, role, service, parameters, folder) for role in ROLES]
             )
     if given == "application/json":
-        try:
-            inline = InlineRequest.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+        inline = await json_body(request, InlineRequest)
         return await inputs_of_json(inline, service, parameters, folder)
     raise UnsupportedFormat(
         f"the media type {given[:80] or 'none'} is not supported here: send multipart/form-data "
@@ -59,13 +63,40 @@ async def inputs_of_body(
     )
 
 
+async def json_body(request: Request, model: type[M]) -> M:
+    """The body of a request as a model.
+
+    Raises
+    ------
+    UnsupportedFormat
+        When it is not JSON: only of JSON so little is taken that it fits into memory.
+    InvalidRequest
+        When the model does not take it.
+    """
+    given = media_type(request.headers)
+    if given != "application/json":
+        raise UnsupportedFormat(
+            f"the media type {given[:80] or 'none'} is not supported here: send application/json"
+        )
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+
+
 async def inputs_of_json(
-    inline: InlineRequest, service: Service, parameters: TableParameters, folder: Path
+    inline: InlineRequest,
+    service: Service,
+    parameters: TableParameters,
+    folder: Path,
+    pointer: str = "",
 ) -> Inputs:
-    """Make or find both sets that stand in a JSON document."""
+    """Make or find both sets that stand in a JSON document, where `pointer` says."""
     return Inputs(
         *[
-            await _from_json(getattr(inline, role), role, service, parameters, folder)
+            await _from_json(
+                getattr(inline, role), f"{pointer}/{role}", service, parameters, folder
+            )
             for role in ROLES
         ]
     )
@@ -76,7 +107,7 @@ async def _from_part(
 ) -> Ingested | DatasetRow:
     part = form[role]
     if isinstance(part, str):
-        return _registered(part, role, service)
+        return await _registered(part, role, service)
     assert isinstance(part, UploadFile)
     upload = Upload(part.file, part.content_type, part.filename, role)
     return await service.ingest.from_upload(
@@ -85,21 +116,33 @@ async def _from_part(
 
 
 async def _from_json(
-    value: dict[str, list[Any]] | str,
-    role: str,
-    service: Service,
-    parameters: TableParameters,
-    folder: Path,
+    value: Any, pointer: str, service: Service, parameters: TableParameters, folder: Path
 ) -> Ingested | DatasetRow:
-    if isinstance(value, str):
-        return _registered(value, role, service)
-    return await service.ingest.from_arrays(
-        value, parameters.names(), parameters.on_invalid, folder, f"/{role}"
-    )
+    names, on_invalid = parameters.names(), parameters.on_invalid
+    match value:
+        case str():
+            return await _registered(value, pointer, service)
+        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
+            # As OGC API has it: an object that stands for an input is wrapped in another one.
+            return await _from_json(inner, f"{pointer}/value", service, parameters, folder)
+        case {"dataset": str(id), **rest} if not rest:
+            return await asyncio.to_thread(service.library.get, id)
+        case {"type": "FeatureCollection"}:
+            content = io.BytesIO(json.dumps(value).encode())
+            upload = Upload(content, "application/geo+json", None, pointer)
+            return await service.ingest.from_upload(upload, names, on_invalid, folder)
+    for name, column in value.items():
+        if not isinstance(column, list):
+            raise InvalidRequest(
+                f'{pointer}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
+                "arrays by column name, or a GeoJSON FeatureCollection",
+                [{"pointer": f"{pointer}/{name}", "detail": "not an array"}],
+            )
+    return await service.ingest.from_arrays(value, names, on_invalid, folder, pointer)
 
 
-def _registered(text: str, role: str, service: Service) -> DatasetRow:
+async def _registered(text: str, role: str, service: Service) -> DatasetRow:
     kind, _, id = text.strip().partition(":")
     if kind != "dataset" or not id:
         raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
-    return service.library.get(id)
+    return await asyncio.to_thread(service.library.get, id)

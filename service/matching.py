@@ -4,12 +4,16 @@ from service.columns import listed
 from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
 from service.ingest import refuse_invalid
 from service.models import MatchParameters
-from service.store import DatasetRow, Store
+from service.store import DatasetRow, Delivery, Store
 from workers.datasets import Dataset
 
 
 def accept_job(
-    store: Store, observations: DatasetRow, references: DatasetRow, parameters: MatchParameters
+    store: Store,
+    observations: DatasetRow,
+    references: DatasetRow,
+    parameters: MatchParameters,
+    delivery: Delivery,
 ) -> str:
     """Check that two datasets can be matched and accept the job; returns its id.
 
@@ -32,7 +36,7 @@ def accept_job(
         )
     _check_columns(references.dataset, parameters.columns, "columns")
     _check_columns(observations.dataset, parameters.observation_columns, "observation_columns")
-    id = store.add_job(observations, references, parameters.options())
+    id = store.add_job(observations, references, parameters.options(), delivery)
     if id is None:
         raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
     return id

@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.columns import ColumnNames
 from service.ingest import OnInvalid
-from service.store import DatasetRow, JobRow, JobStatus
+from service.links import OGC_RELATION, Link
+from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
 
@@ -61,20 +62,77 @@ class MatchParameters(TableParameters):
         )
 
 
+_POINTS = (
+    'a registered dataset as {"dataset": "<id>"} or "dataset:<id>", arrays by column name '
+    'such as {"lat": [52.5], "lon": [13.4]}, or a GeoJSON FeatureCollection of points; also as '
+    "the member 'value' of an object"
+)
+
+
 class InlineRequest(_Parameters):
-    """Two point sets as JSON: each `dataset:<id>` or arrays by column name."""
+    """Two point sets as JSON."""
 
-    observations: dict[str, list[Any]] | str
-    references: dict[str, list[Any]] | str
+    observations: dict[str, Any] | str = Field(description=f"what was seen: {_POINTS}")
+    references: dict[str, Any] | str = Field(description=f"where things are: {_POINTS}")
 
 
-class Link(BaseModel):
-    """A link as OGC API has it."""
+class NearestInputs(MatchParameters, InlineRequest):
+    """What the process `nearest` takes."""
 
-    href: str
-    rel: str
-    type: str = "application/json"
-    title: str
+
+class EchoInputs(_Parameters):
+    """What the process `echo` takes."""
+
+    message: str = Field(description="any text")
+    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
+
+    def options(self) -> EchoOptions:
+        """The options as the store keeps them."""
+        return EchoOptions(self.message, self.pause)
+
+
+class OutputFormat(_Parameters):
+    """The format of the matches."""
+
+    mediaType: Literal["application/vnd.apache.parquet"]
+
+
+class MatchesOutput(_Parameters):
+    """How the matches are wanted."""
+
+    transmissionMode: Literal["value", "reference"] = "value"
+    format: OutputFormat | None = None
+
+
+class MessageOutput(_Parameters):
+    """How the message is wanted."""
+
+    transmissionMode: Literal["value"] = "value"
+
+
+class NearestExecution(_Parameters):
+    """A request to run the process `nearest`."""
+
+    inputs: NearestInputs
+    outputs: dict[Literal["matches"], MatchesOutput] = {}
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        wanted = self.outputs.get("matches", MatchesOutput())
+        return Delivery(self.response, wanted.transmissionMode)
+
+
+class EchoExecution(_Parameters):
+    """A request to run the process `echo`."""
+
+    inputs: EchoInputs
+    outputs: dict[Literal["message"], MessageOutput] = {}
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        return Delivery(self.response)
 
 
 class DatasetInfo(BaseModel):
@@ -120,37 +178,42 @@ class StatusInfo(BaseModel):
 
     jobID: str
     id: str
-    processID: str = "nearest"
+    processID: ProcessId
     type: Literal["process"] = "process"
     status: JobStatus
     message: str
     created: str
-    started: str | None
-    finished: str | None
+    started: str | None = None
+    finished: str | None = None
     updated: str
     progress: int = Field(ge=0, le=100)
     links: list[Link]
 
     @classmethod
-    def of(cls, row: JobRow) -> "StatusInfo":
-        """What a client is told of a job."""
-        links = [Link(href=f"/jobs/{row.id}", rel="self", title="this document")]
+    def of(cls, row: JobRow, base: str) -> "StatusInfo":
+        """What a client is told of a job; `base` is where it finds the service."""
+        here = f"{base}/jobs/{row.id}"
+        links = [Link(href=here, rel="self", title="this document")]
+        if row.status in LIVE:
+            links.append(Link(href=here, rel="monitor", title="how far it is"))
         if row.status == "successful":
             links += [
                 Link(
-                    href=f"/jobs/{row.id}/results",
-                    rel="http://www.opengis.net/def/rel/ogc/1.0/results",
-                    type="application/vnd.apache.parquet",
+                    href=f"{here}/results",
+                    rel=f"{OGC_RELATION}results",
+                    type=_media_type(row),
                     title="the result",
                 ),
-                Link(href=f"/jobs/{row.id}/report", rel="about", title="the report"),
             ]
+        if row.report is not None:
+            links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.status == "successful")
         # A job is at 100 % when its result stands, not when its last row is resolved.
         progress = int(100 * done) if row.status == "successful" else min(99, int(100 * done))
         return cls(
             jobID=row.id,
             id=row.id,
+            processID=row.process,
             status=row.status,
             message=row.message,
             created=row.created,
@@ -160,6 +223,11 @@ class StatusInfo(BaseModel):
             progress=progress,
             links=links,
         )
+
+
+def _media_type(row: JobRow) -> str:
+    is_json = row.process == "echo" or row.delivery.response == "document"
+    return "application/json" if is_json else "application/vnd.apache.parquet"
 
 
 class JobList(BaseModel):

@@ -12,6 +12,7 @@ from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
+ProcessId = Literal["nearest", "echo"]
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
 
 _metadata = sa.MetaData()
@@ -38,6 +39,7 @@ _jobs = sa.Table(
     "jobs",
     _metadata,
     sa.Column("id", sa.String, primary_key=True),
+    sa.Column("process", sa.String, nullable=False),
     sa.Column("status", sa.String, nullable=False, index=True),
     sa.Column("created", sa.String, nullable=False, index=True),
     sa.Column("started", sa.String),
@@ -46,6 +48,7 @@ _jobs = sa.Table(
     sa.Column("observations", sa.String, nullable=False),
     sa.Column("references", sa.String, nullable=False),
     sa.Column("options", sa.JSON, nullable=False),
+    sa.Column("delivery", sa.JSON, nullable=False),
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("rows_done", sa.BigInteger, nullable=False),
     sa.Column("message", sa.String, nullable=False),
@@ -74,10 +77,43 @@ class DatasetRow:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """How the result of a job is given, in the words of OGC API - Processes 1.0.
+
+    Attributes
+    ----------
+    response
+        ``raw``: the output as it is; ``document``: JSON with the output in it.
+    transmission
+        ``value``: the output itself; ``reference``: where it is.
+    """
+
+    response: Literal["raw", "document"] = "raw"
+    transmission: Literal["value", "reference"] = "value"
+
+
+@dataclass(frozen=True)
+class EchoOptions:
+    """What the process `echo` is told: what to give back, and after how many seconds."""
+
+    message: str
+    pause: float = 0.0
+
+
+@dataclass(frozen=True)
 class JobRow:
-    """A job as the store knows it; times are RFC 3339 in UTC."""
+    """A job as the store knows it; times are RFC 3339 in UTC.
+
+    Attributes
+    ----------
+    observations, references
+        Ids of its datasets; empty for a process that has none.
+    options
+        What its process was told.
+    """
 
     id: str
+    process: ProcessId
     status: JobStatus
     created: str
     started: str | None
@@ -85,7 +121,8 @@ class JobRow:
     updated: str
     observations: str
     references: str
-    options: MatchOptions
+    options: MatchOptions | EchoOptions
+    delivery: Delivery
     rows: int
     rows_done: int
     message: str
@@ -203,24 +240,20 @@ class Store:
         return bool(done.rowcount)
 
     def add_job(
-        self, observations: DatasetRow, references: DatasetRow, options: MatchOptions
+        self,
+        observations: DatasetRow,
+        references: DatasetRow,
+        options: MatchOptions,
+        delivery: Delivery,
     ) -> str | None:
         """Accept a job; once this returns it is not forgotten.
 
         Returns its id; None when one of the datasets has been removed meanwhile.
         """
-        id, time = new_id(), now()
-        values = {
-            "id": id,
-            "status": "accepted",
-            "created": time,
-            "updated": time,
+        values = _new_job("nearest", options, delivery) | {
             "observations": observations.id,
             "references": references.id,
-            "options": asdict(options),
             "rows": observations.dataset.rows,
-            "rows_done": 0,
-            "message": "waiting for a free place",
         }
         # One statement: a dataset cannot be removed between the look and the entry.
         both_exist = sa.and_(
@@ -231,7 +264,14 @@ class Store:
         ).where(both_exist)
         with self._engine.begin() as connection:
             done = connection.execute(_jobs.insert().from_select(list(values), row))
-        return id if done.rowcount else None
+        return values["id"] if done.rowcount else None
+
+    def add_echo(self, options: EchoOptions, delivery: Delivery) -> str:
+        """Accept a job of the process `echo`; returns its id."""
+        values = _new_job("echo", options, delivery)
+        with self._engine.begin() as connection:
+            connection.execute(_jobs.insert().values(values))
+        return str(values["id"])
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
@@ -297,8 +337,33 @@ def _make_durable(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
+def _new_job(
+    process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery
+) -> dict[str, Any]:
+    time = now()
+    return {
+        "id": new_id(),
+        "process": process,
+        "status": "accepted",
+        "created": time,
+        "updated": time,
+        "observations": "",
+        "references": "",
+        "options": asdict(options),
+        "delivery": asdict(delivery),
+        "rows": 0,
+        "rows_done": 0,
+        "message": "waiting for a free place",
+    }
+
+
 def _job_row(row: Any) -> JobRow:
-    options = dict(row["options"])
-    for name in ("columns", "observation_columns"):
-        options[name] = tuple(options[name])
-    return JobRow(**{**row, "options": MatchOptions(**options)})
+    stored = dict(row["options"])
+    options: MatchOptions | EchoOptions
+    if row["process"] == "echo":
+        options = EchoOptions(**stored)
+    else:
+        for name in ("columns", "observation_columns"):
+            stored[name] = tuple(stored[name])
+        options = MatchOptions(**stored)
+    return JobRow(**{**row, "options": options, "delivery": Delivery(**row["delivery"])})

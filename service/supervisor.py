@@ -14,10 +14,10 @@ from service.errors import problem_of_failure
 from service.library import Library
 from service.reports import job_report, seconds_before
 from service.settings import Settings
-from service.store import LIVE, Store
+from service.store import LIVE, EchoOptions, Store
 from workers.cluster import Cluster, open_cluster
 from workers.gpus import choose_device
-from workers.jobs import Job
+from workers.jobs import Job, MatchOptions
 from workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Supervisor:
             self.stop()
             # A job without a cluster waits for one; one that runs sees that all is stopping.
             if self.cluster is None:
-                for task in self._tasks.values():
+                for task in list(self._tasks.values()):
                     task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             keeper.cancel()
@@ -133,19 +133,41 @@ class Supervisor:
         if task is not None:
             await asyncio.wait([task], timeout=seconds)
 
-    def dismiss(self, id: str) -> None:
+    async def dismiss(self, id: str) -> None:
         """Stop a live job, whose workers are free within seconds, or remove a finished one."""
-        if self._store.finish_job(id, "dismissed", "dismissed by the client"):
+        message = "dismissed by the client"
+        if await asyncio.to_thread(self._store.finish_job, id, "dismissed", message):
             # What the job holds goes once its task has let go of it.
-            self._dismissed.add(id)
+            if id in self._tasks:
+                self._dismissed.add(id)
         else:
-            self._store.dismiss_finished_job(id)
-            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            await asyncio.to_thread(self._remove, id)
+
+    def _remove(self, id: str) -> None:
+        self._store.dismiss_finished_job(id)
+        shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
 
     def _is_cancelled(self, id: str) -> bool:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
+        row = await asyncio.to_thread(self._store.job, id)
+        if row is not None and isinstance(row.options, EchoOptions):
+            await self._echo(id, row.options)
+        else:
+            await self._run_on_cluster(id)
+        self._dismissed.discard(id)
+
+    async def _echo(self, id: str, options: EchoOptions) -> None:
+        """Wait as long as an echo is told to; what it gives back stands in its row."""
+        await asyncio.to_thread(self._store.start_job, id)
+        end = time.monotonic() + options.pause
+        while (left := end - time.monotonic()) > 0 and not self._is_cancelled(id):
+            await asyncio.sleep(min(left, _WATCH_SECONDS))
+        if not self.stopping:
+            await asyncio.to_thread(self._store.finish_job, id, "successful", "done")
+
+    async def _run_on_cluster(self, id: str) -> None:
         loop = asyncio.get_running_loop()
         has_ended = False
         while not has_ended and not self.stopping:
@@ -157,7 +179,6 @@ class Supervisor:
                     )
             if not has_ended:
                 await asyncio.sleep(_WATCH_SECONDS)
-        self._dismissed.discard(id)
 
     def _run_blocking(self, id: str, cluster: Cluster) -> bool:
         """Run a job to whatever end; the boundary that no error of a job passes.
@@ -185,6 +206,7 @@ class Supervisor:
     def _run_started(self, id: str, cluster: Cluster) -> None:
         row = self._store.job(id)
         assert row is not None, "jobs are never forgotten"
+        assert isinstance(row.options, MatchOptions), "an echo does not run here"
         observations = self._library.get(row.observations)
         references = self._library.get(row.references)
         folder = self._store.job_folder(id)

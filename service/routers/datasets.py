@@ -10,6 +10,7 @@ from service.bounds import media_type
 from service.context import ServiceContext
 from service.errors import InvalidRequest
 from service.ingest import Upload
+from service.links import base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.results import PARQUET, parquet_response
 
@@ -68,7 +69,7 @@ async def register_dataset(
         row, is_new = await asyncio.to_thread(service.library.register, ingested)
     if not is_new:
         response.status_code = 200
-    response.headers["Location"] = f"/datasets/{row.id}"
+    response.headers["Location"] = f"{base_of(request)}/datasets/{row.id}"
     return DatasetInfo.of(row)
 
 

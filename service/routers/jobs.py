@@ -1,13 +1,15 @@
 """`/jobs`: what became of accepted work, and its results."""
 
-from typing import Annotated
+import asyncio
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from service.context import Service, ServiceContext
 from service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from service.models import JobList, Link, Report, StatusInfo
-from service.results import PARQUET, result_response
+from service.links import Link, base_of
+from service.models import JobList, Report, StatusInfo
+from service.results import PARQUET, file_response, result_response
 from service.store import LIVE, JobRow, JobStatus
 
 router = APIRouter(tags=["jobs"])
@@ -20,41 +22,49 @@ def _job(service: Service, id: str) -> JobRow:
     return row
 
 
-@router.get("/jobs")
+@router.get("/jobs", operation_id="getJobs", response_model_exclude_none=True)
 def list_jobs(
+    request: Request,
     service: ServiceContext,
     status: Annotated[list[JobStatus] | None, Query(description="only jobs in these")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> JobList:
     """Jobs, the newest first."""
     rows = service.store.jobs(limit, tuple(status) if status else None)
-    links = [Link(href="/jobs", rel="self", title="this document")]
-    return JobList(jobs=[StatusInfo.of(row) for row in rows], links=links)
+    base = base_of(request)
+    links = [Link(href=f"{base}/jobs", rel="self", title="this document")]
+    return JobList(jobs=[StatusInfo.of(row, base) for row in rows], links=links)
 
 
-@router.get("/jobs/{id}")
-def show_job(id: str, service: ServiceContext, response: Response) -> StatusInfo:
+@router.get("/jobs/{id}", operation_id="getStatus", response_model_exclude_none=True)
+def show_job(id: str, request: Request, service: ServiceContext, response: Response) -> StatusInfo:
     """How far a job is."""
     row = _job(service, id)
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
-    return StatusInfo.of(row)
+    return StatusInfo.of(row, base_of(request))
+
+
+_RESULT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the result", "content": {PARQUET: {}}}
+}
 
 
 @router.get(
     "/jobs/{id}/results",
+    operation_id="getResult",
     response_class=Response,
-    responses={200: {"description": "the result", "content": {PARQUET: {}}}},
-)
-@router.get(
-    "/jobs/{id}/results/matches.parquet",
-    response_class=Response,
-    responses={200: {"description": "the result", "content": {PARQUET: {}}}},
-    name="show_result_file",
+    responses={**_RESULT, 204: {"description": "where the result is, as a link"}},
 )
 def show_result(id: str, service: ServiceContext, request: Request) -> Response:
+    """The result of a job, in the way that the request for the job wished to have it."""
+    return result_response(service, _job(service, id), request)
+
+
+@router.get("/jobs/{id}/results/matches.parquet", response_class=Response, responses=_RESULT)
+def show_result_file(id: str, service: ServiceContext, request: Request) -> Response:
     """The result of a job as Parquet."""
-    return result_response(service.store, _job(service, id), request)
+    return file_response(service, _job(service, id), request)
 
 
 @router.get("/jobs/{id}/report")
@@ -64,14 +74,17 @@ def show_report(id: str, service: ServiceContext) -> Report:
     if row.status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed; its report does not exist")
     if row.report is None:
-        raise ResultNotReady(f"the job {id!r} is {row.status}: a report comes with the result")
+        raise ResultNotReady(
+            f"the job {id!r} of the process {row.process!r} is {row.status} and has no report: one "
+            "comes with the result of 'nearest'"
+        )
     return Report(**row.report)
 
 
-@router.delete("/jobs/{id}")
-async def dismiss_job(id: str, service: ServiceContext) -> StatusInfo:
+@router.delete("/jobs/{id}", operation_id="dismiss", response_model_exclude_none=True)
+async def dismiss_job(id: str, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    if _job(service, id).status == "dismissed":
+    if (await asyncio.to_thread(_job, service, id)).status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed already")
-    service.supervisor.dismiss(id)
-    return StatusInfo.of(_job(service, id))
+    await service.supervisor.dismiss(id)
+    return StatusInfo.of(await asyncio.to_thread(_job, service, id), base_of(request))

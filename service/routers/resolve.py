@@ -10,6 +10,7 @@ from service.inputs import ROLES, inputs_of_body
 from service.models import InlineRequest, MatchParameters, StatusInfo
 from service.preferences import preference_of
 from service.results import PARQUET
+from service.schemas import schema_of
 
 router = APIRouter(tags=["resolve"])
 
@@ -26,7 +27,7 @@ _BODY: dict[str, Any] = {
                 }
             },
             "application/json": {
-                "schema": InlineRequest.model_json_schema(),
+                "schema": schema_of(InlineRequest),
                 "example": {
                     "observations": {"lat": [52.52, 48.86], "lon": [13.4, 2.35]},
                     "references": {"lat": [50.11, 47.37], "lon": [8.68, 8.54]},

@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import httpx
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from service.ingest import Ingested
 from service.library import Library
 from service.matching import accept_job
 from service.models import MatchParameters
-from service.store import Store
+from service.store import Delivery, Store
 from tests.conftest import ROOT, finished, points, running_service, store_points, wait_until
 
 PARQUET = "application/vnd.apache.parquet"
@@ -37,7 +38,8 @@ def start_job(client, observations, references, **parameters):
     headers = {"Prefer": "respond-async"}
     answer = client.post("/resolve", params=parameters, files=files, headers=headers)
     assert answer.status_code == 201, answer.text
-    return answer.headers["location"]
+    # Without the address: a service that is started again listens on another port.
+    return httpx.URL(answer.headers["location"]).path
 
 
 def files_of(client):
@@ -217,7 +219,7 @@ def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device
             answer = waiting.result()
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
         client.process.wait(30)
-    location = answer.headers["link"].partition(">")[0].strip("<")
+    location = httpx.URL(answer.headers["link"].partition(">")[0].strip("<")).path
     with running_service(data_dir, "--device", device) as client:
         assert finished(client, location)["status"] == "successful"
 
@@ -231,7 +233,7 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
         rows.append(library.keep(Ingested(store_points(points(5, seed), path), {})))
     library.remove(rows[1].id)
     with pytest.raises(NoSuchDataset, match="removed while the job was accepted"):
-        accept_job(store, *rows, MatchParameters())
+        accept_job(store, *rows, MatchParameters(), Delivery())
     assert store.jobs(10) == []
     store.close()
 
@@ -279,8 +281,6 @@ def test_health(service, device):
     assert checks["device"]["detail"] == device
     dashboard = checks["dashboard"]["detail"]
     assert dashboard.startswith("http://127.0.0.1:")
-    import httpx
-
     page = httpx.get(dashboard)
     assert page.status_code == 200
     assert "Dask" in page.text

@@ -1,0 +1,20 @@
+"""Links between resources: always absolute, so that a client need not know where it asked."""
+
+from fastapi import Request
+from pydantic import BaseModel
+
+OGC_RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
+
+
+class Link(BaseModel):
+    """A link as OGC API has it."""
+
+    href: str
+    rel: str
+    type: str = "application/json"
+    title: str
+
+
+def base_of(request: Request) -> str:
+    """The address of the service as the client wrote it, without a slash at its end."""
+    return str(request.base_url).rstrip("/")

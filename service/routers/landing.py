@@ -1,0 +1,56 @@
+"""`/`, `/conformance`: where everything is, and which standards hold."""
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+
+from service.links import OGC_RELATION, Link, base_of
+
+router = APIRouter(tags=["capabilities"])
+
+_CLASSES = ("core", "ogc-process-description", "json", "job-list", "dismiss")
+
+
+class LandingPage(BaseModel):
+    """Where everything is."""
+
+    title: str
+    description: str
+    links: list[Link]
+
+
+class Conformance(BaseModel):
+    """The classes of standards that the service conforms to."""
+
+    conformsTo: list[str]
+
+
+@router.get("/", operation_id="getLandingPage")
+def show_landing_page(request: Request) -> LandingPage:
+    """Where everything is."""
+    base = base_of(request)
+
+    def link(path: str, rel: str, title: str, type: str = "application/json") -> Link:
+        return Link(href=base + path, rel=rel, title=title, type=type)
+
+    return LandingPage(
+        title="georesolve",
+        description="The exact nearest reference point of every geospatial observation.",
+        links=[
+            link("/", "self", "this document"),
+            link("/api", "service-desc", "the API", "application/vnd.oai.openapi+json;version=3.1"),
+            link("/docs", "service-doc", "the API to read and try", "text/html"),
+            link("/conformance", f"{OGC_RELATION}conformance", "standards that hold"),
+            # The long names are those of the standard, the short one is what its tests look for.
+            link("/processes", f"{OGC_RELATION}processes", "what can be run"),
+            link("/processes", "processes", "what can be run"),
+            link("/jobs", f"{OGC_RELATION}job-list", "what was run"),
+            link("/datasets", "data", "registered point sets"),
+        ],
+    )
+
+
+@router.get("/conformance", operation_id="getConformanceClasses")
+def show_conformance() -> Conformance:
+    """The classes of OGC API - Processes 1.0 that the service conforms to."""
+    standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
+    return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])

@@ -1,0 +1,33 @@
+"""JSON schemas of models, in the shape that a document needs them in."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a model in one piece: nothing in it refers to definitions elsewhere."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inlined(node: Any) -> Any:
+        if isinstance(node, list):
+            return [inlined(one) for one in node]
+        if not isinstance(node, dict):
+            return node
+        name = str(node.get("$ref", "")).rpartition("/")[2]
+        if name in definitions:
+            node = definitions[name] | {key: node[key] for key in node if key != "$ref"}
+        return {key: inlined(value) for key, value in node.items()}
+
+    whole: dict[str, Any] = inlined(schema)
+    return whole
+
+
+def without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as OGC API - Processes 1.0 knows them: what is optional is left out, not null."""
+    schema = {key: value for key, value in schema.items() if key not in ("title", "description")}
+    kinds = [kind for kind in schema.pop("anyOf", []) if kind != {"type": "null"}]
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    return schema | (kinds[0] if len(kinds) == 1 else {"oneOf": kinds} if kinds else {})

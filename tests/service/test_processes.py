@@ -1,0 +1,249 @@
+"""OGC API - Processes 1.0: what is on offer, how it is described, how it is run."""
+
+import base64
+import io
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import finished, points, sphere
+from tests.oracle import nearest
+
+PARQUET = "application/vnd.apache.parquet"
+OGC = "http://www.opengis.net/def/rel/ogc/1.0"
+EXCEPTIONS = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0"
+TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+
+
+def inline(table):
+    return {name: table[name].to_pylist() for name in ("lat", "lon")}
+
+
+def table_of(content):
+    return pq.read_table(io.BytesIO(content))
+
+
+def execute(client, inputs, prefer=None, process="nearest", **wanted):
+    headers = {"Prefer": prefer} if prefer else {}
+    body = {"inputs": inputs, **wanted}
+    return client.post(f"/processes/{process}/execution", json=body, headers=headers)
+
+
+def test_every_link_of_the_landing_page_answers(service):
+    page = service.get("/").raise_for_status().json()
+    rels = {link["rel"] for link in page["links"]}
+    assert {"self", "service-desc", "service-doc", f"{OGC}/conformance"} <= rels
+    assert {f"{OGC}/processes", f"{OGC}/job-list"} <= rels
+    for link in page["links"]:
+        assert link["href"].startswith(str(service.base_url))
+        answer = service.get(link["href"])
+        assert answer.status_code == 200
+        kind = (
+            link["type"].partition(";")[0].replace("application/vnd.oai.openapi+", "application/")
+        )
+        assert answer.headers["content-type"].startswith(kind)
+        assert service.head(link["href"]).content == b""
+
+
+def test_conformance(service):
+    standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
+    assert sorted(service.get("/conformance").json()["conformsTo"]) == [
+        f"{standard}/{name}"
+        for name in ("core", "dismiss", "job-list", "json", "ogc-process-description")
+    ]
+
+
+def test_descriptions(service):
+    summaries = service.get("/processes").json()["processes"]
+    assert [one["id"] for one in summaries] == ["nearest", "echo"]
+    assert len(service.get("/processes", params={"limit": 1}).json()["processes"]) == 1
+    for summary in summaries:
+        own = next(link["href"] for link in summary["links"] if link["rel"] == "self")
+        description = service.get(own).json()
+        assert summary.items() <= description.items()
+        assert description["jobControlOptions"] == ["sync-execute", "async-execute", "dismiss"]
+        for one in (*description["inputs"].values(), *description["outputs"].values()):
+            # The standard's schemas know no type null.
+            assert "null" not in str(one["schema"].get("type", "")) + str(
+                one["schema"].get("oneOf")
+            )
+    inputs = service.get("/processes/nearest").json()["inputs"]
+    assert {name for name, one in inputs.items() if one["minOccurs"]} == {
+        "observations",
+        "references",
+    }
+    assert inputs["k"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
+    # One source: what can be given to /resolve in the query can be given here.
+    api = service.get("/api").json()["paths"]["/resolve"]["post"]
+    assert {p["name"] for p in api["parameters"]} | {"observations", "references"} == set(inputs)
+
+
+def test_operations_and_their_examples(service):
+    paths = service.get("/api").json()["paths"]
+    operations = [(path, op) for path, ops in paths.items() for op in ops.values()]
+    ids = [operation["operationId"] for _, operation in operations]
+    assert len(ids) == len(set(ids))
+    assert {
+        "getLandingPage",
+        "getProcesses",
+        "getProcessDescription",
+        "getJobs",
+        "getStatus",
+    } <= set(ids)
+    for path in ("/processes/nearest/execution", "/processes/echo/execution", "/resolve"):
+        body = paths[path]["post"]["requestBody"]["content"]["application/json"]
+        assert "$defs" not in str(body["schema"])
+        assert service.post(path, json=body["example"]).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_unknown_process(service, method):
+    path = {"get": "/processes/none", "post": "/processes/none/execution"}[method]
+    answer = getattr(service, method)(path)
+    assert (answer.status_code, answer.json()["type"]) == (404, f"{EXCEPTIONS}/no-such-process")
+    assert "'nearest', 'echo'" in answer.json()["detail"]
+
+
+def test_a_synchronous_execution(service):
+    inputs = {
+        "observations": inline(points(50, 31)),
+        # As the standard has it, an object is the value of another object.
+        "references": {"value": inline(points(30, 32)), "mediaType": "application/json"},
+        "k": 2,
+    }
+    answer = execute(service, inputs)
+    assert answer.status_code == 200, answer.text
+    rows, metres = nearest(*sphere(50, 31), *sphere(30, 32))
+    table = table_of(answer.content)
+    np.testing.assert_array_equal(table["reference"].to_numpy()[::2], rows)
+    np.testing.assert_allclose(table["distance_m"].to_numpy()[::2], metres, rtol=1e-12, atol=1e-3)
+    same = {"observations": inputs["observations"], "references": inputs["references"]["value"]}
+    assert service.post("/resolve", params={"k": 2}, json=same).content == answer.content
+
+
+def test_datasets_and_geojson(service):
+    features = [
+        {
+            "type": "Feature",
+            "id": f"p{i}",
+            "geometry": {"type": "Point", "coordinates": [lon, lat]},
+            "properties": {},
+        }
+        for i, (lat, lon) in enumerate([(10.0, 20.0), (-30.0, 100.0)])
+    ]
+    headers = {"Content-Type": "text/csv"}
+    made = service.post("/datasets", content=b"lat,lon\n-31,101\n", headers=headers).json()
+    references = {"type": "FeatureCollection", "features": features}
+    for observations in ({"dataset": made["id"]}, f"dataset:{made['id']}"):
+        answer = execute(service, {"observations": observations, "references": references})
+        assert answer.status_code == 200, answer.text
+        assert table_of(answer.content)["reference_id"].to_pylist() == ["p1"]
+    assert service.delete(f"/datasets/{made['id']}").status_code == 204
+
+
+def test_an_asynchronous_execution(service):
+    answer = execute(service, TINY, "respond-async")
+    assert (answer.status_code, answer.headers["preference-applied"]) == (201, "respond-async")
+    assert answer.headers["location"].startswith(f"{service.base_url}/jobs/")
+    info = finished(service, answer.headers["location"])
+    assert (info["status"], info["processID"], info["type"]) == ("successful", "nearest", "process")
+    assert None not in info.values()
+    results = next(link for link in info["links"] if link["rel"] == f"{OGC}/results")
+    result = service.get(results["href"])
+    assert result.headers["content-type"] == results["type"] == PARQUET
+    assert table_of(result.content)["reference"].to_pylist() == [0]
+
+
+BY_REFERENCE = {"matches": {"transmissionMode": "reference"}}
+
+
+@pytest.mark.parametrize("prefer", [None, "respond-async"])
+def test_the_ways_to_give_a_result(service, prefer):
+    def result(**wanted):
+        answer = execute(service, TINY, prefer, **wanted)
+        if prefer:
+            info = finished(service, answer.headers["location"])
+            return service.get(f"/jobs/{info['id']}/results")
+        assert 'rel="monitor"' in answer.headers["link"]
+        return answer
+
+    def rows(content):
+        return table_of(content)["reference"].to_pylist()
+
+    assert rows(result(response="raw").content) == [0]
+    document = result(response="document", outputs=BY_REFERENCE).json()["matches"]
+    assert document["type"] == PARQUET
+    assert rows(service.get(document["href"]).content) == [0]
+    value = result(response="document").json()["matches"]
+    assert (value["encoding"], value["mediaType"]) == ("base64", PARQUET)
+    assert rows(base64.b64decode(value["value"])) == [0]
+    empty = result(outputs=BY_REFERENCE)
+    assert (empty.status_code, empty.content) == (204, b"")
+    assert document["href"].rpartition("/")[2] in empty.headers["link"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "/inputs: Field required"),
+        ({"invalid-execute-request": "true"}, "/inputs: Field required"),
+        ({"inputs": {"observations": TINY["observations"]}}, "/inputs/references: Field required"),
+        ({"inputs": {**TINY, "k": 65}}, "/inputs/k: "),
+        ({"inputs": {**TINY, "colour": 1}}, "/inputs/colour: Extra inputs"),
+        ({"inputs": {**TINY, "references": 7}}, "/inputs/references"),
+        ({"inputs": {**TINY, "references": {"dataset": 7}}}, "/inputs/references/dataset: not an"),
+        ({"inputs": {**TINY, "references": {"lat": [1]}}}, "/inputs/references: no column"),
+        (
+            {"inputs": {**TINY, "references": {"lat": ["x"], "lon": [1]}}},
+            "/inputs/references/lat/0",
+        ),
+        ({"inputs": {**TINY, "references": {"href": "file:///etc/passwd"}}}, "not an array"),
+        ({"inputs": {**TINY, "references": {"type": "FeatureCollection"}}}, "not a GeoJSON"),
+        ({"inputs": TINY, "response": "loud"}, "/response: "),
+        ({"inputs": TINY, "outputs": {"other": {}}}, "/outputs/other"),
+        ({"inputs": TINY, "subscriber": {"successUri": "http://x"}}, "/subscriber: Extra inputs"),
+    ],
+)
+def test_bad_executions(service, body, message):
+    before = len(service.get("/jobs", params={"limit": 1000}).json()["jobs"])
+    answer = service.post("/processes/nearest/execution", json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert message in answer.json()["detail"]
+    assert len(service.get("/jobs", params={"limit": 1000}).json()["jobs"]) == before
+
+
+def test_an_execution_is_json(service):
+    for path in ("/processes/nearest/execution", "/processes/echo/execution"):
+        assert service.post(path, content=b"k=1").status_code == 415
+        headers = {"Content-Type": "application/json"}
+        assert service.post(path, content=b"{", headers=headers).status_code == 400
+    unknown = execute(service, {**TINY, "references": {"dataset": "none"}})
+    assert unknown.status_code == 404
+
+
+def test_echo(service):
+    answer = execute(service, {"message": "hello"}, process="echo")
+    assert (answer.status_code, answer.json()) == (200, "hello")
+    answer = execute(service, {"message": "hello"}, process="echo", response="document")
+    assert answer.json() == {"message": "hello"}
+    answer = execute(service, {"message": "hello"}, "respond-async", "echo", response="document")
+    info = finished(service, answer.headers["location"])
+    assert (info["status"], info["processID"], info["progress"]) == ("successful", "echo", 100)
+    assert service.get(f"/jobs/{info['id']}/results").json() == {"message": "hello"}
+    for name in ("results/matches.parquet", "report"):
+        problem = service.get(f"/jobs/{info['id']}/{name}").json()
+        assert (problem["status"], problem["type"]) == (404, f"{EXCEPTIONS}/result-not-ready")
+    for inputs in ({}, {"message": 7}, {"message": "x", "pause": 61}):
+        assert execute(service, inputs, process="echo").status_code == 400
+
+
+def test_an_echo_that_pauses_can_be_waited_for_or_dismissed(service):
+    answer = execute(service, {"message": "a", "pause": 60}, "wait=0", "echo")
+    assert answer.status_code == 201
+    results = service.get(f"{answer.headers['location']}/results")
+    assert (results.status_code, results.json()["type"]) == (404, f"{EXCEPTIONS}/result-not-ready")
+    assert service.delete(answer.headers["location"]).json()["status"] == "dismissed"
+    answer = execute(service, {"message": "b", "pause": 0.1}, "wait=60", "echo")
+    assert (answer.status_code, answer.json()) == (200, "b")
