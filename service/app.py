@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import closing
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
@@ -13,7 +13,8 @@ from service.errors import install_error_handlers
 from service.ingest import Ingest
 from service.library import Library
 from service.ownership import owned
-from service.routers import datasets, health, jobs, landing, processes, resolve
+from service.queries import refuse_repeated
+from service.routers import datasets, events, health, jobs, landing, processes, resolve
 from service.settings import Settings
 from service.store import Store
 from service.supervisor import Supervisor
@@ -47,10 +48,11 @@ def create_app(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url="/api",
+        dependencies=[Depends(refuse_repeated)],
     )
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     install_error_handlers(app)
-    for module in (landing, resolve, datasets, processes, jobs, health):
+    for module in (landing, resolve, datasets, processes, jobs, events, health):
         app.include_router(module.router)
     return app

@@ -1,5 +1,7 @@
 """What holds for every request before its handler: bounds on its body, HEAD as GET."""
 
+import asyncio
+
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -52,12 +54,22 @@ class HeadAsGet:
             await self._app(scope, receive, send)
             return
 
+        has_ended = asyncio.Event()
+
         async def without_body(message: Message) -> None:
+            if has_ended.is_set():
+                return
             if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
+                message = {**message, "body": b"", "more_body": False}
+                has_ended.set()
             await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, without_body)
+        async def until_ended() -> Message:
+            # A stream that goes on for as long as somebody listens ends with its first piece.
+            await has_ended.wait()
+            return {"type": "http.disconnect"}
+
+        await self._app({**scope, "method": "GET"}, until_ended, without_body)
 
 
 def media_type(headers: Headers) -> str:

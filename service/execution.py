@@ -7,6 +7,7 @@ import asyncio
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 
 from service.context import Service
 from service.errors import NotReady, TooLarge
@@ -79,7 +80,7 @@ async def _answer_with_job(
 ) -> Response:
     """Run an accepted job, and answer with its result or, if the client takes one, with it."""
     service.supervisor.start(id)
-    await _wait(service, id, preference)
+    await _wait(request, service, id, preference)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     if job.status not in LIVE:
@@ -127,11 +128,33 @@ async def _accept(
         raise
 
 
-async def _wait(service: Service, id: str, preference: Preference) -> None:
-    """Wait for a job as long as the client does."""
+async def _wait(request: Request, service: Service, id: str, preference: Preference) -> None:
+    """Wait for a job as long as the client does.
+
+    Raises
+    ------
+    ClientDisconnect
+        When the client has gone; as nobody else knows of its job, that is dismissed.
+    """
     if preference.respond_async and preference.wait_seconds is None:
         return
-    await service.supervisor.finished(id, preference.wait_seconds)
+    finished = asyncio.create_task(service.supervisor.finished(id, preference.wait_seconds))
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait([finished, gone], return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            return
+    finally:
+        finished.cancel()
+        gone.cancel()
+    await service.supervisor.dismiss(id)
+    raise ClientDisconnect
+
+
+async def _disconnected(request: Request) -> None:
+    # The body has been read: what comes now is that the client has gone.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _job_response(job: JobRow, request: Request, preference: Preference) -> Response:

@@ -7,16 +7,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.columns import ColumnNames
 from service.ingest import OnInvalid
 from service.links import OGC_RELATION, Link
-from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, JobStatus, ProcessId
+from service.store import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
 
-class _Parameters(BaseModel):
+class Parameters(BaseModel):
+    """What a client may say, and nothing else."""
+
     # An option that does not exist must not pass as if it had worked.
     model_config = ConfigDict(extra="forbid")
 
 
-class TableParameters(_Parameters):
+class TableParameters(Parameters):
     """How to read a table of points."""
 
     lat: str | None = Field(None, description="name of the latitude column")
@@ -69,70 +71,11 @@ _POINTS = (
 )
 
 
-class InlineRequest(_Parameters):
+class InlineRequest(Parameters):
     """Two point sets as JSON."""
 
     observations: dict[str, Any] | str = Field(description=f"what was seen: {_POINTS}")
     references: dict[str, Any] | str = Field(description=f"where things are: {_POINTS}")
-
-
-class NearestInputs(MatchParameters, InlineRequest):
-    """What the process `nearest` takes."""
-
-
-class EchoInputs(_Parameters):
-    """What the process `echo` takes."""
-
-    message: str = Field(description="any text")
-    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
-
-    def options(self) -> EchoOptions:
-        """The options as the store keeps them."""
-        return EchoOptions(self.message, self.pause)
-
-
-class OutputFormat(_Parameters):
-    """The format of the matches."""
-
-    mediaType: Literal["application/vnd.apache.parquet"]
-
-
-class MatchesOutput(_Parameters):
-    """How the matches are wanted."""
-
-    transmissionMode: Literal["value", "reference"] = "value"
-    format: OutputFormat | None = None
-
-
-class MessageOutput(_Parameters):
-    """How the message is wanted."""
-
-    transmissionMode: Literal["value"] = "value"
-
-
-class NearestExecution(_Parameters):
-    """A request to run the process `nearest`."""
-
-    inputs: NearestInputs
-    outputs: dict[Literal["matches"], MatchesOutput] = {}
-    response: Literal["raw", "document"] = "raw"
-
-    def delivery(self) -> Delivery:
-        """How the result is wanted."""
-        wanted = self.outputs.get("matches", MatchesOutput())
-        return Delivery(self.response, wanted.transmissionMode)
-
-
-class EchoExecution(_Parameters):
-    """A request to run the process `echo`."""
-
-    inputs: EchoInputs
-    outputs: dict[Literal["message"], MessageOutput] = {}
-    response: Literal["raw", "document"] = "raw"
-
-    def delivery(self) -> Delivery:
-        """How the result is wanted."""
-        return Delivery(self.response)
 
 
 class DatasetInfo(BaseModel):
@@ -187,6 +130,10 @@ class StatusInfo(BaseModel):
     finished: str | None = None
     updated: str
     progress: int = Field(ge=0, le=100)
+    rows: int = Field(description="observations of the job")
+    rows_done: int = Field(description="of these, how many are resolved")
+    rows_a_second: float | None = Field(None, description="how fast it goes")
+    seconds_left: float | None = Field(None, description="what that makes for the rest")
     links: list[Link]
 
     @classmethod
@@ -210,6 +157,7 @@ class StatusInfo(BaseModel):
         done = row.rows_done / row.rows if row.rows else float(row.status == "successful")
         # A job is at 100 % when its result stands, not when its last row is resolved.
         progress = int(100 * done) if row.status == "successful" else min(99, int(100 * done))
+        rate = row.rows_a_second if row.status == "running" else None
         return cls(
             jobID=row.id,
             id=row.id,
@@ -221,6 +169,10 @@ class StatusInfo(BaseModel):
             finished=row.finished,
             updated=row.updated,
             progress=progress,
+            rows=row.rows,
+            rows_done=row.rows_done,
+            rows_a_second=rate,
+            seconds_left=(row.rows - row.rows_done) / rate if rate else None,
             links=links,
         )
 

@@ -3,17 +3,76 @@
 What they take is written down once, in the models of their inputs; the descriptions follow.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from service.errors import NoSuchProcess
 from service.links import OGC_RELATION, Link
-from service.models import EchoInputs, NearestInputs
+from service.models import InlineRequest, MatchParameters, Parameters
 from service.results import PARQUET
 from service.schemas import schema_of, without_null
-from service.store import ProcessId
+from service.store import Delivery, EchoOptions, ProcessId
 from workers import __version__
+
+
+class NearestInputs(MatchParameters, InlineRequest):
+    """What the process `nearest` takes."""
+
+
+class EchoInputs(Parameters):
+    """What the process `echo` takes."""
+
+    message: str = Field(description="any text")
+    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
+
+    def options(self) -> EchoOptions:
+        """The options as the store keeps them."""
+        return EchoOptions(self.message, self.pause)
+
+
+class OutputFormat(Parameters):
+    """The format of the matches."""
+
+    mediaType: Literal["application/vnd.apache.parquet"]
+
+
+class MatchesOutput(Parameters):
+    """How the matches are wanted."""
+
+    transmissionMode: Literal["value", "reference"] = "value"
+    format: OutputFormat | None = None
+
+
+class MessageOutput(Parameters):
+    """How the message is wanted."""
+
+    transmissionMode: Literal["value"] = "value"
+
+
+class NearestExecution(Parameters):
+    """A request to run the process `nearest`."""
+
+    inputs: NearestInputs
+    outputs: dict[Literal["matches"], MatchesOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        wanted = self.outputs.get("matches", MatchesOutput())
+        return Delivery(self.response, wanted.transmissionMode)
+
+
+class EchoExecution(Parameters):
+    """A request to run the process `echo`."""
+
+    inputs: EchoInputs
+    outputs: dict[Literal["message"], MessageOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        return Delivery(self.response)
 
 
 class ProcessSummary(BaseModel):

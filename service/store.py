@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
+from service.changes import Changes
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
 
@@ -51,6 +52,7 @@ _jobs = sa.Table(
     sa.Column("delivery", sa.JSON, nullable=False),
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("rows_done", sa.BigInteger, nullable=False),
+    sa.Column("rows_a_second", sa.Float),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
     sa.Column("report", sa.JSON),
@@ -125,6 +127,7 @@ class JobRow:
     delivery: Delivery
     rows: int
     rows_done: int
+    rows_a_second: float | None
     message: str
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
@@ -141,11 +144,18 @@ def now() -> str:
 
 
 class Store:
-    """Datasets and jobs in one database file. Every method is one transaction."""
+    """Datasets and jobs in one database file. Every method is one transaction.
+
+    Attributes
+    ----------
+    changes
+        Tells of jobs that this process changed.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
         self._data_dir = data_dir.absolute()
+        self.changes = Changes()
         self._engine = sa.create_engine(f"sqlite:///{self._data_dir / 'georesolve.sqlite'}")
         sa.event.listen(self._engine, "connect", _make_durable)
         _metadata.create_all(self._engine)
@@ -279,7 +289,7 @@ class Store:
             row = connection.execute(sa.select(_jobs).where(_jobs.c.id == id)).mappings().first()
         return _job_row(row) if row else None
 
-    def jobs(self, limit: int, statuses: tuple[JobStatus, ...] | None = None) -> list[JobRow]:
+    def jobs(self, limit: int, statuses: tuple[JobStatus, ...] = ()) -> list[JobRow]:
         """Jobs, the newest first."""
         query = sa.select(_jobs).order_by(_jobs.c.created.desc(), _jobs.c.id).limit(limit)
         if statuses:
@@ -295,11 +305,14 @@ class Store:
 
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""
-        return self._update_live(id, status="running", started=now(), message="starting")
+        values = {"status": "running", "started": now(), "message": "starting"}
+        return self._update_live(id, **values, rows_a_second=None)
 
-    def report_progress(self, id: str, rows_done: int, message: str) -> None:
-        """Note how far a running job is."""
-        self._update_live(id, rows_done=rows_done, message=message)
+    def report_progress(
+        self, id: str, rows_done: int, rows_a_second: float | None, message: str
+    ) -> None:
+        """Note how far a running job is, and how fast it goes."""
+        self._update_live(id, rows_done=rows_done, rows_a_second=rows_a_second, message=message)
 
     def finish_job(
         self,
@@ -319,7 +332,9 @@ class Store:
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
         with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(updated=now(), **values)).rowcount)
+            done = connection.execute(query.values(updated=now(), **values))
+        self.changes.tell(id)
+        return bool(done.rowcount)
 
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""

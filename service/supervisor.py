@@ -253,10 +253,15 @@ class _Reporter:
         if now < self._next:
             return
         self._next = now + _REPORT_SECONDS
-        rate = (progress.rows_done - self._first_rows) / max(now - self._start, 1e-9)
-        message = f"resolving: {progress.rows_done} of {progress.rows} rows, {rate:.0f} a second"
+        rows = progress.rows_done - self._first_rows
+        message = f"resolving: {progress.rows_done} of {progress.rows} rows"
+        rate = None
+        if rows:
+            rate = rows / max(now - self._start, 1e-9)
+            left = (progress.rows - progress.rows_done) / rate
+            message += f", {rate:.0f} a second, {left:.0f} s left"
         try:
-            self._store.report_progress(self._id, progress.rows_done, message)
+            self._store.report_progress(self._id, progress.rows_done, rate, message)
         except SQLAlchemyError:
             # A note less; the job itself goes on.
             logger.exception("job %s: its progress could not be noted", self._id)

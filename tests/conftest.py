@@ -125,6 +125,13 @@ def service(tmp_path_factory, device):
         yield client
 
 
+@pytest.fixture(scope="session")
+def long_job(device):
+    """Observations, references and options of many seconds of work."""
+    m, n = {"cpu": (200_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
+    return points(m, 1), points(n, 2), {"algorithm": "brute"}
+
+
 def finished(client, location):
     """Wait for a job to end; returns its statusInfo."""
     info = {}

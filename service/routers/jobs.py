@@ -9,13 +9,20 @@ from service.context import Service, ServiceContext
 from service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from service.links import Link, base_of
 from service.models import JobList, Report, StatusInfo
+from service.queries import JobFilters
 from service.results import PARQUET, file_response, result_response
-from service.store import LIVE, JobRow, JobStatus
+from service.store import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 
 
-def _job(service: Service, id: str) -> JobRow:
+def job_of(service: Service, id: str) -> JobRow:
+    """The job with this id.
+
+    Raises
+    ------
+    NoSuchJob
+    """
     row = service.store.job(id)
     if row is None:
         raise NoSuchJob(f"there is no job {id[:80]!r}")
@@ -26,11 +33,10 @@ def _job(service: Service, id: str) -> JobRow:
 def list_jobs(
     request: Request,
     service: ServiceContext,
-    status: Annotated[list[JobStatus] | None, Query(description="only jobs in these")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    filters: Annotated[JobFilters, Query()],
 ) -> JobList:
     """Jobs, the newest first."""
-    rows = service.store.jobs(limit, tuple(status) if status else None)
+    rows = service.store.jobs(filters.limit, tuple(filters.status))
     base = base_of(request)
     links = [Link(href=f"{base}/jobs", rel="self", title="this document")]
     return JobList(jobs=[StatusInfo.of(row, base) for row in rows], links=links)
@@ -39,7 +45,7 @@ def list_jobs(
 @router.get("/jobs/{id}", operation_id="getStatus", response_model_exclude_none=True)
 def show_job(id: str, request: Request, service: ServiceContext, response: Response) -> StatusInfo:
     """How far a job is."""
-    row = _job(service, id)
+    row = job_of(service, id)
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
     return StatusInfo.of(row, base_of(request))
@@ -58,19 +64,19 @@ _RESULT: dict[int | str, dict[str, Any]] = {
 )
 def show_result(id: str, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it."""
-    return result_response(service, _job(service, id), request)
+    return result_response(service, job_of(service, id), request)
 
 
 @router.get("/jobs/{id}/results/matches.parquet", response_class=Response, responses=_RESULT)
 def show_result_file(id: str, service: ServiceContext, request: Request) -> Response:
     """The result of a job as Parquet."""
-    return file_response(service, _job(service, id), request)
+    return file_response(service, job_of(service, id), request)
 
 
 @router.get("/jobs/{id}/report")
 def show_report(id: str, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
-    row = _job(service, id)
+    row = job_of(service, id)
     if row.status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed; its report does not exist")
     if row.report is None:
@@ -84,7 +90,7 @@ def show_report(id: str, service: ServiceContext) -> Report:
 @router.delete("/jobs/{id}", operation_id="dismiss", response_model_exclude_none=True)
 async def dismiss_job(id: str, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    if (await asyncio.to_thread(_job, service, id)).status == "dismissed":
+    if (await asyncio.to_thread(job_of, service, id)).status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed already")
     await service.supervisor.dismiss(id)
-    return StatusInfo.of(await asyncio.to_thread(_job, service, id), base_of(request))
+    return StatusInfo.of(await asyncio.to_thread(job_of, service, id), base_of(request))

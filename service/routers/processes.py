@@ -9,9 +9,16 @@ from service.context import ServiceContext
 from service.execution import answer, echo, refuse_unready
 from service.inputs import inputs_of_json, json_body
 from service.links import Link, base_of
-from service.models import EchoExecution, NearestExecution, StatusInfo
+from service.models import StatusInfo
 from service.preferences import preference_of
-from service.processes import PROCESSES, Process, ProcessSummary, process
+from service.processes import (
+    PROCESSES,
+    EchoExecution,
+    NearestExecution,
+    Process,
+    ProcessSummary,
+    process,
+)
 from service.results import PARQUET
 from service.schemas import schema_of
 

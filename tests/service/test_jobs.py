@@ -48,13 +48,6 @@ def files_of(client):
     return {p for name in ("datasets", "jobs", "incoming") for p in (data_dir / name).glob("*")}
 
 
-@pytest.fixture(scope="session")
-def long_job(device):
-    """Observations, references and options of many seconds of work."""
-    m, n = {"cpu": (200_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
-    return points(m, 1), points(n, 2), {"algorithm": "brute"}
-
-
 def test_dismissing_a_running_job_frees_its_workers(service, long_job):
     before = files_of(service)
     observations, references, options = long_job

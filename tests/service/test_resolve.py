@@ -321,6 +321,7 @@ def test_bad_arrays(service, body, message):
         ({"k": 65}, "less than or equal to 64"),
         ({"algorithm": "magic"}, "'auto'"),
         ({"colour": "red"}, "/query/colour"),
+        ({"k": [1, 2]}, "/query/k: given 2 times"),
         ({"columns": "nothing"}, "no column 'nothing'; found 'lat', 'lon'"),
     ],
 )
