@@ -23,7 +23,8 @@ class Service:
     supervisor: Supervisor
 
 
-def _service_of(request: Request) -> Service:
+# Async, or every request would take a turn through the pool of threads for it.
+async def _service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 

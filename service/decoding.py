@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from service.columns import ColumnNames, find_columns
 from service.errors import InvalidInput, Problem, StorageFull, TooLarge
 from service.geometry import add_coordinates, geometry_of
 from service.readers import Source, Table, read
-from workers.datasets import Dataset, write_dataset
+from workers.datasets import Dataset, read_rows, write_dataset
 
 _ERROR_LENGTH = 500
 
@@ -123,9 +122,9 @@ def decode(source: Source, target: Path, limits: Limits) -> Dataset:
 
 
 def canonicalise(
-    table: Table, names: ColumnNames, file: str, target: Path, limits: Limits
+    table: Table, names: ColumnNames, file: str, target: Path | None, limits: Limits
 ) -> Dataset:
-    """Check a table and write it as a canonical dataset.
+    """Check a table and write it as a canonical dataset, in memory if there is no `target`.
 
     Raises
     ------
@@ -158,7 +157,7 @@ def canonicalise(
         schema, checked, target, lat=columns.lat, lon=columns.lon, id=columns.id
     )
     # What cannot be read again (too deep a nesting, say) must not become a dataset.
-    pq.ParquetFile(target)
+    read_rows(dataset.file, 0, 0, [])
     return dataset
 
 

@@ -1,9 +1,12 @@
 """From two point sets and options to an answer: the one way of every request that matches.
 
-A job is accepted, and the client gets its result, or the job to ask again, as it prefers.
+A small request is answered at once. For others a job is accepted, and the client gets its result,
+or the job to ask again, as it prefers.
 """
 
 import asyncio
+import hashlib
+import time
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -12,15 +15,15 @@ from starlette.requests import ClientDisconnect
 from service.context import Service
 from service.errors import NotReady, TooLarge
 from service.ingest import Ingested
-from service.inputs import Inputs
+from service.inputs import ROLES, Inputs
 from service.links import base_of
-from service.matching import accept_job
+from service.matching import accept_job, check_match
 from service.models import MatchParameters, StatusInfo
 from service.preferences import Preference
-from service.results import echo_response, result_response
-from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
-
-RAW_VALUE = Delivery()
+from service.results import PARQUET, echo_response, result_response
+from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, new_id
+from workers.jobs import Job
+from workers.plan import is_small
 
 
 def refuse_unready(service: Service, preference: Preference) -> None:
@@ -43,9 +46,15 @@ async def answer(
     inputs: Inputs,
     parameters: MatchParameters,
     preference: Preference,
-    delivery: Delivery = RAW_VALUE,
+    delivery: Delivery | None = None,
 ) -> Response:
     """Match two sets, and answer with the result or, if the client takes one, with the job.
+
+    Parameters
+    ----------
+    delivery
+        How an execution of OGC API wants its result, of which the job is the record. None for the
+        bare result: a small one leaves no job.
 
     Raises
     ------
@@ -56,7 +65,10 @@ async def answer(
     """
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
-    id = await _accept(service, inputs, parameters, delivery)
+    check_match(inputs.observations.dataset, inputs.references.dataset, parameters)
+    if delivery is None and preference.waits and _is_small(service, inputs, parameters):
+        return await _express(service, inputs, parameters, preference)
+    id = await _accept(service, inputs, parameters, delivery or Delivery())
     return await _answer_with_job(request, service, id, preference)
 
 
@@ -105,6 +117,46 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
             f"limit of {service.settings.sync_rows} for an answer at once: "
             "send the header 'Prefer: respond-async' and ask the job"
         )
+
+
+def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
+    cluster = service.supervisor.cluster
+    observations, references = (one.dataset.rows for one in inputs)
+    return cluster is not None and is_small(
+        observations, references, parameters.options(), cluster.device
+    )
+
+
+async def _express(
+    service: Service, inputs: Inputs, parameters: MatchParameters, preference: Preference
+) -> Response:
+    """Answer without a job: nothing is kept of the request."""
+    start = time.perf_counter()
+    lane = service.supervisor.express
+    assert lane is not None, "the lane is there as long as the cluster"
+    id = new_id()
+    job = Job(
+        id,
+        service.store.job_folder(id),
+        inputs.observations.dataset,
+        inputs.references.dataset,
+        parameters.options(),
+    )
+    answer = await lane.resolve(job)
+    seconds = {"lane": time.perf_counter() - start, **answer.seconds}
+    for role, one in zip(ROLES, inputs, strict=True):
+        if isinstance(one, Ingested):
+            seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
+    timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
+    return Response(
+        answer.content,
+        media_type=PARQUET,
+        headers={
+            "ETag": f'"{hashlib.sha256(answer.content).hexdigest()}"',
+            "Server-Timing": timing,
+            **preference.applied(),
+        },
+    )
 
 
 async def _accept(

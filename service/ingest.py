@@ -6,7 +6,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -108,17 +108,16 @@ class Ingest:
         arrays: dict[str, list[Any]],
         names: ColumnNames,
         on_invalid: OnInvalid,
-        folder: Path,
         pointer: str,
     ) -> Ingested:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
         start = time.perf_counter()
-        dataset = await asyncio.to_thread(self._from_arrays, arrays, names, folder, pointer)
+        dataset = await asyncio.to_thread(self._from_arrays, arrays, names, pointer)
         refuse_invalid(dataset, pointer, on_invalid)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
     def _from_arrays(
-        self, arrays: dict[str, list[Any]], names: ColumnNames, folder: Path, pointer: str
+        self, arrays: dict[str, list[Any]], names: ColumnNames, pointer: str
     ) -> Dataset:
         if len(arrays) > self._limits.columns:
             raise TooLarge(
@@ -141,9 +140,8 @@ class Ingest:
                 for name, values in arrays.items()
             }
         )
-        target = folder / f"{uuid.uuid4().hex}.parquet"
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
-        return canonicalise(batches, names, pointer, target, self._limits)
+        return canonicalise(batches, names, pointer, None, self._limits)
 
 
 def _charset(media_type: str | None) -> str | None:
@@ -158,6 +156,10 @@ def _copy(content: BinaryIO, target: Path) -> None:
 
 
 def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+    # pyarrow is quick but knows neither the row that is wrong nor that true is no number.
+    if bool not in set(map(type, values)):
+        with suppress(pa.ArrowException):
+            return pa.array(values, pa.float64())
     numbers: list[float | None] = []
     for row, value in enumerate(values):
         try:

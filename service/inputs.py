@@ -138,7 +138,7 @@ async def _from_json(
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{name}", "detail": "not an array"}],
             )
-    return await service.ingest.from_arrays(value, names, on_invalid, folder, pointer)
+    return await service.ingest.from_arrays(value, names, on_invalid, pointer)
 
 
 async def _registered(text: str, role: str, service: Service) -> DatasetRow:

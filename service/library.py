@@ -1,9 +1,12 @@
 """The datasets that the service keeps: their files and their rows in the store, together."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from service.errors import DatasetInUse, NoSuchDataset
 from service.ingest import Ingested
 from service.store import DatasetRow, Store, new_id, now
-from workers.files import make_folder, move_durably
+from workers.files import durable, make_folder, move_durably
 
 
 class _RegisteredMeanwhile(Exception):
@@ -37,10 +40,18 @@ class Library:
         """Keep a dataset just made; durable once this returns."""
         id = new_id()
         path = self._store.dataset_path(id)
-        move_durably(ingested.dataset.path, path)
-        row = DatasetRow(id, now(), registered, ingested.dataset, ingested.seconds)
+        dataset = ingested.dataset
+        if isinstance(dataset.file, Path):
+            move_durably(dataset.file, path)
+        else:
+            with durable(path) as temporary:
+                temporary.write_bytes(dataset.file)
+        row = DatasetRow(id, now(), registered, replace(dataset, file=path), ingested.seconds)
         if not self._store.add_dataset(row):
-            move_durably(path, ingested.dataset.path)
+            if isinstance(dataset.file, Path):
+                path.replace(dataset.file)
+            else:
+                path.unlink()
             raise _RegisteredMeanwhile
         return self.get(id)
 
@@ -65,13 +76,13 @@ class Library:
         DatasetInUse
             While a job that is not finished needs it.
         """
-        row = self.get(id)
+        self.get(id)
         if not self._store.remove_dataset(id):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
-        row.dataset.path.unlink(missing_ok=True)
+        self._store.dataset_path(id).unlink(missing_ok=True)
 
     def release(self, id: str) -> None:
         """Remove a dataset that came with a request, once no live job needs it."""
         row = self._store.dataset(id)
         if row is not None and not row.registered and self._store.remove_dataset(id):
-            row.dataset.path.unlink(missing_ok=True)
+            self._store.dataset_path(id).unlink(missing_ok=True)

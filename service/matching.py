@@ -1,4 +1,4 @@
-"""From two datasets and options to an accepted job."""
+"""Whether two datasets can be matched, and a job that matches them."""
 
 from service.columns import listed
 from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
@@ -8,14 +8,8 @@ from service.store import DatasetRow, Delivery, Store
 from workers.datasets import Dataset
 
 
-def accept_job(
-    store: Store,
-    observations: DatasetRow,
-    references: DatasetRow,
-    parameters: MatchParameters,
-    delivery: Delivery,
-) -> str:
-    """Check that two datasets can be matched and accept the job; returns its id.
+def check_match(observations: Dataset, references: Dataset, parameters: MatchParameters) -> None:
+    """Check that two datasets can be matched.
 
     Raises
     ------
@@ -24,18 +18,34 @@ def accept_job(
     InvalidRequest
         When a column to carry does not exist.
     """
-    if not references.dataset.rows:
+    if not references.rows:
         raise InvalidInput("references: the table has no rows, so nothing can be matched")
-    refuse_invalid(observations.dataset, "observations", parameters.on_invalid)
-    refuse_invalid(references.dataset, "references", parameters.on_invalid)
-    if parameters.exclude_self and observations.dataset.sha256 != references.dataset.sha256:
+    refuse_invalid(observations, "observations", parameters.on_invalid)
+    refuse_invalid(references, "references", parameters.on_invalid)
+    if parameters.exclude_self and observations.sha256 != references.sha256:
         raise InvalidRequest(
             "exclude_self is for a set resolved against itself, but observations and references "
             "differ: send the same dataset as both, or leave it out",
             [{"pointer": "/query/exclude_self", "detail": "the two sets differ"}],
         )
-    _check_columns(references.dataset, parameters.columns, "columns")
-    _check_columns(observations.dataset, parameters.observation_columns, "observation_columns")
+    _check_columns(references, parameters.columns, "columns")
+    _check_columns(observations, parameters.observation_columns, "observation_columns")
+
+
+def accept_job(
+    store: Store,
+    observations: DatasetRow,
+    references: DatasetRow,
+    parameters: MatchParameters,
+    delivery: Delivery,
+) -> str:
+    """Accept a job with two datasets that can be matched; returns its id.
+
+    Raises
+    ------
+    NoSuchDataset
+        When one of them was removed meanwhile.
+    """
     id = store.add_job(observations, references, parameters.options(), delivery)
     if id is None:
         raise NoSuchDataset("one of the two datasets was removed while the job was accepted")

@@ -27,6 +27,11 @@ class Preference(NamedTuple):
         """Whether an answer without the result will do."""
         return self.respond_async or self.wait_seconds is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the result at all."""
+        return bool(self.wait_seconds) if self.takes_a_job else True
+
     def applied(self) -> dict[str, str]:
         """The header that says which preferences were honoured."""
         wait = None if self.wait_seconds is None else f"wait={self.wait_seconds}"

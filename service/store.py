@@ -197,7 +197,7 @@ class Store:
             "created": row.created,
             "sha256": row.dataset.sha256,
             "registered": row.registered,
-            "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "path"},
+            "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "file"},
             "seconds": row.seconds,
         }
         try:
@@ -225,7 +225,7 @@ class Store:
 
     def _dataset_row(self, row: Any) -> DatasetRow:
         stored = dict(row["dataset"])
-        stored["path"] = self.dataset_path(row["id"])
+        stored["file"] = self.dataset_path(row["id"])
         stored["columns"] = tuple(stored["columns"])
         stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
         stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])

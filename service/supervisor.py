@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import problem_of_failure
+from service.express import ExpressLane
 from service.library import Library
 from service.reports import job_report, seconds_before
 from service.settings import Settings
@@ -34,6 +35,8 @@ class Supervisor:
     ----------
     cluster
         The open cluster; None while there is none.
+    express
+        Who answers small requests on it; None while there is no cluster.
     trouble
         Why there is none, in words.
     stopping
@@ -42,6 +45,7 @@ class Supervisor:
 
     def __init__(self, settings: Settings, store: Store, library: Library) -> None:
         self.cluster: Cluster | None = None
+        self.express: ExpressLane | None = None
         self.trouble = "the cluster is being opened"
         self._settings = settings
         self._store = store
@@ -95,13 +99,16 @@ class Supervisor:
                 logger.error(self.trouble)
                 await asyncio.sleep(_REOPEN_SECONDS)
                 continue
+            self.express = ExpressLane(self.cluster)
             self._opened.set()
             try:
                 while self.cluster.is_up():
+                    await self.express.watch()
                     await asyncio.sleep(_WATCH_SECONDS)
             finally:
                 self._opened.clear()
-                self.cluster = None
+                self.express.close()
+                self.cluster = self.express = None
                 self.trouble = "the cluster was lost"
                 await asyncio.to_thread(_close, opening)
             logger.error(self.trouble)

@@ -23,6 +23,8 @@ _DASK_CONFIG = {
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.worker-saturation": 1.0,
     "distributed.scheduler.no-workers-timeout": "60s",
+    # Small jobs go to workers as plain calls through the scheduler, one after the other.
+    "distributed.scheduler.reuse-broadcast-comm": True,
 }
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
@@ -50,12 +52,12 @@ class Cluster:
         """Whether the scheduler is connected; a lost one is not waited for here."""
         return bool(self.client.status == "running")
 
-    def workers(self) -> list[str]:
-        """Names of the workers that are up and have passed their check."""
+    def workers(self) -> dict[str, str]:
+        """Addresses of the workers that are up and have passed their check, by name."""
         if not self.is_up():
-            return []
+            return {}
         workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
-        return sorted(str(worker["name"]) for worker in workers.values())
+        return {str(workers[address]["name"]): address for address in sorted(workers)}
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ types. The bytes depend on the content alone, so their SHA-256 names it.
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernels.coordinates import is_valid
-from workers.files import durable, sha256_of
+from workers.files import sha256_of
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
@@ -37,8 +38,8 @@ class Dataset:
 
     Attributes
     ----------
-    path
-        The file, on storage that every worker sees.
+    file
+        Where it lies, on storage that every worker sees; or its bytes, while it is in passing.
     sha256
         Of the file; equal content has an equal one.
     rows, invalid_rows
@@ -53,7 +54,7 @@ class Dataset:
         The first few rows with invalid coordinates.
     """
 
-    path: Path
+    file: Path | pa.Buffer
     sha256: str
     rows: int
     invalid_rows: int
@@ -103,7 +104,7 @@ class _Census:
 def write_dataset(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    path: Path,
+    path: Path | None,
     *,
     lat: str,
     lon: str,
@@ -116,7 +117,8 @@ def write_dataset(
     schema, batches
         Record batches and their schema; `lat` and `lon` are float64, nulls allowed.
     path
-        Where the dataset goes. It appears complete or not at all.
+        Where the dataset goes, None to have it in memory. Who keeps it makes it durable: many live
+        as long as one request.
     lat, lon, id
         Names of the coordinate columns and of the id column.
     """
@@ -132,10 +134,11 @@ def write_dataset(
     # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
     compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
     carried = [name for name in schema.names if name not in (lat, lon)]
+    memory = pa.BufferOutputStream()
     with (
-        durable(path) as temporary,
+        _removed_on_error(path),
         pq.ParquetWriter(
-            temporary, schema, compression=compression, use_dictionary=carried or False
+            path or memory, schema, compression=compression, use_dictionary=carried or False
         ) as writer,
     ):
         for group in _row_groups(schema, batches):
@@ -145,9 +148,10 @@ def write_dataset(
             census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             writer.write_table(pa.Table.from_arrays(columns, schema=schema), ROW_GROUP)
+    file = path or memory.getvalue()
     return Dataset(
-        path=path,
-        sha256=sha256_of(path),
+        file=file,
+        sha256=sha256_of(file),
         rows=census.rows,
         invalid_rows=census.invalid_rows,
         lat=lat,
@@ -157,6 +161,16 @@ def write_dataset(
         bbox=census.bbox,
         first_invalid=tuple(census.first_invalid),
     )
+
+
+@contextmanager
+def _removed_on_error(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if path is not None:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -183,8 +197,12 @@ def row_groups_of(start: int, stop: int) -> range:
     return range(start // ROW_GROUP, -(-stop // ROW_GROUP))
 
 
-def read_rows(path: Path, start: int, stop: int, columns: list[str]) -> pa.Table:
+def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> pa.Table:
     """Read some columns of the rows from `start` up to, not including, `stop`."""
     groups = row_groups_of(start, stop)
-    table = pq.ParquetFile(path, memory_map=True).read_row_groups(list(groups), columns=columns)
+    # Waking threads takes longer than reading one row group.
+    source = file if isinstance(file, Path) else pa.BufferReader(file)
+    table = pq.ParquetFile(source, memory_map=True).read_row_groups(
+        list(groups), columns=columns, use_threads=len(groups) > 1
+    )
     return table.slice(start - groups.start * ROW_GROUP, stop - start)

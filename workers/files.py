@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyarrow import Buffer
+
 
 @contextmanager
 def durable(path: Path) -> Iterator[Path]:
@@ -46,7 +48,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
-    with path.open("rb") as handle:
+def sha256_of(file: Path | Buffer) -> str:
+    """The SHA-256 of a file's content, or of bytes, in hexadecimal."""
+    if not isinstance(file, Path):
+        return hashlib.sha256(file).hexdigest()
+    with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

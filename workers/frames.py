@@ -1,10 +1,12 @@
 """The dataframe backend of a worker, pandas or cudf: the only file that tells them apart."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dask
+import numpy as np
 import pyarrow as pa
 
 from workers.datasets import ROW_GROUP, read_rows, row_groups_of
@@ -16,20 +18,23 @@ Frame = Any
 class Backend(NamedTuple):
     """What differs between the dataframe libraries."""
 
-    read: Callable[[Path, int, int, list[str]], Frame]
+    read: Callable[[Path | pa.Buffer, int, int, list[str]], Frame]
     to_arrow: Callable[[Frame], pa.Table]
+    to_device: Callable[[np.ndarray], Any]
+    to_host: Callable[[Any], np.ndarray]
     synchronize: Callable[[], None]
 
 
-def _read_pandas(path: Path, start: int, stop: int, columns: list[str]) -> Frame:
-    return read_rows(path, start, stop, columns).to_pandas()
+def _read_pandas(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
+    return read_rows(file, start, stop, columns).to_pandas()
 
 
-def _read_cudf(path: Path, start: int, stop: int, columns: list[str]) -> Frame:
+def _read_cudf(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
     import cudf
 
     groups = row_groups_of(start, stop)
-    frame = cudf.read_parquet(str(path), columns=columns, row_groups=[list(groups)])
+    source = str(file) if isinstance(file, Path) else io.BytesIO(file)
+    frame = cudf.read_parquet(source, columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
     return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
 
@@ -42,6 +47,18 @@ def _cudf_to_arrow(frame: Frame) -> pa.Table:
     return frame.to_arrow(preserve_index=False)
 
 
+def _to_cuda(array: np.ndarray) -> Any:
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def _to_numpy(array: Any) -> np.ndarray:
+    # CuPy takes no other way: the copy waits for the kernels before it.
+    host: np.ndarray = array.get()
+    return host
+
+
 def _synchronize_cuda() -> None:
     import cupy
 
@@ -49,8 +66,8 @@ def _synchronize_cuda() -> None:
 
 
 _BACKENDS = {
-    "pandas": Backend(_read_pandas, _pandas_to_arrow, lambda: None),
-    "cudf": Backend(_read_cudf, _cudf_to_arrow, _synchronize_cuda),
+    "pandas": Backend(_read_pandas, _pandas_to_arrow, np.asarray, np.asarray, lambda: None),
+    "cudf": Backend(_read_cudf, _cudf_to_arrow, _to_cuda, _to_numpy, _synchronize_cuda),
 }
 
 

@@ -47,7 +47,7 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
     }
     of_observations, of_references = job.carried()
     if of_observations:
-        carried = read_rows(job.observations.path, *chunk, of_observations)
+        carried = read_rows(job.observations.file, *chunk, of_observations)
         own = np.repeat(np.arange(chunk.stop - chunk.start), k)
         for name in of_observations:
             columns[f"observation_{name}"] = carried[name] if k == 1 else carried[name].take(own)

@@ -19,6 +19,7 @@ from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
+from workers.turns import turn
 
 RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
@@ -54,7 +55,7 @@ def read_chunk(chunk: Chunk, attempt: int, job: Job) -> Frame:
     job.stop_if_cancelled()
     with _stage("read"):
         lat, lon = job.observations.lat, job.observations.lon
-        frame = backend().read(job.observations.path, *chunk, [lat, lon])
+        frame = backend().read(job.observations.file, *chunk, [lat, lon])
         frame = frame.rename(columns={lat: "lat_deg", lon: "lon_deg"})
         frame.index = frame.index + chunk.start
     return frame
@@ -70,9 +71,9 @@ def resolve(frame: Frame, job: Job) -> Frame:
         none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
         of the observation are).
     """
-    with _stage("index"):
+    with turn, _stage("index"):
         index = resident_index(job.references)
-    with _stage("resolve"):
+    with turn, _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
         options = job.options
         answer = kernels.nearest(

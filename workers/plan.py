@@ -14,6 +14,8 @@ _CHUNK_SECONDS = 1.0
 _LARGEST_CHUNK = 2**22
 _SMALLEST_CHUNK = 2**10
 _CHUNKS_A_WORKER = 2
+_SMALL_SECONDS = 0.05
+_SMALL_ROWS = ROW_GROUP
 
 
 class Chunk(NamedTuple):
@@ -31,11 +33,8 @@ def chunks(
     A chunk is short enough to take about a second, and there are enough of them to keep every
     worker busy. Large chunks are whole row groups, so that no row group is decoded twice.
     """
-    if options.algorithm == "brute":
-        rows_a_second = _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references)
-    else:
-        rows_a_second = _TREE_ROWS_A_SECOND[device]
-    size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rows_a_second / options.k))
+    rate = _rows_a_second(n_references, options, device)
+    size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rate))
     size = min(size, -(-n_observations // (_CHUNKS_A_WORKER * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
     if size > ROW_GROUP:
@@ -43,3 +42,19 @@ def chunks(
     # No observations are one empty chunk: their result has columns, too.
     starts = range(0, max(1, n_observations), size)
     return [Chunk(start, min(start + size, n_observations)) for start in starts]
+
+
+def is_small(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> bool:
+    """Whether a job is answered sooner by one plain call than by a graph of tasks.
+
+    It has one row group of observations at most, and searches no longer than the graph takes.
+    """
+    rate = _rows_a_second(n_references, options, device)
+    return n_observations * options.k <= _SMALL_ROWS and n_observations <= _SMALL_SECONDS * rate
+
+
+def _rows_a_second(n_references: int, options: MatchOptions, device: Device) -> float:
+    """Order of magnitude of the observations that a worker resolves in a second."""
+    if options.algorithm == "brute":
+        return _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references) / options.k
+    return _TREE_ROWS_A_SECOND[device] / options.k

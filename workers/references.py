@@ -7,6 +7,7 @@ import pyarrow as pa
 import kernels
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
+from workers.turns import turn
 
 _BUDGET_BYTES = 2 << 30
 """Memory that resident sets may hold together; the one in use always stays."""
@@ -25,7 +26,7 @@ class Resident:
 
     def __init__(self, references: Dataset) -> None:
         lat, lon = references.lat, references.lon
-        frame = backend().read(references.path, 0, references.rows, [lat, lon])
+        frame = backend().read(references.file, 0, references.rows, [lat, lon])
         self.index = kernels.build_index(frame[lat].values, frame[lon].values)
         # Not the dataset: this content may outlive the file that it was first read from.
         self.columns: dict[str, pa.ChunkedArray] = {}
@@ -36,7 +37,6 @@ class Resident:
         return self.index.nbytes + sum(int(column.nbytes) for column in self.columns.values())
 
 
-# A worker runs one task at a time, so no lock is needed.
 _resident: OrderedDict[str, Resident] = OrderedDict()
 
 
@@ -48,18 +48,20 @@ def resident_index(references: Dataset) -> kernels.ReferenceIndex:
 def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
     """A column of a reference set, in row order, read from its file on first need."""
     columns = _loaded(references).columns
-    if name not in columns:
-        columns[name] = read_rows(references.path, 0, references.rows, [name])[name]
-        _keep_to_budget()
-    return columns[name]
+    with turn:
+        if name not in columns:
+            columns[name] = read_rows(references.file, 0, references.rows, [name])[name]
+            _keep_to_budget()
+        return columns[name]
 
 
 def _loaded(references: Dataset) -> Resident:
-    if references.sha256 not in _resident:
-        _resident[references.sha256] = Resident(references)
-    _resident.move_to_end(references.sha256)
-    _keep_to_budget()
-    return _resident[references.sha256]
+    with turn:
+        if references.sha256 not in _resident:
+            _resident[references.sha256] = Resident(references)
+        _resident.move_to_end(references.sha256)
+        _keep_to_budget()
+        return _resident[references.sha256]
 
 
 def _keep_to_budget() -> None:

@@ -4,7 +4,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -43,22 +43,27 @@ def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
     """
     start = time.perf_counter()
     pieces = [pa.ipc.open_file(pa.memory_map(str(part))).read_all() for part in parts]
-    provenance = {"georesolve": _provenance(job, counts)}
-    table = pa.concat_tables(pieces).replace_schema_metadata(provenance)
-    carried = [name for name in table.schema.names if name not in _PLAIN]
-    compression = {name: "none" if name in _PLAIN else "zstd" for name in table.schema.names}
+    table = pa.concat_tables(pieces)
     with durable(job.result) as temporary:
-        with pq.ParquetWriter(
-            temporary, table.schema, compression=compression, use_dictionary=carried
-        ) as writer:
-            for row in range(0, max(1, table.num_rows), RESULT_ROW_GROUP):
-                job.stop_if_cancelled()
-                # In one piece: pages break where pieces do, and must not show the chunks.
-                group = table.slice(row, RESULT_ROW_GROUP).combine_chunks()
-                writer.write_table(group, RESULT_ROW_GROUP)
+        write_result(temporary, job, table, counts)
         sha256 = sha256_of(temporary)
         size_bytes = temporary.stat().st_size
     return Result(table.num_rows, size_bytes, sha256, time.perf_counter() - start)
+
+
+def write_result(where: Path | BinaryIO, job: Job, table: pa.Table, counts: dict[str, int]) -> None:
+    """Write all result rows of a job as Parquet."""
+    table = table.replace_schema_metadata({"georesolve": _provenance(job, counts)})
+    carried = [name for name in table.schema.names if name not in _PLAIN]
+    compression = {name: "none" if name in _PLAIN else "zstd" for name in table.schema.names}
+    with pq.ParquetWriter(
+        where, table.schema, compression=compression, use_dictionary=carried
+    ) as writer:
+        for row in range(0, max(1, table.num_rows), RESULT_ROW_GROUP):
+            job.stop_if_cancelled()
+            # In one piece: pages break where pieces do, and must not show the chunks.
+            group = table.slice(row, RESULT_ROW_GROUP).combine_chunks()
+            writer.write_table(group, RESULT_ROW_GROUP)
 
 
 def _provenance(job: Job, counts: dict[str, int]) -> str:

@@ -91,8 +91,8 @@ def show_dataset(id: str, service: ServiceContext) -> DatasetInfo:
 @router.get("/datasets/{id}/data.parquet", response_class=Response)
 def download_dataset(id: str, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates."""
-    dataset = service.library.get(id).dataset
-    return parquet_response(dataset.path, dataset.sha256, request)
+    row = service.library.get(id)
+    return parquet_response(service.store.dataset_path(row.id), row.dataset.sha256, request)
 
 
 @router.delete("/datasets/{id}", status_code=204)

@@ -39,7 +39,7 @@ def test_every_kind_of_number_becomes_float64(tmp_path, type):
     lat = pa.array([1.0, None, 3.0])
     lat = lat.dictionary_encode() if pa.types.is_dictionary(type) else lat.cast(type)
     dataset = decode(write(tmp_path / "f", lat=lat, lon=pa.array([1.0, 2.0, 3.0])))
-    stored = pq.read_table(dataset.path)
+    stored = pq.read_table(dataset.file)
     assert stored.schema.field("lat").type == pa.float64()
     np.testing.assert_array_equal(stored["lat"].to_numpy(), [1.0, np.nan, 3.0])
     assert dataset.invalid_rows == 1
@@ -54,7 +54,7 @@ def test_other_columns_keep_their_types(tmp_path):
         "kind": pa.array(["x"]).dictionary_encode(),
     }
     dataset = decode(write(tmp_path / "f", **columns))
-    stored = pq.read_table(dataset.path)
+    stored = pq.read_table(dataset.file)
     assert stored.to_pydict() == pa.table(columns).to_pydict()
 
 

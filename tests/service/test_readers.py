@@ -26,7 +26,7 @@ def stored(tmp_path, content, format, charset=None, **names):
     path.write_bytes(content)
     source = Source(path, format, ColumnNames(**names), "points", charset)
     dataset = decode(source, tmp_path / "dataset.parquet", LIMITS)
-    table = pq.read_table(dataset.path)
+    table = pq.read_table(dataset.file)
     return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset
 
 

@@ -25,7 +25,7 @@ def test_an_existing_scheduler(cluster, device, tmp_path):
         MatchOptions(),
     )
     with open_cluster(settings) as existing:
-        assert existing.workers() == cluster.workers()
+        assert existing.workers() == cluster.workers() != {}
         run(existing, job, lambda progress: None, lambda: False)
     rows, _ = nearest(*sphere(500, 1), *sphere(300, 2))
     np.testing.assert_array_equal(pq.read_table(job.result)["reference"], rows)

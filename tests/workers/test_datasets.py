@@ -24,7 +24,7 @@ def test_summary(tmp_path):
     assert dataset.bbox == (180.0, -90.0, 360.0, 1.0)
     assert [row.row for row in dataset.first_invalid] == [1, 2, 3]
     assert dataset.columns == ("name", "lat", "lon")
-    assert pq.read_table(dataset.path)["lat"].null_count == 0
+    assert pq.read_table(dataset.file)["lat"].null_count == 0
 
 
 def test_nothing_valid_has_no_bbox(tmp_path):
@@ -38,7 +38,7 @@ def test_nothing_valid_has_no_bbox(tmp_path):
 def test_no_rows(tmp_path):
     dataset = store_points(points(0, 0), tmp_path / "d.parquet")
     assert dataset.rows == 0
-    assert read_rows(dataset.path, 0, 0, ["lat"]).num_rows == 0
+    assert read_rows(dataset.file, 0, 0, ["lat"]).num_rows == 0
 
 
 @pytest.mark.parametrize("cut", [1_000, ROW_GROUP, 100_001, 10**6])
@@ -50,7 +50,7 @@ def test_bytes_do_not_show_how_the_input_was_cut(tmp_path, cut):
         table.schema, pieces, tmp_path / "cut.parquet", lat="lat", lon="lon", id="id"
     )
     assert cut_up.sha256 == whole.sha256
-    assert pq.read_table(cut_up.path).replace_schema_metadata().to_pydict() == table.to_pydict()
+    assert pq.read_table(cut_up.file).replace_schema_metadata().to_pydict() == table.to_pydict()
 
 
 @given(st.data())

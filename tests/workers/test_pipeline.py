@@ -204,7 +204,7 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
 
 def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
     job = make_job(points(10, 1), points(10, 2))
-    job.references.path.unlink()
+    job.references.file.unlink()
     with pytest.raises(FileNotFoundError):
         run(cluster, job, ignore, never)
     assert not job.result.exists()

@@ -1,0 +1,150 @@
+"""Small synchronous requests, answered without a job: a worker takes one batch of them at a time.
+
+A request goes to an idle worker at once, alone. While all are busy, those with the same references
+and options gather, and the next worker that is free answers them with one search.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.errors import NotReady
+from workers.cluster import Cluster
+from workers.express import ExpressAnswer, resolve_at_once
+from workers.jobs import Job
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 64
+"""Requests that one search answers: enough to share its cost, few enough to answer soon."""
+_ATTEMPTS = 3
+_THREADS = 64
+
+
+@dataclass
+class _Request:
+    job: Job
+    answer: asyncio.Future[ExpressAnswer]
+    attempts: int = 0
+    kind: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        # What may share a search; a set against itself has rows that mean something.
+        own = self.job.id if self.job.options.exclude_self else ""
+        self.kind = (self.job.references.sha256, self.job.options, own)
+
+
+class ExpressLane:
+    """The small requests of one service.
+
+    Parameters
+    ----------
+    cluster
+        Who answers them.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workers: list[str] = []
+        self._calls: dict[str, asyncio.Future[list[ExpressAnswer]]] = {}
+        self._waiting: OrderedDict[Any, list[_Request]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="express")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def watch(self) -> None:
+        """Look which workers there are; to be called again and again."""
+        workers = await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._cluster.workers
+        )
+        self._workers = list(workers.values())
+        for worker, call in self._calls.items():
+            if worker not in self._workers:
+                # The call itself would learn of it when its connection times out.
+                call.cancel()
+        self._send()
+
+    def close(self) -> None:
+        """Refuse what still waits."""
+        for requests in self._waiting.values():
+            for request in requests:
+                _refuse(request, NotReady("the cluster was lost", headers={"Retry-After": "5"}))
+        self._waiting.clear()
+        self._threads.shutdown(wait=False)
+
+    async def resolve(self, job: Job) -> ExpressAnswer:
+        """The answer to a small job.
+
+        Raises
+        ------
+        NotReady
+            When workers are lost again and again.
+        """
+        request = _Request(job, asyncio.get_running_loop().create_future())
+        self._queue(request)
+        self._send()
+        return await request.answer
+
+    def _queue(self, request: _Request) -> None:
+        self._waiting.setdefault(request.kind, []).append(request)
+
+    def _send(self) -> None:
+        for worker in self._workers:
+            if worker in self._calls:
+                continue
+            batch = self._next_batch()
+            if not batch:
+                break
+            jobs = [request.job for request in batch]
+            self._calls[worker] = asyncio.get_running_loop().run_in_executor(
+                self._threads, resolve_at_once, self._cluster, worker, jobs
+            )
+            task = asyncio.create_task(self._answer(worker, batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _next_batch(self) -> list[_Request]:
+        while self._waiting:
+            kind, requests = self._waiting.popitem(last=False)
+            # Nobody waits any more for an answer that is done: its client has gone.
+            requests = [request for request in requests if not request.answer.done()]
+            if len(requests) > _BATCH:
+                # At the end: other references have their turn before.
+                self._waiting[kind] = requests[_BATCH:]
+            if requests:
+                return requests[:_BATCH]
+        return []
+
+    async def _answer(self, worker: str, batch: list[_Request]) -> None:
+        call = self._calls[worker]
+        await asyncio.wait([call])
+        del self._calls[worker]
+        error = OSError(f"{worker} is gone") if call.cancelled() else call.exception()
+        if isinstance(error, OSError):
+            logger.warning("worker %s did not answer small requests: %s", worker, error)
+            self._workers = [other for other in self._workers if other != worker]
+        for i, request in enumerate(batch):
+            if error is not None:
+                self._retry(request, error, was_alone=len(batch) == 1)
+            elif not request.answer.done():
+                request.answer.set_result(call.result()[i])
+        self._send()
+
+    def _retry(self, request: _Request, error: BaseException, *, was_alone: bool) -> None:
+        """Queue a request again, now alone: one that is at fault takes no other one with it."""
+        request.attempts += 1
+        if isinstance(error, OSError) and request.attempts == _ATTEMPTS:
+            detail = "workers were lost again and again while they had this request: try again"
+            _refuse(request, NotReady(detail, headers={"Retry-After": "5"}))
+        elif was_alone and not isinstance(error, OSError):
+            _refuse(request, error)
+        else:
+            request.kind = (request.kind, request.job.id)
+            self._queue(request)
+
+
+def _refuse(request: _Request, error: BaseException) -> None:
+    if not request.answer.done():
+        request.answer.set_exception(error)

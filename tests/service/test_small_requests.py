@@ -1,0 +1,102 @@
+"""Small synchronous requests: answered without a job, in batches, whatever happens to workers."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from tests.conftest import finished, points, running_service, wait_until
+from tests.service.test_jobs import PARQUET, files_of, parquet
+
+ROWS = 100
+
+
+@pytest.fixture
+def references(service):
+    """The id of a registered set."""
+    id = register(service)
+    yield id
+    service.delete(f"/datasets/{id}")
+
+
+def register(client):
+    content = parquet(points(2_000, 41))
+    return client.post("/datasets", content=content, headers={"Content-Type": PARQUET}).json()["id"]
+
+
+def ask(client, references, seed, prefer="", **parameters):
+    table = points(ROWS, seed)
+    body = {
+        "observations": {name: table[name].to_pylist() for name in ("lat", "lon", "id")},
+        "references": f"dataset:{references}",
+    }
+    return client.post("/resolve", params=parameters, json=body, headers={"Prefer": prefer})
+
+
+def content_of_a_job(client, *arguments, **parameters):
+    answer = ask(client, *arguments, prefer="respond-async", **parameters)
+    location = answer.headers["location"]
+    assert finished(client, location)["status"] == "successful"
+    return client.get(f"{location}/results").content
+
+
+@pytest.mark.parametrize("parameters", [{}, {"k": 5, "columns": "id", "max_distance_m": 1e6}])
+def test_the_bytes_of_a_job_and_nothing_kept(service, references, parameters):
+    expected = content_of_a_job(service, references, 1, **parameters)
+    jobs, files = service.get("/jobs").json(), files_of(service)
+    answer = ask(service, references, 1, **parameters)
+    assert (answer.status_code, answer.content) == (200, expected)
+    timings = dict(one.split(";dur=") for one in answer.headers["server-timing"].split(", "))
+    assert {"decode_observations", "lane", "resolve", "write"} <= set(timings)
+    assert service.get("/jobs").json() == jobs
+    assert files_of(service) <= files
+
+
+def test_many_at_once(service, references):
+    def content(seed):
+        answer = ask(service, references, seed % 8, k=1 + seed % 2)
+        assert answer.status_code == 200, answer.text
+        return answer.content
+
+    seeds = range(64)
+    with ThreadPoolExecutor(16) as threads:
+        together = list(threads.map(content, seeds))
+    assert together == [content(seed) for seed in seeds]
+
+
+def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
+    with running_service(tmp_path / "data", "--device", device) as client:
+        references = register(client)
+        expected = ask(client, references, 1).content
+        killed = []
+
+        def contents(_):
+            answers = []
+            while len(killed) < 2 or answers[-5:] != [expected] * 5:
+                answer = ask(client, references, 1)
+                assert answer.status_code == 200, answer.text
+                answers.append(answer.content)
+            return set(answers)
+
+        with ThreadPoolExecutor(4) as threads:
+            answering = [threads.submit(contents, _) for _ in range(4)]
+            for _ in range(2):
+                victim = workers_of(client)[0]
+                victim.kill()
+                wait_until(lambda gone=victim: not gone.is_running())
+                killed.append(victim)
+            for one in answering:
+                assert one.result() == {expected}
+
+
+def workers_of(client):
+    """The processes of the service that compute: Dask spawns them."""
+    found = []
+
+    def some():
+        children = psutil.Process(client.process.pid).children(recursive=True)
+        found[:] = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return bool(found)
+
+    wait_until(some)
+    return found

@@ -1,0 +1,97 @@
+"""Small jobs answered at once: the bytes of a job, alone or several in one search."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import points, store_points
+from workers.express import resolve_at_once
+from workers.jobs import Job, MatchOptions
+from workers.pipeline import run
+
+OPTIONS = [
+    {},
+    {"k": 3, "columns": ("id",), "observation_columns": ("lat",)},
+    {"max_distance_m": 300_000.0, "how": "inner"},
+    {"algorithm": "brute"},
+]
+
+
+def expected(cluster, job):
+    run(cluster, job, lambda progress: None, lambda: False)
+    return job.result.read_bytes()
+
+
+@pytest.fixture
+def workers(cluster):
+    return list(cluster.workers().values())
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Makes jobs against the same references, their observations in a file or in memory."""
+    references = store_points(points(2_000, 2), tmp_path / "references.parquet")
+
+    def make(name, rows, *, in_memory=False, **options):
+        path = None if in_memory else tmp_path / f"{name}.parquet"
+        observations = store_points(points(rows, seed=len(name)), path)
+        return Job(name, tmp_path / name, observations, references, MatchOptions(**options))
+
+    return make
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_bytes_of_a_job(cluster, workers, make_job, options):
+    jobs = [
+        make_job("one", 500, **options),
+        make_job("three", 1, in_memory=True, **options),
+        make_job("sixteen", 0, **options),
+    ]
+    content = [expected(cluster, in_a_file(job)) for job in jobs]
+    for worker in workers:
+        assert [one.content for one in resolve_at_once(cluster, worker, jobs)] == content
+        for job, bytes_of_job in zip(jobs, content, strict=True):
+            (alone,) = resolve_at_once(cluster, worker, [job])
+            assert alone.content == bytes_of_job
+            assert sum(alone.counts.values()) == job.observations.rows * job.options.k
+            assert set(alone.seconds) == {"read", "wait", "resolve", "write"}
+
+
+def in_a_file(job):
+    """The same job for the queue of tasks, whose inputs lie in files."""
+    if not isinstance(job.observations.file, pa.Buffer):
+        return job
+    path = job.folder.with_suffix(".parquet")
+    path.write_bytes(job.observations.file)
+    return replace(job, observations=replace(job.observations, file=path))
+
+
+def test_a_set_against_itself(cluster, workers, make_job):
+    job = make_job("itself", 300, exclude_self=True)
+    job = replace(job, references=job.observations)
+    (answer,) = resolve_at_once(cluster, workers[0], [job])
+    assert answer.content == expected(cluster, job)
+
+
+def test_beside_the_chunks_of_a_job(cluster, workers, make_job):
+    small = make_job("small", 100)
+    content = expected(cluster, small)
+    large = make_job("large", 50_000, algorithm="brute")
+
+    def answers(worker):
+        return {resolve_at_once(cluster, worker, [small])[0].content for _ in range(50)}
+
+    with ThreadPoolExecutor(len(workers) + 1) as threads:
+        running = threads.submit(expected, cluster, large)
+        for seen in threads.map(answers, workers):
+            assert seen == {content}
+        assert running.result()
+
+
+def test_errors_reach_the_caller(cluster, workers, make_job):
+    job = make_job("gone", 1)
+    job.observations.file.unlink()
+    with pytest.raises(RuntimeError, match="failed to read its input"):
+        resolve_at_once(cluster, workers[0], [job])

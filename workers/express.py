@@ -1,0 +1,133 @@
+"""Small jobs answered at once: several share one search, outside the queue of tasks.
+
+A task takes Dask's scheduler some ten milliseconds, and the graph, the part files and their fsync
+as many again: more than such a job computes. So it goes to one worker as a plain call, and its
+answer comes back as bytes. Nothing is kept: who asks and does not hear asks again.
+"""
+
+import asyncio
+import io
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from distributed import Client
+
+import kernels
+from kernels.coordinates import is_valid
+from workers.cluster import Cluster
+from workers.datasets import read_rows
+from workers.frames import backend
+from workers.jobs import Job
+from workers.matches import matches
+from workers.plan import Chunk
+from workers.references import resident_index
+from workers.result import write_result
+from workers.turns import turn
+
+
+class ExpressAnswer(NamedTuple):
+    """The answer to a small job.
+
+    Attributes
+    ----------
+    content
+        The result file, the same bytes as a job's own.
+    counts
+        Number of result rows by status.
+    seconds
+        Time by stage; the search is that of the whole batch.
+    """
+
+    content: bytes
+    counts: dict[str, int]
+    seconds: dict[str, float]
+
+
+def resolve_at_once(cluster: Cluster, worker: str, jobs: list[Job]) -> list[ExpressAnswer]:
+    """Have a worker answer small jobs; blocks.
+
+    Parameters
+    ----------
+    worker
+        Its address.
+    jobs
+        All with the same references and options, and without `exclude_self` if there are several.
+
+    Raises
+    ------
+    OSError
+        When the worker cannot be reached.
+    """
+    client: Client = cluster.client
+    answers: dict[str, list[ExpressAnswer]] = client.run(_on_worker, jobs, workers=[worker])
+    if worker not in answers:
+        raise OSError(f"the worker {worker} is gone")
+    return answers[worker]
+
+
+async def _on_worker(jobs: list[Job]) -> list[ExpressAnswer]:
+    # Not in the thread of the event loop, which speaks with the scheduler, nor in that of tasks,
+    # which may have a chunk in hand.
+    try:
+        return await asyncio.to_thread(_resolve, jobs)
+    except OSError as error:
+        # To the caller an OSError is a worker that cannot be reached.
+        raise RuntimeError(f"the worker failed to read its input: {error}") from error
+
+
+def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
+    start = time.perf_counter()
+    tables = [
+        read_rows(job.observations.file, 0, job.observations.rows, _coordinates(job))
+        for job in jobs
+    ]
+    lat_deg, lon_deg = (
+        np.concatenate([table.column(i).to_numpy() for table in tables]) for i in (0, 1)
+    )
+    read = time.perf_counter()
+    options = jobs[0].options
+    with turn:
+        waited = time.perf_counter()
+        answer = kernels.nearest(
+            resident_index(jobs[0].references),
+            backend().to_device(lat_deg),
+            backend().to_device(lon_deg),
+            k=options.k,
+            max_distance_m=options.max_distance_m,
+            exclude_self=options.exclude_self,
+            algorithm=options.algorithm,
+        )
+        reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
+    resolved = time.perf_counter()
+    found = pa.table(
+        {
+            "reference": reference,
+            "distance_m": distance_m,
+            "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
+        }
+    )
+    seconds = {"read": read - start, "wait": waited - read, "resolve": resolved - waited}
+    answers = []
+    row = 0
+    for job in jobs:
+        rows = job.observations.rows
+        own = found.slice(row * options.k, rows * options.k)
+        own = own.append_column("observation", pa.array(np.arange(rows).repeat(options.k)))
+        answers.append(_answer(job, own, seconds))
+        row += rows
+    return answers
+
+
+def _coordinates(job: Job) -> list[str]:
+    return [job.observations.lat, job.observations.lon]
+
+
+def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnswer:
+    start = time.perf_counter()
+    table, counts = matches(job, Chunk(0, job.observations.rows), found)
+    sink = io.BytesIO()
+    write_result(sink, job, table, counts)
+    write = time.perf_counter() - start
+    return ExpressAnswer(sink.getvalue(), counts, {**seconds, "write": write})
