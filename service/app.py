@@ -35,8 +35,12 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         start_decoder()
-        with owned(settings.data_dir), closing(Store(settings.data_dir)) as store:
+        with (
+            owned(settings.data_dir),
+            closing(Store(settings.data_dir, settings.database)) as store,
+        ):
             library = Library(store)
+            library.sweep()
             supervisor = Supervisor(settings, store, library)
             app.state.service = Service(settings, store, Ingest(settings), library, supervisor)
             async with supervisor.running():

@@ -19,11 +19,13 @@ class Library:
     def __init__(self, store: Store) -> None:
         self._store = store
         make_folder(store.datasets_folder)
-        # What an earlier process left: inputs of jobs that have ended, files that nobody knows.
-        for id in store.dataset_ids(registered=False):
+
+    def sweep(self) -> None:
+        """Remove what an earlier process left: inputs of ended jobs, files that nobody knows."""
+        for id in self._store.dataset_ids(registered=False):
             self.release(id)
-        known = {store.dataset_path(id) for id in store.dataset_ids()}
-        for file in set(store.datasets_folder.iterdir()) - known:
+        known = {self._store.dataset_path(id) for id in self._store.dataset_ids()}
+        for file in set(self._store.datasets_folder.iterdir()) - known:
             file.unlink()
 
     def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
@@ -46,7 +48,15 @@ class Library:
         else:
             with durable(path) as temporary:
                 temporary.write_bytes(dataset.file)
-        row = DatasetRow(id, now(), registered, replace(dataset, file=path), ingested.seconds)
+        row = DatasetRow(
+            id=id,
+            owner=self._store.owner or "",
+            created=now(),
+            expires=None,
+            registered=registered,
+            dataset=replace(dataset, file=path),
+            seconds=ingested.seconds,
+        )
         if not self._store.add_dataset(row):
             if isinstance(dataset.file, Path):
                 path.replace(dataset.file)

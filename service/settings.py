@@ -4,7 +4,7 @@ import ipaddress
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.settings import ClusterSettings, DeviceChoice
@@ -21,6 +21,10 @@ class Settings(BaseSettings):
         False, description="listen beyond loopback although no API keys are configured"
     )
     data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
+    database_url: SecretStr | None = Field(
+        None,
+        description="postgresql://user:password@host/name, instead of SQLite in the data folder",
+    )
 
     device: DeviceChoice = Field("auto", description="auto, cpu or cuda")
     scheduler: str | None = Field(
@@ -63,6 +67,11 @@ class Settings(BaseSettings):
                 "passwords, so it listens on loopback (127.0.0.1:8787) unless insecure is set"
             )
         return self
+
+    @property
+    def database(self) -> str | None:
+        """The URL of the database in the clear."""
+        return self.database_url.get_secret_value() if self.database_url else None
 
     def cluster(self) -> ClusterSettings:
         """The part of the settings that the cluster needs."""

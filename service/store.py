@@ -1,62 +1,24 @@
-"""Jobs and datasets in SQLite: what is accepted survives whatever dies."""
+"""Jobs and datasets in the database: what is accepted survives whatever dies."""
 
+import copy
 import datetime
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import sqlalchemy as sa
 
 from service.changes import Changes
+from service.database import open_database
+from service.schema import datasets as _datasets
+from service.schema import jobs as _jobs
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest", "echo"]
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
-
-_metadata = sa.MetaData()
-_datasets = sa.Table(
-    "datasets",
-    _metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("created", sa.String, nullable=False),
-    sa.Column("sha256", sa.String, nullable=False, index=True),
-    sa.Column("registered", sa.Boolean, nullable=False),
-    sa.Column("dataset", sa.JSON, nullable=False),
-    sa.Column("seconds", sa.JSON, nullable=False),
-)
-# Content is registered once, however many register it at the same time.
-_registered = _datasets.c.registered
-sa.Index(
-    "registered_content",
-    _datasets.c.sha256,
-    unique=True,
-    sqlite_where=_registered,
-    postgresql_where=_registered,
-)
-_jobs = sa.Table(
-    "jobs",
-    _metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("process", sa.String, nullable=False),
-    sa.Column("status", sa.String, nullable=False, index=True),
-    sa.Column("created", sa.String, nullable=False, index=True),
-    sa.Column("started", sa.String),
-    sa.Column("finished", sa.String),
-    sa.Column("updated", sa.String, nullable=False),
-    sa.Column("observations", sa.String, nullable=False),
-    sa.Column("references", sa.String, nullable=False),
-    sa.Column("options", sa.JSON, nullable=False),
-    sa.Column("delivery", sa.JSON, nullable=False),
-    sa.Column("rows", sa.BigInteger, nullable=False),
-    sa.Column("rows_done", sa.BigInteger, nullable=False),
-    sa.Column("rows_a_second", sa.Float),
-    sa.Column("message", sa.String, nullable=False),
-    sa.Column("problem", sa.JSON),
-    sa.Column("report", sa.JSON),
-)
 
 
 @dataclass(frozen=True)
@@ -65,6 +27,10 @@ class DatasetRow:
 
     Attributes
     ----------
+    owner
+        The id of the key that it was made with; empty without keys.
+    expires
+        When it may be removed; None for never.
     registered
         Whether a client registered it; the others came with a request and go with its job.
     seconds
@@ -72,7 +38,9 @@ class DatasetRow:
     """
 
     id: str
+    owner: str
     created: str
+    expires: str | None
     registered: bool
     dataset: Dataset
     seconds: dict[str, float]
@@ -108,6 +76,10 @@ class JobRow:
 
     Attributes
     ----------
+    owner
+        The id of the key that it was made with; empty without keys.
+    expires
+        When its result may be removed; None for never.
     observations, references
         Ids of its datasets; empty for a process that has none.
     options
@@ -115,12 +87,14 @@ class JobRow:
     """
 
     id: str
+    owner: str
     process: ProcessId
     status: JobStatus
     created: str
     started: str | None
     finished: str | None
     updated: str
+    expires: str | None
     observations: str
     references: str
     options: MatchOptions | EchoOptions
@@ -144,21 +118,30 @@ def now() -> str:
 
 
 class Store:
-    """Datasets and jobs in one database file. Every method is one transaction.
+    """Datasets and jobs in one database. Every method is one transaction.
 
     Attributes
     ----------
     changes
         Tells of jobs that this process changed.
+    owner
+        Whose rows are seen and made; None sees those of all and makes those of nobody.
     """
 
-    def __init__(self, data_dir: Path) -> None:
-        data_dir.mkdir(parents=True, exist_ok=True)
+    def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
+        self.owner: str | None = None
         self._data_dir = data_dir.absolute()
         self.changes = Changes()
-        self._engine = sa.create_engine(f"sqlite:///{self._data_dir / 'georesolve.sqlite'}")
-        sa.event.listen(self._engine, "connect", _make_durable)
-        _metadata.create_all(self._engine)
+        self._engine = open_database(data_dir, database_url)
+
+    def of(self, owner: str) -> Self:
+        """The same store as one owner sees it: rows of others are not there."""
+        own = copy.copy(self)
+        own.owner = owner
+        return own
+
+    def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.true() if self.owner is None else table.c.owner == self.owner
 
     def close(self) -> None:
         """Close all connections."""
@@ -184,17 +167,19 @@ class Store:
 
     def dataset_ids(self, *, registered: bool | None = None) -> set[str]:
         """Ids of all datasets, or of those that are registered or not."""
-        query = sa.select(_datasets.c.id)
+        query = sa.select(_datasets.c.id).where(self._seen(_datasets))
         if registered is not None:
             query = query.where(_datasets.c.registered == registered)
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
     def add_dataset(self, row: DatasetRow) -> bool:
-        """Keep a dataset; False when its content is registered already."""
+        """Keep a dataset; False when its owner has registered its content already."""
         values = {
             "id": row.id,
+            "owner": row.owner,
             "created": row.created,
+            "expires": row.expires,
             "sha256": row.dataset.sha256,
             "registered": row.registered,
             "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "file"},
@@ -220,7 +205,8 @@ class Store:
 
     def _one_dataset(self, condition: sa.ColumnElement[bool]) -> DatasetRow | None:
         with self._engine.connect() as connection:
-            row = connection.execute(sa.select(_datasets).where(condition)).mappings().first()
+            query = sa.select(_datasets).where(condition & self._seen(_datasets))
+            row = connection.execute(query).mappings().first()
         return self._dataset_row(row) if row else None
 
     def _dataset_row(self, row: Any) -> DatasetRow:
@@ -229,13 +215,12 @@ class Store:
         stored["columns"] = tuple(stored["columns"])
         stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
         stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
-        return DatasetRow(
-            row["id"], row["created"], row["registered"], Dataset(**stored), row["seconds"]
-        )
+        fields = {name: row[name] for name in row if name != "sha256"}
+        return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
 
     def registered_datasets(self, limit: int) -> list[DatasetRow]:
         """Registered datasets, the newest first."""
-        query = sa.select(_datasets).where(_datasets.c.registered)
+        query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
         query = query.order_by(_datasets.c.created.desc()).limit(limit)
         with self._engine.connect() as connection:
             return [self._dataset_row(row) for row in connection.execute(query).mappings()]
@@ -245,8 +230,9 @@ class Store:
         needed = sa.exists().where(
             _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
         )
+        query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
         with self._engine.begin() as connection:
-            done = connection.execute(_datasets.delete().where((_datasets.c.id == id) & ~needed))
+            done = connection.execute(query)
         return bool(done.rowcount)
 
     def add_job(
@@ -260,38 +246,64 @@ class Store:
 
         Returns its id; None when one of the datasets has been removed meanwhile.
         """
-        values = _new_job("nearest", options, delivery) | {
+        values = self._new_job("nearest", options, delivery) | {
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,
         }
         # One statement: a dataset cannot be removed between the look and the entry.
         both_exist = sa.and_(
-            *(sa.exists().where(_datasets.c.id == row.id) for row in (observations, references))
+            *(
+                sa.exists().where((_datasets.c.id == row.id) & self._seen(_datasets))
+                for row in (observations, references)
+            )
         )
         row = sa.select(
             *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
         ).where(both_exist)
+        insert = _jobs.insert().from_select(list(values), row).returning(_jobs.c.id)
         with self._engine.begin() as connection:
-            done = connection.execute(_jobs.insert().from_select(list(values), row))
-        return values["id"] if done.rowcount else None
+            accepted: str | None = connection.execute(insert).scalar()
+        return accepted
 
     def add_echo(self, options: EchoOptions, delivery: Delivery) -> str:
         """Accept a job of the process `echo`; returns its id."""
-        values = _new_job("echo", options, delivery)
+        values = self._new_job("echo", options, delivery)
         with self._engine.begin() as connection:
             connection.execute(_jobs.insert().values(values))
         return str(values["id"])
 
+    def _new_job(
+        self, process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery
+    ) -> dict[str, Any]:
+        time = now()
+        return {
+            "id": new_id(),
+            "owner": self.owner or "",
+            "process": process,
+            "status": "accepted",
+            "created": time,
+            "updated": time,
+            "observations": "",
+            "references": "",
+            "options": asdict(options),
+            "delivery": asdict(delivery),
+            "rows": 0,
+            "rows_done": 0,
+            "message": "waiting for a free place",
+        }
+
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
+        query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
         with self._engine.connect() as connection:
-            row = connection.execute(sa.select(_jobs).where(_jobs.c.id == id)).mappings().first()
+            row = connection.execute(query).mappings().first()
         return _job_row(row) if row else None
 
     def jobs(self, limit: int, statuses: tuple[JobStatus, ...] = ()) -> list[JobRow]:
         """Jobs, the newest first."""
-        query = sa.select(_jobs).order_by(_jobs.c.created.desc(), _jobs.c.id).limit(limit)
+        query = sa.select(_jobs).where(self._seen(_jobs))
+        query = query.order_by(_jobs.c.created.desc(), _jobs.c.id).limit(limit)
         if statuses:
             query = query.where(_jobs.c.status.in_(statuses))
         with self._engine.connect() as connection:
@@ -299,7 +311,8 @@ class Store:
 
     def live_jobs(self) -> list[JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE)).order_by(_jobs.c.created)
+        query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
+        query = query.order_by(_jobs.c.created)
         with self._engine.connect() as connection:
             return [_job_row(row) for row in connection.execute(query).mappings()]
 
@@ -330,7 +343,9 @@ class Store:
         return self._update_live(id, **values, problem=problem, report=report)
 
     def _update_live(self, id: str, **values: Any) -> bool:
-        query = _jobs.update().where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
+        query = _jobs.update().where(
+            (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs)
+        )
         with self._engine.begin() as connection:
             done = connection.execute(query.values(updated=now(), **values))
         self.changes.tell(id)
@@ -339,37 +354,11 @@ class Store:
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""
         query = _jobs.update().where(
-            (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"])
+            (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
         )
         values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
         with self._engine.begin() as connection:
             return bool(connection.execute(query.values(values)).rowcount)
-
-
-def _make_durable(connection: Any, record: Any) -> None:
-    # FULL: a commit has reached the disk before the client hears of it.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=10000"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _new_job(
-    process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery
-) -> dict[str, Any]:
-    time = now()
-    return {
-        "id": new_id(),
-        "process": process,
-        "status": "accepted",
-        "created": time,
-        "updated": time,
-        "observations": "",
-        "references": "",
-        "options": asdict(options),
-        "delivery": asdict(delivery),
-        "rows": 0,
-        "rows_done": 0,
-        "message": "waiting for a free place",
-    }
 
 
 def _job_row(row: Any) -> JobRow:

@@ -1,0 +1,79 @@
+"""The tables of the store. Whoever changes one writes a migration beside it, in `migrations/`."""
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+
+# Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
+# of the key that a row was made with; empty where the service asks for none.
+
+datasets = sa.Table(
+    "datasets",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("owner", sa.String, nullable=False, server_default=""),
+    sa.Column("created", sa.String, nullable=False),
+    sa.Column("expires", sa.String, index=True),
+    sa.Column("sha256", sa.String, nullable=False, index=True),
+    sa.Column("registered", sa.Boolean, nullable=False),
+    sa.Column("dataset", sa.JSON, nullable=False),
+    sa.Column("seconds", sa.JSON, nullable=False),
+)
+sa.Index("datasets_of_owner", datasets.c.owner, datasets.c.created, datasets.c.id)
+# An owner registers content once, in however many requests at the same time.
+sa.Index(
+    "registered_content",
+    datasets.c.owner,
+    datasets.c.sha256,
+    unique=True,
+    sqlite_where=datasets.c.registered,
+    postgresql_where=datasets.c.registered,
+)
+
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("owner", sa.String, nullable=False, server_default=""),
+    sa.Column("process", sa.String, nullable=False, server_default="nearest"),
+    sa.Column("status", sa.String, nullable=False, index=True),
+    sa.Column("created", sa.String, nullable=False),
+    sa.Column("started", sa.String),
+    sa.Column("finished", sa.String),
+    sa.Column("updated", sa.String, nullable=False),
+    sa.Column("expires", sa.String, index=True),
+    sa.Column("observations", sa.String, nullable=False),
+    sa.Column("references", sa.String, nullable=False),
+    sa.Column("options", sa.JSON, nullable=False),
+    sa.Column("delivery", sa.JSON, nullable=False, server_default="{}"),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("rows_done", sa.BigInteger, nullable=False),
+    sa.Column("rows_a_second", sa.Float),
+    sa.Column("message", sa.String, nullable=False),
+    sa.Column("problem", sa.JSON),
+    sa.Column("report", sa.JSON),
+)
+sa.Index("jobs_of_owner", jobs.c.owner, jobs.c.created, jobs.c.id)
+
+# A key itself is known to its holder alone: here stands its beginning, to name it by, and its hash.
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("prefix", sa.String, nullable=False, unique=True),
+    sa.Column("sha256", sa.String, nullable=False),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("created", sa.String, nullable=False),
+    sa.Column("revoked", sa.String),
+    sa.Column("last_used", sa.String),
+)
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("owner", sa.String, primary_key=True),
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("fingerprint", sa.String, nullable=False),
+    sa.Column("job", sa.String, nullable=False),
+    sa.Column("created", sa.String, nullable=False, index=True),
+)
