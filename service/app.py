@@ -14,7 +14,7 @@ from service.ingest import Ingest
 from service.library import Library
 from service.ownership import owned
 from service.queries import refuse_repeated
-from service.routers import datasets, events, health, jobs, landing, processes, resolve
+from service.routers import datasets, estimate, events, health, jobs, landing, processes, resolve
 from service.settings import Settings
 from service.store import Store
 from service.supervisor import Supervisor
@@ -57,6 +57,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     install_error_handlers(app)
-    for module in (landing, resolve, datasets, processes, jobs, events, health):
+    for module in (landing, resolve, estimate, datasets, processes, jobs, events, health):
         app.include_router(module.router)
     return app

@@ -94,7 +94,7 @@ async def inputs_of_json(
     """Make or find both sets that stand in a JSON document, where `pointer` says."""
     return Inputs(
         *[
-            await _from_json(
+            await input_of_json(
                 getattr(inline, role), f"{pointer}/{role}", service, parameters, folder
             )
             for role in ROLES
@@ -115,16 +115,17 @@ async def _from_part(
     )
 
 
-async def _from_json(
+async def input_of_json(
     value: Any, pointer: str, service: Service, parameters: TableParameters, folder: Path
 ) -> Ingested | DatasetRow:
+    """Make or find one set that stands in a JSON document."""
     names, on_invalid = parameters.names(), parameters.on_invalid
     match value:
         case str():
             return await _registered(value, pointer, service)
         case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
             # As OGC API has it: an object that stands for an input is wrapped in another one.
-            return await _from_json(inner, f"{pointer}/value", service, parameters, folder)
+            return await input_of_json(inner, f"{pointer}/value", service, parameters, folder)
         case {"dataset": str(id), **rest} if not rest:
             return await asyncio.to_thread(service.library.get, id)
         case {"type": "FeatureCollection"}:

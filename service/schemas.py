@@ -31,3 +31,9 @@ def without_null(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("default", 0) is None:
         del schema["default"]
     return schema | (kinds[0] if len(kinds) == 1 else {"oneOf": kinds} if kinds else {})
+
+
+def json_request(model: type[BaseModel], example: Any) -> dict[str, Any]:
+    """What OpenAPI says of a request whose body is a model as JSON."""
+    content = {"application/json": {"schema": schema_of(model), "example": example}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -6,6 +6,7 @@ types. The bytes depend on the content alone, so their SHA-256 names it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -201,8 +202,23 @@ def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str])
     """Read some columns of the rows from `start` up to, not including, `stop`."""
     groups = row_groups_of(start, stop)
     # Waking threads takes longer than reading one row group.
-    source = file if isinstance(file, Path) else pa.BufferReader(file)
-    table = pq.ParquetFile(source, memory_map=True).read_row_groups(
+    table = _opened(file).read_row_groups(
         list(groups), columns=columns, use_threads=len(groups) > 1
     )
     return table.slice(start - groups.start * ROW_GROUP, stop - start)
+
+
+def column_bytes(file: Path | pa.Buffer) -> Counter[str]:
+    """How many bytes of a dataset's file each of its columns takes."""
+    metadata = _opened(file).metadata
+    sizes: Counter[str] = Counter()
+    for row_group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(row_group.column, range(metadata.num_columns)):
+            # Columns of nested types are many in the file, each with a path.
+            sizes[column.path_in_schema.partition(".")[0]] += column.total_compressed_size
+    return sizes
+
+
+def _opened(file: Path | pa.Buffer) -> pq.ParquetFile:
+    source = file if isinstance(file, Path) else pa.BufferReader(file)
+    return pq.ParquetFile(source, memory_map=True)

@@ -81,11 +81,12 @@ class Job:
     def carried(self) -> tuple[list[str], list[str]]:
         """Columns that the result carries of the observations and of the references, ids first."""
         return (
-            _with_id(self.observations, self.options.observation_columns),
-            _with_id(self.references, self.options.columns),
+            with_id(self.observations, self.options.observation_columns),
+            with_id(self.references, self.options.columns),
         )
 
 
-def _with_id(dataset: Dataset, columns: tuple[str, ...]) -> list[str]:
+def with_id(dataset: Dataset, columns: tuple[str, ...]) -> list[str]:
+    """The columns of a dataset that a result carries: its id, when it has one, and some more."""
     names = ([dataset.id] if dataset.id else []) + list(columns)
     return list(dict.fromkeys(names))

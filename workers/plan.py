@@ -33,7 +33,7 @@ def chunks(
     A chunk is short enough to take about a second, and there are enough of them to keep every
     worker busy. Large chunks are whole row groups, so that no row group is decoded twice.
     """
-    rate = _rows_a_second(n_references, options, device)
+    rate = rows_a_second(n_references, options, device)
     size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rate))
     size = min(size, -(-n_observations // (_CHUNKS_A_WORKER * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
@@ -49,11 +49,11 @@ def is_small(n_observations: int, n_references: int, options: MatchOptions, devi
 
     It has one row group of observations at most, and searches no longer than the graph takes.
     """
-    rate = _rows_a_second(n_references, options, device)
+    rate = rows_a_second(n_references, options, device)
     return n_observations * options.k <= _SMALL_ROWS and n_observations <= _SMALL_SECONDS * rate
 
 
-def _rows_a_second(n_references: int, options: MatchOptions, device: Device) -> float:
+def rows_a_second(n_references: int, options: MatchOptions, device: Device) -> float:
     """Order of magnitude of the observations that a worker resolves in a second."""
     if options.algorithm == "brute":
         return _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references) / options.k

@@ -12,6 +12,7 @@ from service.links import Link, base_of
 from service.models import StatusInfo
 from service.preferences import preference_of
 from service.processes import (
+    NEAREST_EXAMPLE,
     PROCESSES,
     EchoExecution,
     NearestExecution,
@@ -20,7 +21,7 @@ from service.processes import (
     process,
 )
 from service.results import PARQUET
-from service.schemas import schema_of
+from service.schemas import json_request
 
 router = APIRouter(tags=["processes"])
 
@@ -50,11 +51,6 @@ def show_process(id: str, request: Request) -> Process:
     return process(id, base_of(request))
 
 
-def _body(model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schema_of(model), "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 _TAKEN: dict[int | str, dict[str, Any]] = {
     201: {
         "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
@@ -73,13 +69,6 @@ _MESSAGE: dict[int | str, dict[str, Any]] = {
     **_TAKEN,
     200: {"description": "the message", "content": {"application/json": {}}},
 }
-_NEAREST_EXAMPLE = {
-    "inputs": {
-        "observations": {"lat": [52.52, 48.86], "lon": [13.4, 2.35]},
-        "references": {"lat": [50.11, 47.37], "lon": [8.68, 8.54]},
-        "max_distance_m": 600_000,
-    }
-}
 
 
 @router.post(
@@ -87,7 +76,7 @@ _NEAREST_EXAMPLE = {
     operation_id="executeNearest",
     response_class=Response,
     responses=_MATCHES,
-    openapi_extra=_body(NearestExecution, _NEAREST_EXAMPLE),
+    openapi_extra=json_request(NearestExecution, NEAREST_EXAMPLE),
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
@@ -105,7 +94,7 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     operation_id="executeEcho",
     response_class=Response,
     responses=_MESSAGE,
-    openapi_extra=_body(EchoExecution, {"inputs": {"message": "hello"}}),
+    openapi_extra=json_request(EchoExecution, {"inputs": {"message": "hello"}}),
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent."""

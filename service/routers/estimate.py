@@ -1,0 +1,125 @@
+"""`/estimate`: what a job would take, before anything is computed."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, model_validator
+
+from service.context import Service, ServiceContext
+from service.errors import NotReady
+from service.execution import refuse_unready
+from service.ingest import Ingested
+from service.inputs import ROLES, input_of_json, json_body
+from service.matching import check_match
+from service.models import MatchParameters
+from service.preferences import Preference
+from service.processes import NearestExecution
+from service.schemas import json_request
+from service.store import DatasetRow
+from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
+
+router = APIRouter(tags=["resolve"])
+
+_Rows = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
+_EXECUTION = NearestExecution.model_fields.keys()
+
+
+class EstimateRequest(MatchParameters):
+    """The inputs of an execution, or as many rows as they will have."""
+
+    observations: _Rows | dict[str, Any] | str = Field(description="rows, or a point set")
+    references: _Rows | dict[str, Any] | str = Field(description="rows, or a point set")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_execution(cls, given: Any) -> Any:
+        # The body of an execution can be sent as it is.
+        if isinstance(given, dict) and "inputs" in given and given.keys() <= _EXECUTION:
+            return given["inputs"]
+        return given
+
+
+class EstimateInfo(BaseModel):
+    """What a job would take."""
+
+    rows: int = Field(description="of the result, when every observation has its row")
+    chunks: int = Field(description="pieces that the observations are cut into")
+    bytes_in: int = Field(description="of both sets as the service keeps them")
+    bytes_out: int = Field(description="of the result")
+    device_memory: int = Field(description="bytes that one device needs at most")
+    devices: int = Field(description="how many work on it")
+    seconds: float = Field(description="from a free place to the result")
+    fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
+    obstacles: list[str] = Field(description="what does not fit, with both numbers")
+
+
+_Set = int | Ingested | DatasetRow
+_EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
+
+
+@router.post(
+    "/estimate",
+    operation_id="estimate",
+    openapi_extra=json_request(EstimateRequest, _EXAMPLE),
+)
+async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
+    """What a job would take: the inputs are those of an execution, or two numbers of rows."""
+    refuse_unready(service, Preference())
+    asked = await json_body(request, EstimateRequest)
+    with service.ingest.folder() as folder:
+        sets = [await _set_of(role, asked, service, folder) for role in ROLES]
+        observations, references = sets
+        if not isinstance(observations, int) and not isinstance(references, int):
+            check_match(observations.dataset, references.dataset, asked)
+        return await asyncio.to_thread(_estimate, service, observations, references, asked)
+
+
+async def _set_of(role: str, asked: EstimateRequest, service: Service, folder: Path) -> _Set:
+    value = getattr(asked, role)
+    if isinstance(value, int):
+        return value
+    return await input_of_json(value, f"/{role}", service, asked, folder)
+
+
+def _estimate(
+    service: Service, observations: _Set, references: _Set, asked: EstimateRequest
+) -> EstimateInfo:
+    options = asked.options()
+    cluster = service.supervisor.cluster
+    try:
+        if cluster is None:
+            raise OSError("the cluster was lost")
+        found = estimate(
+            cluster,
+            _size(observations, options.observation_columns),
+            _size(references, options.columns),
+            options,
+        )
+    except OSError as error:
+        raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
+    free = shutil.disk_usage(service.settings.data_dir).free
+    limits = [
+        ("bytes of memory on a device", found.device_memory, found.available_memory),
+        # The result stands beside its parts until it is complete.
+        ("bytes on the disk", found.bytes_in + 2 * found.bytes_out, free),
+        *(
+            (f"rows of {role}", _rows(one), service.settings.dataset_rows)
+            for role, one in zip(ROLES, (observations, references), strict=True)
+        ),
+    ]
+    obstacles = [f"{need} {what}, there are {has}" for what, need, has in limits if need > has]
+    figures = {
+        name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
+    }
+    return EstimateInfo(**figures, fits=not obstacles, obstacles=obstacles)
+
+
+def _rows(one: _Set) -> int:
+    return one if isinstance(one, int) else one.dataset.rows
+
+
+def _size(one: _Set, columns: tuple[str, ...]) -> Size:
+    return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)

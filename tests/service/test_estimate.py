@@ -1,0 +1,84 @@
+"""What a job would take, beside what a job takes."""
+
+import io
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import finished, points
+from tests.service.test_jobs import parquet, start_job
+from tests.service.test_processes import TINY
+
+
+def estimate(client, body):
+    answer = client.post("/estimate", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1 << 20, 1 << 14, 1), (1000, 50, 3)])
+def test_an_estimate_beside_a_job(service, m, n, k):
+    observations, references = (points(size, size).drop("id") for size in (m, n))
+    told = estimate(service, {"observations": m, "references": n, "k": k})
+    location = start_job(service, observations, references, k=k)
+    assert finished(service, location)["status"] == "successful"
+    report = service.get(f"{location}/report").json()
+    assert told["rows"] == report["rows"] == m * k
+    assert told["chunks"] == sum(report["chunks_by_worker"].values())
+    assert told["fits"] is True
+    assert told["obstacles"] == []
+    assert told["devices"] >= 1
+    assert told["seconds"] > 0
+    # Of a small result the file's own head and foot are the most.
+    assert abs(told["bytes_out"] - report["size_bytes"]) < 0.1 * report["size_bytes"] + 5000
+
+
+def test_an_estimate_of_datasets_knows_their_columns(service):
+    names = [f"a name for the place number {i}" for i in range(20_000)]
+    references = points(20_000, 5, name=names)
+    headers = {"Content-Type": "application/vnd.apache.parquet"}
+    made = service.post("/datasets", content=parquet(references), headers=headers).json()
+    both = {"observations": {"dataset": made["id"]}, "references": f"dataset:{made['id']}"}
+    plain = estimate(service, both)
+    carried = estimate(service, {"inputs": {**both, "columns": ["name"]}})
+    assert carried["bytes_in"] == plain["bytes_in"]
+    assert carried["bytes_out"] > plain["bytes_out"]
+    answer = service.post("/resolve", params={"columns": "name"}, json=both)
+    size = len(answer.content)
+    assert pq.read_table(io.BytesIO(answer.content)).num_rows == plain["rows"] == 20_000
+    assert size / 2 < carried["bytes_out"] < 2 * size
+    assert service.post("/estimate", json={**both, "columns": ["none"]}).status_code == 400
+    assert service.delete(f"/datasets/{made['id']}").status_code == 204
+
+
+def test_arrays_are_estimated_and_nothing_of_them_stays(service):
+    before = service.get("/jobs").json()["jobs"]
+    told = estimate(service, TINY)
+    assert (told["rows"], told["chunks"], told["fits"]) == (1, 1, True)
+    assert service.get("/jobs").json()["jobs"] == before
+    assert list((service.log.with_suffix("") / "incoming").iterdir()) == []
+
+
+def test_what_does_not_fit_says_why(service):
+    told = estimate(service, {"observations": 1 << 33, "references": 1 << 33})
+    assert told["fits"] is False
+    text = " ".join(told["obstacles"])
+    assert f"{1 << 33} rows of observations, there are {1 << 28}" in text
+    assert "bytes of memory on a device" in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"observations": 1},
+        {"observations": -1, "references": 1},
+        {"observations": True, "references": 1},
+        {"observations": 1.5, "references": 1},
+        {"observations": 1, "references": 1, "k": 0},
+        {"observations": "5", "references": 1},
+        {"inputs": {"observations": 1}},
+        [],
+    ],
+)
+def test_bad_estimates(service, body):
+    assert service.post("/estimate", json=body).status_code == 400

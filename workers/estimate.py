@@ -1,0 +1,154 @@
+"""What a job would take, before it is accepted: from the plan that it would run by.
+
+The rates were measured on 21 November 2026: on two cores of a shared virtual machine at 2^20 x 2^14
+and 2^10 x 2^10 by `benchmarks/service.py`, between the figures of an idle and of a busy hour,
+memory by `tracemalloc`; on one H200 at 2^24 x 2^14 (`docs/gpu-runs.md`). How long a search takes
+is what the plan cuts chunks by. A machine that is faster, slower or busy is off by as much.
+"""
+
+import os
+from typing import NamedTuple
+
+from distributed import Worker
+
+from kernels.devices import Device
+from workers.cluster import Cluster
+from workers.datasets import Dataset, column_bytes
+from workers.jobs import MatchOptions, with_id
+from workers.plan import Chunk, chunks, rows_a_second
+
+
+class _Rates(NamedTuple):
+    """Seconds: a job's own, and those that a row of each kind takes."""
+
+    job: float
+    build: float
+    read: float
+    write: float
+    assemble: float
+
+
+_RATES: dict[Device, _Rates] = {
+    "cpu": _Rates(job=0.06, build=100e-9, read=45e-9, write=120e-9, assemble=85e-9),
+    "cuda": _Rates(job=0.1, build=1e-9, read=2e-9, write=30e-9, assemble=49e-9),
+}
+_COORDINATES_BYTES = 16
+"""Of a row of a dataset: latitude and longitude."""
+_PLAIN_BYTES = 24
+"""Of a result row: observation, reference, distance; the rank adds 4, the status nearly none."""
+_CPU_BYTES_A_REFERENCE = 90
+_CPU_BYTES_AN_OBSERVATION = 62
+_CPU_BYTES_A_NEIGHBOUR = 44
+
+
+class Size(NamedTuple):
+    """How large one set is: its rows, the bytes of its file and of the columns carried a row."""
+
+    rows: int
+    size_bytes: int
+    carried_bytes: float
+
+
+class Estimate(NamedTuple):
+    """What a job would take.
+
+    Attributes
+    ----------
+    rows
+        Of the result, when every observation has its row.
+    chunks
+        Pieces that the observations are cut into.
+    bytes_in, bytes_out
+        Of both sets as the service keeps them, and of the result.
+    device_memory, available_memory
+        What one device needs at most, and what it has.
+    devices
+        How many work on it.
+    seconds
+        From the time that a place is free to the result.
+    """
+
+    rows: int
+    chunks: int
+    bytes_in: int
+    bytes_out: int
+    device_memory: int
+    available_memory: int
+    devices: int
+    seconds: float
+
+
+def size_of_rows(rows: int) -> Size:
+    """A set of which nothing is known but its rows: coordinates alone."""
+    return Size(rows, rows * _COORDINATES_BYTES, 0.0)
+
+
+def size_of_dataset(dataset: Dataset, columns: tuple[str, ...]) -> Size:
+    """A set that is there, of which a job carries some columns beside its id."""
+    sizes = column_bytes(dataset.file)
+    carried = sum(sizes[name] for name in with_id(dataset, columns))
+    return Size(dataset.rows, sizes.total(), carried / max(1, dataset.rows))
+
+
+def estimate(
+    cluster: Cluster, observations: Size, references: Size, options: MatchOptions
+) -> Estimate:
+    """Estimate a job; asks a worker for its memory.
+
+    Raises
+    ------
+    OSError
+        When no worker answers.
+    """
+    workers = cluster.workers()
+    if not workers:
+        raise OSError("there are no workers")
+    device, rates = cluster.device, _RATES[cluster.device]
+    plan = chunks(observations.rows, references.rows, options, device, len(workers))
+    largest = plan[0].stop - plan[0].start
+    search = 1 / rows_a_second(references.rows, options, device)
+    # Chunks of one length come in rounds: a worker more that has none does not help.
+    rounds = -(-len(plan) // len(workers))
+    rows = observations.rows * options.k
+    seconds = (
+        rates.job
+        + rates.build * references.rows
+        + rounds * largest * (rates.read + search + rates.write * options.k)
+        + rates.assemble * rows
+    )
+    plain = _PLAIN_BYTES + (4 if options.k > 1 else 0)
+    bytes_out = rows * (plain + observations.carried_bytes + references.carried_bytes)
+    address = next(iter(workers.values()))
+    arguments = (device, references.rows, plan[0], options.k)
+    memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
+    needed, available = memory[address]
+    return Estimate(
+        rows=rows,
+        chunks=len(plan),
+        bytes_in=observations.size_bytes + references.size_bytes,
+        bytes_out=int(bytes_out),
+        device_memory=needed,
+        available_memory=available,
+        devices=len(workers),
+        seconds=seconds,
+    )
+
+
+def _memory_of_worker(
+    device: Device, n_references: int, chunk: Chunk, k: int, dask_worker: Worker
+) -> tuple[int, int]:
+    """Bytes that a chunk takes on this worker at most, its references included, and that it has."""
+    rows = chunk.stop - chunk.start
+    if device == "cuda":
+        # Here, because only a worker may import what touches a GPU.
+        import cupy
+
+        from kernels.tree_cuda import search_bytes
+
+        needed = search_bytes(n_references, rows, k) + (n_references + rows) * _COORDINATES_BYTES
+        return needed, int(cupy.cuda.Device().mem_info[1])
+    needed = n_references * _CPU_BYTES_A_REFERENCE + rows * (
+        _CPU_BYTES_AN_OBSERVATION + k * _CPU_BYTES_A_NEIGHBOUR
+    )
+    limit = dask_worker.memory_manager.memory_limit
+    return needed, int(limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
