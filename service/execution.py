@@ -120,10 +120,12 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
 
 
 def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
-    cluster = service.supervisor.cluster
+    cluster, express = service.supervisor.cluster, service.supervisor.express
     observations, references = (one.dataset.rows for one in inputs)
-    return cluster is not None and is_small(
-        observations, references, parameters.options(), cluster.device
+    return (
+        cluster is not None
+        and express is not None
+        and is_small(observations, references, parameters.options(), cluster.device)
     )
 
 

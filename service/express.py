@@ -7,13 +7,11 @@ and options gather, and the next worker that is free answers them with one searc
 import asyncio
 import logging
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.errors import NotReady
-from workers.cluster import Cluster
-from workers.express import ExpressAnswer, resolve_at_once
+from workers.express import ExpressAnswer, ResolveAtOnce
 from workers.jobs import Job
 
 logger = logging.getLogger(__name__)
@@ -21,7 +19,6 @@ logger = logging.getLogger(__name__)
 _BATCH = 64
 """Requests that one search answers: enough to share its cost, few enough to answer soon."""
 _ATTEMPTS = 3
-_THREADS = 64
 
 
 @dataclass
@@ -42,26 +39,22 @@ class ExpressLane:
 
     Parameters
     ----------
-    cluster
-        Who answers them.
+    resolve_at_once
+        The way to the workers, from `workers.express`.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, resolve_at_once: ResolveAtOnce) -> None:
+        self._resolve_at_once = resolve_at_once
         self._workers: list[str] = []
-        self._calls: dict[str, asyncio.Future[list[ExpressAnswer]]] = {}
+        self._calls: dict[str, asyncio.Task[list[ExpressAnswer]]] = {}
         self._waiting: OrderedDict[Any, list[_Request]] = OrderedDict()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="express")
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def watch(self) -> None:
-        """Look which workers there are; to be called again and again."""
-        workers = await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._cluster.workers
-        )
-        self._workers = list(workers.values())
+    def notice(self, workers: list[str]) -> None:
+        """Take note of the addresses of the workers that there are now."""
+        self._workers = workers
         for worker, call in self._calls.items():
-            if worker not in self._workers:
+            if worker not in workers:
                 # The call itself would learn of it when its connection times out.
                 call.cancel()
         self._send()
@@ -72,7 +65,8 @@ class ExpressLane:
             for request in requests:
                 _refuse(request, NotReady("the cluster was lost", headers={"Retry-After": "5"}))
         self._waiting.clear()
-        self._threads.shutdown(wait=False)
+        for call in self._calls.values():
+            call.cancel()
 
     async def resolve(self, job: Job) -> ExpressAnswer:
         """The answer to a small job.
@@ -98,9 +92,7 @@ class ExpressLane:
             if not batch:
                 break
             jobs = [request.job for request in batch]
-            self._calls[worker] = asyncio.get_running_loop().run_in_executor(
-                self._threads, resolve_at_once, self._cluster, worker, jobs
-            )
+            self._calls[worker] = asyncio.create_task(self._resolve_at_once(worker, jobs))
             task = asyncio.create_task(self._answer(worker, batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

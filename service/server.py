@@ -10,6 +10,8 @@ from service.app import create_app
 from service.settings import Settings
 
 _DRAIN_SECONDS = 10
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients and proxies keep a connection: whoever closes first breaks no request."""
 _LEVELS = {"distributed": "WARNING", "tornado": "WARNING", "bokeh": "ERROR"}
 
 
@@ -43,6 +45,7 @@ def serve(settings: Settings) -> int:
         port=settings.port,
         log_config=None,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     server = _Server(app, config)
     server.run()

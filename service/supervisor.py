@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -17,6 +18,7 @@ from service.reports import job_report, seconds_before
 from service.settings import Settings
 from service.store import LIVE, EchoOptions, Store
 from workers.cluster import Cluster, open_cluster
+from workers.express import express
 from workers.gpus import choose_device
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import JobCancelled, Progress, run
@@ -99,19 +101,29 @@ class Supervisor:
                 logger.error(self.trouble)
                 await asyncio.sleep(_REOPEN_SECONDS)
                 continue
-            self.express = ExpressLane(self.cluster)
             self._opened.set()
             try:
-                while self.cluster.is_up():
-                    await self.express.watch()
-                    await asyncio.sleep(_WATCH_SECONDS)
+                await self._watch(self.cluster)
+            except OSError as error:
+                logger.error("small requests have no way to the cluster: %s", error)
             finally:
                 self._opened.clear()
-                self.express.close()
-                self.cluster = self.express = None
+                self.cluster = None
                 self.trouble = "the cluster was lost"
                 await asyncio.to_thread(_close, opening)
             logger.error(self.trouble)
+
+    async def _watch(self, cluster: Cluster) -> None:
+        """Answer small requests as long as the cluster is up."""
+        async with express(cluster) as resolve_at_once:
+            with closing(ExpressLane(resolve_at_once)) as self.express:
+                try:
+                    while cluster.is_up():
+                        workers = await asyncio.to_thread(cluster.workers)
+                        self.express.notice(list(workers.values()))
+                        await asyncio.sleep(_WATCH_SECONDS)
+                finally:
+                    self.express = None
 
     def _sweep(self) -> None:
         """Remove what an earlier process left of jobs that have ended."""

@@ -6,9 +6,11 @@ answer comes back as bytes. Nothing is kept: who asks and does not hear asks aga
 """
 
 import asyncio
+import contextlib
 import io
 import time
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,26 +47,37 @@ class ExpressAnswer(NamedTuple):
     seconds: dict[str, float]
 
 
-def resolve_at_once(cluster: Cluster, worker: str, jobs: list[Job]) -> list[ExpressAnswer]:
-    """Have a worker answer small jobs; blocks.
+ResolveAtOnce = Callable[[str, list[Job]], Coroutine[Any, Any, list[ExpressAnswer]]]
+"""Has the worker at an address answer small jobs.
 
-    Parameters
-    ----------
-    worker
-        Its address.
-    jobs
-        All with the same references and options, and without `exclude_self` if there are several.
+The jobs have the same references and options, and if there are several no `exclude_self`. It raises
+OSError when the worker cannot be reached.
+"""
+
+
+@contextlib.asynccontextmanager
+async def express(cluster: Cluster) -> AsyncIterator[ResolveAtOnce]:
+    """Open a way for small jobs in the caller's event loop: no thread stands between.
 
     Raises
     ------
     OSError
-        When the worker cannot be reached.
+        When the scheduler does not answer.
     """
-    client: Client = cluster.client
-    answers: dict[str, list[ExpressAnswer]] = client.run(_on_worker, jobs, workers=[worker])
-    if worker not in answers:
-        raise OSError(f"the worker {worker} is gone")
-    return answers[worker]
+    scheduler, security = cluster.client.scheduler, cluster.client.security
+    assert scheduler is not None, "an open cluster has a scheduler"
+    async with Client(
+        scheduler.address, asynchronous=True, security=security, set_as_default=False
+    ) as client:
+
+        async def resolve_at_once(worker: str, jobs: list[Job]) -> list[ExpressAnswer]:
+            answers = await client.run(_on_worker, jobs, workers=[worker])
+            if worker not in answers:
+                raise OSError(f"the worker {worker} is gone")
+            answer: list[ExpressAnswer] = answers[worker]
+            return answer
+
+        yield resolve_at_once
 
 
 async def _on_worker(jobs: list[Job]) -> list[ExpressAnswer]:

@@ -56,6 +56,7 @@ async def register_dataset(
                 raise InvalidRequest("the form has no file named 'file'")
             upload = Upload(part.file, part.content_type, part.filename, part.filename or "file")
         else:
+            folder.mkdir()
             received = folder / "body"
             with received.open("wb") as handle:
                 async for piece in request.stream():

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from benchmarks import kernels, service
+from benchmarks import kernels, service, small_requests
 
 
 def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
@@ -34,3 +34,13 @@ def test_a_job_by_stage(tmp_path, monkeypatch, capsys, device):
     report = json.loads(out.read_text())["cold"]
     assert report["counts"]["matched"] == 1024
     assert "2^10 x 2^6" in capsys.readouterr().out
+
+
+def test_small_requests_by_stage(tmp_path, monkeypatch, device):
+    out = tmp_path / "out.json"
+    sizes = ["--references", "500", "--rows", "10", "--requests", "5", "--clients", "4"]
+    monkeypatch.setattr(sys, "argv", ["", "--device", device, *sizes, "--json", str(out)])
+    small_requests.main()
+    figures = json.loads(out.read_text())
+    assert {"http", "total", "lane", "resolve", "write"} <= figures["alone"].keys()
+    assert [row["statuses"] for row in figures["together"]] == [{"200": 200}] * 3

@@ -1,5 +1,6 @@
 """Small jobs answered at once: the bytes of a job, alone or several in one search."""
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import points, store_points
-from workers.express import resolve_at_once
+from workers.express import express
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
 
@@ -22,6 +23,14 @@ OPTIONS = [
 def expected(cluster, job):
     run(cluster, job, lambda progress: None, lambda: False)
     return job.result.read_bytes()
+
+
+def at_once(cluster, worker, jobs):
+    async def ask():
+        async with express(cluster) as resolve_at_once:
+            return await resolve_at_once(worker, jobs)
+
+    return asyncio.run(ask())
 
 
 @pytest.fixture
@@ -51,9 +60,9 @@ def test_the_bytes_of_a_job(cluster, workers, make_job, options):
     ]
     content = [expected(cluster, in_a_file(job)) for job in jobs]
     for worker in workers:
-        assert [one.content for one in resolve_at_once(cluster, worker, jobs)] == content
+        assert [one.content for one in at_once(cluster, worker, jobs)] == content
         for job, bytes_of_job in zip(jobs, content, strict=True):
-            (alone,) = resolve_at_once(cluster, worker, [job])
+            (alone,) = at_once(cluster, worker, [job])
             assert alone.content == bytes_of_job
             assert sum(alone.counts.values()) == job.observations.rows * job.options.k
             assert set(alone.seconds) == {"read", "wait", "resolve", "write"}
@@ -71,7 +80,7 @@ def in_a_file(job):
 def test_a_set_against_itself(cluster, workers, make_job):
     job = make_job("itself", 300, exclude_self=True)
     job = replace(job, references=job.observations)
-    (answer,) = resolve_at_once(cluster, workers[0], [job])
+    (answer,) = at_once(cluster, workers[0], [job])
     assert answer.content == expected(cluster, job)
 
 
@@ -81,7 +90,7 @@ def test_beside_the_chunks_of_a_job(cluster, workers, make_job):
     large = make_job("large", 50_000, algorithm="brute")
 
     def answers(worker):
-        return {resolve_at_once(cluster, worker, [small])[0].content for _ in range(50)}
+        return {at_once(cluster, worker, [small])[0].content for _ in range(50)}
 
     with ThreadPoolExecutor(len(workers) + 1) as threads:
         running = threads.submit(expected, cluster, large)
@@ -94,4 +103,4 @@ def test_errors_reach_the_caller(cluster, workers, make_job):
     job = make_job("gone", 1)
     job.observations.file.unlink()
     with pytest.raises(RuntimeError, match="failed to read its input"):
-        resolve_at_once(cluster, workers[0], [job])
+        at_once(cluster, workers[0], [job])
