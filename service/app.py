@@ -10,6 +10,7 @@ from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
 from service.errors import install_error_handlers
+from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
 from service.ownership import owned
@@ -42,7 +43,9 @@ def create_app(settings: Settings) -> FastAPI:
             library = Library(store)
             library.sweep()
             supervisor = Supervisor(settings, store, library)
-            app.state.service = Service(settings, store, Ingest(settings), library, supervisor)
+            app.state.service = Service(
+                settings, store, Ingest(settings), library, supervisor, Claims()
+            )
             async with supervisor.running():
                 yield
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
 from service.settings import Settings
@@ -21,6 +22,7 @@ class Service:
     ingest: Ingest
     library: Library
     supervisor: Supervisor
+    claims: Claims
 
 
 # Async, or every request would take a turn through the pool of threads for it.

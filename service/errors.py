@@ -83,10 +83,16 @@ ResultNotReady = _problem(
     "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
 )
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
+KeyInUse = _problem(
+    "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
+)
 JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
 TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(
     "UnsupportedFormat", 415, "unsupported-format", "The format of the input is not supported"
+)
+KeyReused = _problem(
+    "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")

@@ -7,23 +7,60 @@ or the job to ask again, as it prefers.
 import asyncio
 import hashlib
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from service.context import Service
-from service.errors import NotReady, TooLarge
+from service.errors import KeyReused, NotReady, TooLarge
+from service.idempotency import Claim, Repeat
 from service.ingest import Ingested
 from service.inputs import ROLES, Inputs
 from service.links import base_of
 from service.matching import accept_job, check_match
 from service.models import MatchParameters, StatusInfo
-from service.preferences import Preference
+from service.preferences import Preference, preference_of
 from service.results import PARQUET, echo_response, result_response
 from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, new_id
 from workers.jobs import Job
 from workers.plan import is_small
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a client wants to be answered.
+
+    Attributes
+    ----------
+    preference
+        How long it waits.
+    claim
+        Its Idempotency-Key, if it sent one.
+    delivery
+        How an execution of OGC API wants its result, of which the job is the record. None for the
+        bare result: a small one leaves no job.
+    """
+
+    preference: Preference
+    claim: Claim
+    delivery: Delivery | None = None
+
+
+@contextmanager
+def terms_of(request: Request, service: Service) -> Iterator[Terms]:
+    """Read how a client wants to be answered, before its body is received.
+
+    Raises
+    ------
+    KeyInUse
+        While another request with its key is being received.
+    """
+    with service.claims.claim(service.store.owner or "", request.headers) as claim:
+        yield Terms(preference_of(request.headers), claim)
 
 
 def refuse_unready(service: Service, preference: Preference) -> None:
@@ -41,61 +78,81 @@ def refuse_unready(service: Service, preference: Preference) -> None:
 
 
 async def answer(
-    request: Request,
-    service: Service,
-    inputs: Inputs,
-    parameters: MatchParameters,
-    preference: Preference,
-    delivery: Delivery | None = None,
+    request: Request, service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
 ) -> Response:
     """Match two sets, and answer with the result or, if the client takes one, with the job.
-
-    Parameters
-    ----------
-    delivery
-        How an execution of OGC API wants its result, of which the job is the record. None for the
-        bare result: a small one leaves no job.
 
     Raises
     ------
     TooLarge
         When the sets are too large for an answer at once, and the client takes no job.
+    KeyReused
+        When the key of the request came with other content before.
     Problem
         When the sets cannot be matched, or the job failed.
     """
+    preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
     check_match(inputs.observations.dataset, inputs.references.dataset, parameters)
-    if delivery is None and preference.waits and _is_small(service, inputs, parameters):
+    content = [one.dataset.sha256 for one in inputs]
+    repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
+    bare = terms.delivery is None and repeat is None
+    if bare and preference.waits and _is_small(service, inputs, parameters):
         return await _express(service, inputs, parameters, preference)
-    id = await _accept(service, inputs, parameters, delivery or Delivery())
-    return await _answer_with_job(request, service, id, preference)
+    id = await _first(service, repeat)
+    if id is None:
+        id = await _accept(service, inputs, parameters, delivery, repeat)
+        service.supervisor.start(id)
+    terms.claim.end()
+    return await _answer_with_job(request, service, id, preference, comes_back=repeat is not None)
 
 
-async def echo(
-    request: Request,
-    service: Service,
-    options: EchoOptions,
-    preference: Preference,
-    delivery: Delivery,
-) -> Response:
+async def echo(request: Request, service: Service, options: EchoOptions, terms: Terms) -> Response:
     """Give back what was sent, or, if the client takes one, the job that will."""
-    if not preference.takes_a_job:
+    delivery = terms.delivery or Delivery()
+    repeat = terms.claim.of(options, delivery)
+    if repeat is None and not terms.preference.takes_a_job:
         await asyncio.sleep(options.pause)
         return echo_response(options, delivery)
-    id = await asyncio.to_thread(service.store.add_echo, options, delivery)
-    return await _answer_with_job(request, service, id, preference)
+    id = await _first(service, repeat)
+    if id is None:
+        id = await asyncio.to_thread(service.store.add_echo, options, delivery, repeat)
+        service.supervisor.start(id)
+    terms.claim.end()
+    comes_back = repeat is not None
+    return await _answer_with_job(request, service, id, terms.preference, comes_back=comes_back)
+
+
+async def _first(service: Service, repeat: Repeat | None) -> str | None:
+    """The job that the first of repeated requests made.
+
+    Raises
+    ------
+    KeyReused
+    """
+    if repeat is None:
+        return None
+    first = await asyncio.to_thread(service.store.first_of, repeat)
+    if first is None:
+        return None
+    id, fingerprint = first
+    if fingerprint != repeat.fingerprint:
+        raise KeyReused(
+            f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
+            f"the job {id!r}: send the same again, or take another key"
+        )
+    return id
 
 
 async def _answer_with_job(
-    request: Request, service: Service, id: str, preference: Preference
+    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
 ) -> Response:
-    """Run an accepted job, and answer with its result or, if the client takes one, with it."""
-    service.supervisor.start(id)
-    await _wait(request, service, id, preference)
+    """Answer with the result of a job that was started or, if the client takes one, with it."""
+    await _wait(request, service, id, preference, comes_back=comes_back)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
-    if job.status not in LIVE:
+    if job.status not in LIVE and preference.waits:
         response = await asyncio.to_thread(result_response, service, job, request)
         if preference.wait_seconds is not None:
             response.headers.update(preference.applied())
@@ -162,7 +219,11 @@ async def _express(
 
 
 async def _accept(
-    service: Service, inputs: Inputs, parameters: MatchParameters, delivery: Delivery
+    service: Service,
+    inputs: Inputs,
+    parameters: MatchParameters,
+    delivery: Delivery,
+    repeat: Repeat | None,
 ) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
     kept: list[DatasetRow] = []
@@ -174,7 +235,7 @@ async def _accept(
                 kept.append(one)
         observations, references = kept
         return await asyncio.to_thread(
-            accept_job, service.store, observations, references, parameters, delivery
+            accept_job, service.store, observations, references, parameters, delivery, repeat
         )
     except BaseException:
         for row in kept:
@@ -182,15 +243,18 @@ async def _accept(
         raise
 
 
-async def _wait(request: Request, service: Service, id: str, preference: Preference) -> None:
+async def _wait(
+    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
+) -> None:
     """Wait for a job as long as the client does.
 
     Raises
     ------
     ClientDisconnect
-        When the client has gone; as nobody else knows of its job, that is dismissed.
+        When the client has gone. Nobody else knows of its job, so that is dismissed; unless the
+        client has a key to come back with.
     """
-    if preference.respond_async and preference.wait_seconds is None:
+    if not preference.waits:
         return
     finished = asyncio.create_task(service.supervisor.finished(id, preference.wait_seconds))
     gone = asyncio.create_task(_disconnected(request))
@@ -201,7 +265,8 @@ async def _wait(request: Request, service: Service, id: str, preference: Prefere
     finally:
         finished.cancel()
         gone.cancel()
-    await service.supervisor.dismiss(id)
+    if not comes_back:
+        await service.supervisor.dismiss(id)
     raise ClientDisconnect
 
 

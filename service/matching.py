@@ -2,6 +2,7 @@
 
 from service.columns import listed
 from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
+from service.idempotency import Repeat
 from service.ingest import refuse_invalid
 from service.models import MatchParameters
 from service.store import DatasetRow, Delivery, Store
@@ -38,6 +39,7 @@ def accept_job(
     references: DatasetRow,
     parameters: MatchParameters,
     delivery: Delivery,
+    repeat: Repeat | None = None,
 ) -> str:
     """Accept a job with two datasets that can be matched; returns its id.
 
@@ -46,7 +48,7 @@ def accept_job(
     NoSuchDataset
         When one of them was removed meanwhile.
     """
-    id = store.add_job(observations, references, parameters.options(), delivery)
+    id = store.add_job(observations, references, parameters.options(), delivery, repeat)
     if id is None:
         raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
     return id

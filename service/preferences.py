@@ -49,5 +49,6 @@ def preference_of(headers: Headers) -> Preference:
         # Of a preference given twice the first counts.
         given.setdefault(name.strip().lower(), value.strip().strip('"'))
     wait = given.get("wait", "")
-    seconds = min(int(wait), _LONGEST_WAIT_SECONDS) if wait.isascii() and wait.isdigit() else None
+    is_number = wait.isascii() and wait.isdigit()
+    seconds = min(int(wait[:9]), _LONGEST_WAIT_SECONDS) if is_number else None
     return Preference("respond-async" in given, seconds)

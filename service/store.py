@@ -11,7 +11,9 @@ import sqlalchemy as sa
 
 from service.changes import Changes
 from service.database import open_database
+from service.idempotency import Repeat
 from service.schema import datasets as _datasets
+from service.schema import idempotency as _idempotency
 from service.schema import jobs as _jobs
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
@@ -241,10 +243,12 @@ class Store:
         references: DatasetRow,
         options: MatchOptions,
         delivery: Delivery,
+        repeat: Repeat | None = None,
     ) -> str | None:
-        """Accept a job; once this returns it is not forgotten.
+        """Accept a job, and keep the key that its request may be repeated by.
 
-        Returns its id; None when one of the datasets has been removed meanwhile.
+        Once this returns neither is forgotten. Returns the id of the job; None when one of the
+        datasets has been removed meanwhile.
         """
         values = self._new_job("nearest", options, delivery) | {
             "observations": observations.id,
@@ -264,14 +268,39 @@ class Store:
         insert = _jobs.insert().from_select(list(values), row).returning(_jobs.c.id)
         with self._engine.begin() as connection:
             accepted: str | None = connection.execute(insert).scalar()
+            if accepted and repeat:
+                connection.execute(self._keep(repeat, accepted))
         return accepted
 
-    def add_echo(self, options: EchoOptions, delivery: Delivery) -> str:
+    def add_echo(
+        self, options: EchoOptions, delivery: Delivery, repeat: Repeat | None = None
+    ) -> str:
         """Accept a job of the process `echo`; returns its id."""
         values = self._new_job("echo", options, delivery)
         with self._engine.begin() as connection:
             connection.execute(_jobs.insert().values(values))
+            if repeat:
+                connection.execute(self._keep(repeat, values["id"]))
         return str(values["id"])
+
+    def _keep(self, repeat: Repeat, job: str) -> sa.Insert:
+        owner = self.owner or ""
+        return _idempotency.insert().values(
+            owner=owner, key=repeat.key, fingerprint=repeat.fingerprint, job=job, created=now()
+        )
+
+    def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
+        """The job that the first request with a key made, and the fingerprint of that request.
+
+        A key whose job is forgotten is forgotten with it.
+        """
+        own = (_idempotency.c.owner == (self.owner or "")) & (_idempotency.c.key == repeat.key)
+        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        query = sa.select(_idempotency.c.job, _idempotency.c.fingerprint).where(own)
+        with self._engine.begin() as connection:
+            connection.execute(_idempotency.delete().where(own & ~job_exists))
+            row = connection.execute(query).first()
+        return (row.job, row.fingerprint) if row else None
 
     def _new_job(
         self, process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery

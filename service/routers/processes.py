@@ -1,16 +1,16 @@
 """`/processes`: what can be run, what it takes and gives, and how it is run."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from service.context import ServiceContext
-from service.execution import answer, echo, refuse_unready
+from service.execution import answer, echo, refuse_unready, terms_of
 from service.inputs import inputs_of_json, json_body
 from service.links import Link, base_of
 from service.models import StatusInfo
-from service.preferences import preference_of
 from service.processes import (
     NEAREST_EXAMPLE,
     PROCESSES,
@@ -80,13 +80,14 @@ _MESSAGE: dict[int | str, dict[str, Any]] = {
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
-    preference = preference_of(request.headers)
-    refuse_unready(service, preference)
-    execution = await json_body(request, NearestExecution)
-    parameters = execution.inputs
-    with service.ingest.folder() as folder:
-        inputs = await inputs_of_json(parameters, service, parameters, folder, "/inputs")
-        return await answer(request, service, inputs, parameters, preference, execution.delivery())
+    with terms_of(request, service) as terms, service.ingest.folder() as folder:
+        refuse_unready(service, terms.preference)
+        execution = await json_body(request, NearestExecution)
+        terms = replace(terms, delivery=execution.delivery())
+        inputs = await inputs_of_json(
+            execution.inputs, service, execution.inputs, folder, "/inputs"
+        )
+        return await answer(request, service, inputs, execution.inputs, terms)
 
 
 @router.post(
@@ -98,11 +99,10 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent."""
-    execution = await json_body(request, EchoExecution)
-    preference = preference_of(request.headers)
-    return await echo(
-        request, service, execution.inputs.options(), preference, execution.delivery()
-    )
+    with terms_of(request, service) as terms:
+        execution = await json_body(request, EchoExecution)
+        terms = replace(terms, delivery=execution.delivery())
+        return await echo(request, service, execution.inputs.options(), terms)
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

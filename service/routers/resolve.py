@@ -5,10 +5,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from service.context import ServiceContext
-from service.execution import answer, refuse_unready
+from service.execution import answer, refuse_unready, terms_of
 from service.inputs import ROLES, inputs_of_body
 from service.models import InlineRequest, MatchParameters, StatusInfo
-from service.preferences import preference_of
 from service.results import PARQUET
 from service.schemas import schema_of
 
@@ -58,8 +57,7 @@ async def resolve(
     or, with `Prefer: respond-async`, a job to ask again. With `Prefer: wait=N` it is the result
     if that is there within N seconds, and else the job.
     """
-    preference = preference_of(request.headers)
-    refuse_unready(service, preference)
-    with service.ingest.folder() as folder:
+    with terms_of(request, service) as terms, service.ingest.folder() as folder:
+        refuse_unready(service, terms.preference)
         inputs = await inputs_of_body(request, service, parameters, folder)
-        return await answer(request, service, inputs, parameters, preference)
+        return await answer(request, service, inputs, parameters, terms)

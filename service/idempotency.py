@@ -1,0 +1,104 @@
+"""Requests that may be sent twice: the header Idempotency-Key.
+
+As draft-ietf-httpapi-idempotency-key-header has it: the same key with the same content gives the
+same job again, with other content it is refused, and so it is while the first is being received.
+A job and its key are written in one transaction, so the promise outlives whatever dies.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from starlette.datastructures import Headers
+
+from service.errors import InvalidRequest, KeyInUse
+
+_LONGEST_KEY = 255
+
+
+class Repeat(NamedTuple):
+    """A key and what was sent with it.
+
+    Attributes
+    ----------
+    key
+        As the client chose it.
+    fingerprint
+        Tells other content from the same.
+    """
+
+    key: str
+    fingerprint: str
+
+
+class Claim:
+    """A request that is being received; while it is, no other with its key is."""
+
+    def __init__(self, key: str | None, end: Callable[[], None]) -> None:
+        self._key = key
+        self.end = end
+        """Says that the request is accepted: from now on its key stands in the store."""
+
+    def of(self, *content: Any) -> Repeat | None:
+        """The key with what was sent; None without a key.
+
+        Parameters
+        ----------
+        content
+            Texts and dataclasses that name all that the answer depends on.
+        """
+        if self._key is None:
+            return None
+        named = json.dumps(content, sort_keys=True, default=asdict)
+        return Repeat(self._key, hashlib.sha256(named.encode()).hexdigest())
+
+
+class Claims:
+    """The requests with a key that this process is receiving."""
+
+    def __init__(self) -> None:
+        self._receiving: set[tuple[str, str]] = set()
+
+    @contextmanager
+    def claim(self, owner: str, headers: Headers) -> Iterator[Claim]:
+        """Claim the key of a request, if it has one, until it is accepted or refused.
+
+        Raises
+        ------
+        InvalidRequest
+            When the key is none.
+        KeyInUse
+            While another request with it is being received.
+        """
+        key = _key_of(headers)
+        with ExitStack() as held:
+            if key is not None:
+                if (owner, key) in self._receiving:
+                    raise KeyInUse(
+                        f"a request with the Idempotency-Key {key!r} is being received: send this "
+                        "one again when that one is answered",
+                        headers={"Retry-After": "1"},
+                    )
+                self._receiving.add((owner, key))
+                held.callback(self._receiving.remove, (owner, key))
+            yield Claim(key, held.close)
+
+
+def _key_of(headers: Headers) -> str | None:
+    given = headers.getlist("idempotency-key")
+    if not given:
+        return None
+    # A string as structured fields have it, in quotes; many clients leave these out.
+    key = given[0].strip()
+    if len(key) > 1 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    is_text = key.isascii() and key.isprintable()
+    if len(given) > 1 or not 1 <= len(key) <= _LONGEST_KEY or not is_text:
+        raise InvalidRequest(
+            f"the header Idempotency-Key must be given once, with 1 to {_LONGEST_KEY} printable "
+            f"ASCII characters; it was given {len(given)} times, with {len(key)} characters"
+        )
+    return key

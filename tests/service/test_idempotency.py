@@ -1,0 +1,155 @@
+"""Requests sent twice: one job, whatever came between them."""
+
+import http.client
+import socket
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.conftest import finished, points, running_service, wait_until
+from tests.service.test_jobs import files_of, kill_with_children, parquet
+from tests.service.test_processes import TINY
+
+OTHER = {**TINY, "observations": {"lat": [3], "lon": [2]}}
+
+
+def send(client, key, body=TINY, path="/resolve", prefer="respond-async", **parameters):
+    headers = {"Idempotency-Key": key, **({"Prefer": prefer} if prefer else {})}
+    return client.post(path, json=body, params=parameters, headers=headers)
+
+
+def jobs(client):
+    return {job["id"] for job in client.get("/jobs", params={"limit": 1000}).json()["jobs"]}
+
+
+def test_the_same_again_is_the_same_job(service):
+    first = send(service, '"a-1"')
+    assert first.status_code == 201
+    finished(service, first.headers["location"])
+    before = jobs(service)
+    # In quotes, as structured fields have it, or without; waited for or not; by either route.
+    again = send(service, "a-1")
+    assert (again.status_code, again.headers["location"]) == (201, first.headers["location"])
+    for path, body in (("/resolve", TINY), ("/processes/nearest/execution", {"inputs": TINY})):
+        result = send(service, "a-1", body, path, prefer=None)
+        assert result.status_code == 200, result.text
+        assert f'<{first.headers["location"]}>; rel="monitor"' in result.headers["link"]
+    assert jobs(service) == before
+
+
+def test_other_content_is_refused(service):
+    before = jobs(service)
+    first = send(service, "b-1")
+    others = [
+        send(service, "b-1", OTHER),
+        send(service, "b-1", k=2),
+        send(
+            service, "b-1", {"inputs": TINY, "response": "document"}, "/processes/nearest/execution"
+        ),
+        send(service, "b-1", {"inputs": {"message": "x"}}, "/processes/echo/execution"),
+    ]
+    for answer in others:
+        assert answer.status_code == 422
+        assert answer.json()["type"].endswith(":idempotency-key-reused")
+        assert first.headers["location"].rpartition("/")[2] in answer.json()["detail"]
+    assert len(jobs(service) - before) == 1
+    finished(service, first.headers["location"])
+
+
+def test_an_echo_with_a_key_is_a_job(service):
+    body = {"inputs": {"message": "x"}}
+    before = jobs(service)
+    answers = [send(service, "c-1", body, "/processes/echo/execution", None) for _ in range(2)]
+    assert [answer.json() for answer in answers] == ["x", "x"]
+    assert len(jobs(service) - before) == 1
+
+
+def test_many_at_the_same_time_make_one_job(service):
+    before = jobs(service)
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(lambda _: send(service, "d-1"), range(12)))
+    codes = Counter(answer.status_code for answer in answers)
+    assert set(codes) <= {201, 409}
+    assert codes[201] >= 1
+    assert len({a.headers["location"] for a in answers if a.status_code == 201}) == 1
+    assert all(a.headers["retry-after"] == "1" for a in answers if a.status_code == 409)
+    assert len(jobs(service) - before) == 1
+
+
+def test_while_the_first_is_being_received_the_second_is_told_so(service):
+    headers = {"Idempotency-Key": "e-1", "Prefer": "respond-async"}
+    request = service.build_request("POST", "/resolve", json=TINY, headers=headers)
+    content = request.read()
+    connection = http.client.HTTPConnection(service.base_url.host, service.base_url.port)
+    connection.putrequest("POST", "/resolve")
+    for name, value in request.headers.items():
+        if name not in ("host", "accept-encoding"):
+            connection.putheader(name, value)
+    connection.endheaders(content[:10])
+    wait_until(lambda: send(service, "e-1").status_code == 409)
+    connection.send(content[10:])
+    location = connection.getresponse().headers["location"]
+    connection.close()
+    assert send(service, "e-1").headers["location"] == location
+
+
+def test_a_key_is_free_again_after_a_refusal_or_a_lost_connection(service):
+    bad = {**TINY, "observations": {"lat": [91], "lon": [2]}}
+    before = files_of(service)
+    assert send(service, "f-1", bad).status_code == 400
+    with socket.create_connection((service.base_url.host, service.base_url.port)) as lost:
+        head = "POST /resolve HTTP/1.1\r\nHost: x\r\nIdempotency-Key: f-1\r\nContent-Length: 99\r\n"
+        lost.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+        wait_until(lambda: send(service, "f-1", bad).status_code == 409)
+    wait_until(lambda: send(service, "f-1").status_code == 201)
+    finished(service, send(service, "f-1").headers["location"])
+    wait_until(lambda: {p for p in files_of(service) - before if p.parent.name != "jobs"} == set())
+
+
+@pytest.mark.parametrize("key", ["", '""', "x" * 256, "a\tb"])
+def test_bad_keys(service, key):
+    assert send(service, key).status_code == 400
+
+
+@pytest.mark.timeout(300)
+def test_a_key_survives_kill_9(tmp_path, device, long_job):
+    data_dir = tmp_path / "data"
+    observations, references, options = long_job
+    files = {"observations": ("o.parquet", parquet(observations.slice(0, 20_000)))}
+    files["references"] = ("r.parquet", parquet(references))
+    again = {"params": options, "files": files, "headers": {"Idempotency-Key": "g-1"}}
+    with running_service(data_dir, "--device", device) as client, ThreadPoolExecutor(1) as thread:
+        # Accepted, and not answered: the client never hears of its job.
+        waiting = thread.submit(client.post, "/resolve", **again)
+        wait_until(lambda: jobs(client))
+        accepted = jobs(client)
+        kill_with_children(client.process)
+        with pytest.raises(httpx.TransportError):
+            waiting.result()
+    with running_service(data_dir, "--device", device) as client:
+        answer = client.post("/resolve", **again)
+        assert answer.status_code == 200, answer.text
+        assert jobs(client) == accepted
+        assert accepted.pop() in answer.headers["link"]
+        refused = client.post("/resolve", **{**again, "params": {**options, "k": 2}})
+        assert refused.status_code == 422
+
+
+def test_a_client_with_a_key_may_go_and_come_back(service, long_job):
+    _, references, options = long_job
+    before = jobs(service)
+    files = {"observations": ("o.parquet", parquet(points(20_000, 1)))}
+    files["references"] = ("r.parquet", parquet(references))
+    headers = {"Idempotency-Key": "h-1"}
+    arguments = {"params": options, "files": files, "headers": headers}
+    request = service.build_request("POST", "/resolve", **arguments)
+    connection = http.client.HTTPConnection(service.base_url.host, service.base_url.port)
+    target = request.url.raw_path.decode()
+    connection.request("POST", target, request.read(), dict(request.headers))
+    wait_until(lambda: jobs(service) - before)
+    connection.close()
+    answer = service.post("/resolve", **arguments)
+    assert answer.status_code == 200
+    assert len(jobs(service) - before) == 1
