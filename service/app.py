@@ -6,6 +6,7 @@ from contextlib import closing
 
 from fastapi import Depends, FastAPI
 
+from service.access import DECLARED, Access, refuse_unprotected
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
@@ -40,6 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
             owned(settings.data_dir),
             closing(Store(settings.data_dir, settings.database)) as store,
         ):
+            refuse_unprotected(settings, store.keys)
             library = Library(store)
             library.sweep()
             supervisor = Supervisor(settings, store, library)
@@ -59,7 +61,9 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(Access, settings=settings)
     install_error_handlers(app)
-    for module in (landing, resolve, estimate, datasets, processes, jobs, events, health):
-        app.include_router(module.router)
+    for module in (landing, resolve, estimate, datasets, processes, jobs, events):
+        app.include_router(module.router, dependencies=DECLARED)
+    app.include_router(health.router)
     return app

@@ -2,15 +2,32 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 
 from service.settings import Settings
 
+_FROM_ENVIRONMENT = "A flag not given is taken from its GEORESOLVE_* variable."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
+    given = vars(_parser().parse_args(arguments))
+    run = given.pop("run")
+    own = {name: given.pop(name) for name in ("name", "prefix") if name in given}
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        for problem in error.errors():
+            place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])
+            print(f"georesolve: {place} {problem['msg']}".replace("  ", " "), file=sys.stderr)
+        return 2
+    exit_code: int = run(settings, **own)
+    return exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="georesolve",
         description="The exact nearest reference point of every geospatial observation.",
@@ -19,34 +36,71 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serve = commands.add_parser(
         "serve",
         help="run the service",
-        description="Run the service. A flag not given is taken from its GEORESOLVE_* variable.",
+        description=f"Run the service. {_FROM_ENVIRONMENT}",
     )
+    _add_settings(serve, Settings.model_fields)
     serve.set_defaults(run=_serve)
-    for name, field in Settings.model_fields.items():
+    keys = commands.add_parser("keys", help="make, list and revoke API keys")
+    verbs = keys.add_subparsers(required=True, metavar="VERB")
+    create = verbs.add_parser(
+        "create",
+        help="make a key and print it",
+        description=f"Make a key and print it, this once. {_FROM_ENVIRONMENT}",
+    )
+    create.add_argument("name", metavar="NAME", help="who holds it, or what for")
+    create.set_defaults(run=_create_key)
+    show = verbs.add_parser(
+        "list", help="list the keys", description=f"List the keys. {_FROM_ENVIRONMENT}"
+    )
+    show.set_defaults(run=_list_keys)
+    revoke = verbs.add_parser(
+        "revoke",
+        help="let a key open nothing any more",
+        description=f"Revoke a key; what was made with it stays. {_FROM_ENVIRONMENT}",
+    )
+    revoke.add_argument("prefix", metavar="PREFIX", help="its first characters, as listed")
+    revoke.set_defaults(run=_revoke_key)
+    for verb in (create, show, revoke):
+        _add_settings(verb, ("data_dir", "database_url"))
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    for name in names:
+        field = Settings.model_fields[name]
         flag = f"--{name.replace('_', '-')}"
         text = f"{field.description} (default: {field.default})"
         if field.annotation is bool:
-            serve.add_argument(flag, action="store_const", const=True, help=text)
+            parser.add_argument(flag, action="store_const", const=True, help=text)
         else:
-            serve.add_argument(flag, metavar="VALUE", help=text)
-    given = vars(parser.parse_args(arguments))
-    run = given.pop("run")
-    try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        for problem in error.errors():
-            place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])
-            print(f"georesolve: {place} {problem['msg']}".replace("  ", " "), file=sys.stderr)
-        return 2
-    exit_code: int = run(settings)
-    return exit_code
+            parser.add_argument(flag, metavar="VALUE", help=text)
+
+
+# Imported in functions: every worker process imports this module again and needs none of it.
 
 
 def _serve(settings: Settings) -> int:
-    # Imported here: every worker process imports this module again and needs none of it.
     from service.server import serve
 
     return serve(settings)
+
+
+def _create_key(settings: Settings, name: str) -> int:
+    from service.key_commands import create_key
+
+    return create_key(settings, name)
+
+
+def _list_keys(settings: Settings) -> int:
+    from service.key_commands import list_keys
+
+    return list_keys(settings)
+
+
+def _revoke_key(settings: Settings, prefix: str) -> int:
+    from service.key_commands import revoke_key
+
+    return revoke_key(settings, prefix)
 
 
 if __name__ == "__main__":

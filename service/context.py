@@ -1,6 +1,6 @@
 """What the handlers of one application share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -24,11 +24,24 @@ class Service:
     supervisor: Supervisor
     claims: Claims
 
+    def of(self, owner: str) -> "Service":
+        """The service as one owner sees it: datasets and jobs of others are not there."""
+        store = self.store.of(owner)
+        return replace(self, store=store, library=Library(store))
+
 
 # Async, or every request would take a turn through the pool of threads for it.
-async def _service_of(request: Request) -> Service:
+async def _whole_service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-ServiceContext = Annotated[Service, Depends(_service_of)]
+async def _service_of_caller(request: Request) -> Service:
+    whole = await _whole_service(request)
+    return whole.of(request.state.owner)
+
+
+ServiceContext = Annotated[Service, Depends(_service_of_caller)]
+"""The service as the owner sees it whose key the request has: see `service.access`."""
+WholeService = Annotated[Service, Depends(_whole_service)]
+"""The service with what all owners have, for those who look after it: health and metrics."""

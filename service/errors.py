@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from workers.pipeline import WorkerLost
 
@@ -76,6 +76,9 @@ def _problem(name: str, status: int, slug: str, title: str, base: str = _OWN) ->
 # The table of all problems, by status.
 InvalidInput = _problem("InvalidInput", 400, "invalid-input", "The input is not valid")
 InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request is not valid")
+UnknownHost = _problem("UnknownHost", 400, "unknown-host", "The service has another name")
+Unauthorized = _problem("Unauthorized", 401, "unauthorized", "The request needs a valid key")
+Forbidden = _problem("Forbidden", 403, "forbidden", "The request is not allowed")
 NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
 NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
 NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
@@ -122,11 +125,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Problem)
     async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
-        return _response(error, request)
+        return problem_response(error, request)
 
     @app.exception_handler(RequestValidationError)
     async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
-        return _response(invalid_request(error.errors()), request)
+        return problem_response(invalid_request(error.errors()), request)
 
     @app.exception_handler(ClientDisconnect)
     async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
@@ -139,17 +142,20 @@ def install_error_handlers(app: FastAPI) -> None:
         problem.status = error.status_code
         problem.title = HTTPStatus(error.status_code).phrase
         problem.type = _OWN + problem.title.lower().replace(" ", "-")
-        return _response(problem, request)
+        return problem_response(problem, request)
 
     @app.exception_handler(Exception)
     async def _unforeseen_handler(request: Request, error: Exception) -> JSONResponse:
         # Starlette logs the traceback; the client gets no line of it.
-        return _response(Problem("an error of the service; its log has the details"), request)
+        return problem_response(
+            Problem("an error of the service; its log has the details"), request
+        )
 
 
-def _response(problem: Problem, request: Request) -> JSONResponse:
+def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:
+    """The answer that tells of a problem with a request."""
     return JSONResponse(
-        problem.document(request.url.path),
+        problem.document(connection.url.path),
         status_code=problem.status,
         headers=problem.headers,
         media_type=PROBLEM_JSON,

@@ -15,6 +15,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from service.clock import new_id
 from service.context import Service
 from service.errors import KeyReused, NotReady, TooLarge
 from service.idempotency import Claim, Repeat
@@ -25,7 +26,7 @@ from service.matching import accept_job, check_match
 from service.models import MatchParameters, StatusInfo
 from service.preferences import Preference, preference_of
 from service.results import PARQUET, echo_response, result_response
-from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, new_id
+from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
 from workers.jobs import Job
 from workers.plan import is_small
 

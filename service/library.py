@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+from service.clock import new_id, now
 from service.errors import DatasetInUse, NoSuchDataset
 from service.ingest import Ingested
-from service.store import DatasetRow, Store, new_id, now
+from service.store import DatasetRow, Store
 from workers.files import durable, make_folder, move_durably
 
 

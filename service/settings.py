@@ -9,6 +9,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from workers.settings import ClusterSettings, DeviceChoice
 
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
 
 class Settings(BaseSettings):
     """Settings of one service process."""
@@ -18,7 +20,12 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     insecure: bool = Field(
-        False, description="listen beyond loopback although no API keys are configured"
+        False, description="listen beyond loopback although there are no API keys"
+    )
+    allowed_hosts: str | None = Field(
+        None,
+        description="names that requests may call the service by, separated by commas, * for any; "
+        "by default those of loopback and the host",
     )
     data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
     database_url: SecretStr | None = Field(
@@ -53,13 +60,7 @@ class Settings(BaseSettings):
     decode_seconds: float = Field(300.0, gt=0, description="time that decoding one file may take")
 
     @model_validator(mode="after")
-    def _listen_on_loopback_only(self) -> Self:
-        if not self.insecure and not _is_loopback(self.host):
-            raise ValueError(
-                f"host is {self.host!r}, which others can reach, and no API keys are configured: "
-                "listen on 127.0.0.1, or set insecure if something in front of the service "
-                "authenticates"
-            )
+    def _dashboard_on_loopback_only(self) -> Self:
         dashboard = self.dashboard_address.rpartition(":")[0]
         if not self.insecure and not _is_loopback(dashboard):
             raise ValueError(
@@ -67,6 +68,20 @@ class Settings(BaseSettings):
                 "passwords, so it listens on loopback (127.0.0.1:8787) unless insecure is set"
             )
         return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests need no key as long as there are none."""
+        return self.insecure or _is_loopback(self.host)
+
+    def hosts(self) -> tuple[str, ...]:
+        """Names that requests may call the service by."""
+        if self.allowed_hosts is not None:
+            given = (name.strip().lower() for name in self.allowed_hosts.split(","))
+            return tuple(name for name in given if name)
+        # Whoever listens on all addresses is called by any name.
+        own = "*" if _is_unspecified(self.host) else self.host.lower()
+        return tuple(dict.fromkeys((*_LOOPBACK_NAMES, own)))
 
     @property
     def database(self) -> str | None:
@@ -82,6 +97,13 @@ class Settings(BaseSettings):
             workers=self.workers,
             scratch=self.data_dir / "scratch",
         )
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,8 +1,6 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
-import datetime
-import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,8 +8,10 @@ from typing import Any, Literal, Self
 import sqlalchemy as sa
 
 from service.changes import Changes
+from service.clock import new_id, now
 from service.database import open_database
 from service.idempotency import Repeat
+from service.keys import Keys
 from service.schema import datasets as _datasets
 from service.schema import idempotency as _idempotency
 from service.schema import jobs as _jobs
@@ -109,16 +109,6 @@ class JobRow:
     report: dict[str, Any] | None
 
 
-def new_id() -> str:
-    """An id that nobody can guess: 128 random bits."""
-    return secrets.token_hex(16)
-
-
-def now() -> str:
-    """The time, as RFC 3339 in UTC with milliseconds."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
 class Store:
     """Datasets and jobs in one database. Every method is one transaction.
 
@@ -128,6 +118,8 @@ class Store:
         Tells of jobs that this process changed.
     owner
         Whose rows are seen and made; None sees those of all and makes those of nobody.
+    keys
+        The API keys in the same database.
     """
 
     def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
@@ -135,6 +127,7 @@ class Store:
         self._data_dir = data_dir.absolute()
         self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
+        self.keys = Keys(self._engine)
 
     def of(self, owner: str) -> Self:
         """The same store as one owner sees it: rows of others are not there."""

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Response
 
-from service.context import Service, ServiceContext
+from service.context import Service, WholeService
 from service.models import Check, Health
 
 router = APIRouter(tags=["health"])
@@ -16,7 +16,7 @@ async def live() -> Health:
 
 @router.get("/readyz", responses={503: {"model": Health}})
 @router.get("/healthz", responses={503: {"model": Health}}, name="healthy")
-def ready(service: ServiceContext, response: Response) -> Health:
+def ready(service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 and why when it cannot."""
     checks = [_store(service), *_cluster(service)]
     if all(check.ok for check in checks):

@@ -293,7 +293,6 @@ def test_the_service_process_loads_no_gpu_library():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--host", "0.0.0.0"], "others can reach"),
         (["--device", "quantum"], "--device Input should be 'auto', 'cpu' or 'cuda'"),
         (["--dashboard-address", ":8787"], "knows no passwords"),
         (["--port", "70000"], "--port Input should be less than or equal to 65535"),

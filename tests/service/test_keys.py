@@ -1,0 +1,250 @@
+"""API keys: made, used and revoked while a service runs; who sees what; the names it answers to."""
+
+import re
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from service.access import _without_port
+from service.settings import Settings
+from tests.conftest import ROOT, finished, points, running_service, wait_until
+from tests.service.test_jobs import PARQUET, parquet, start_job
+
+SET = {"lat": [1.0, 2.0], "lon": [3.0, 4.0]}
+
+
+def keys(data_dir, *arguments):
+    """Run `georesolve keys` as an administrator does."""
+    command = [sys.executable, "-m", "service", "keys", *arguments, "--data-dir", str(data_dir)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+def new_key(data_dir, name):
+    done = keys(data_dir, "create", name)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def as_holder(client, key):
+    return httpx.Client(
+        base_url=client.base_url, timeout=60, headers={"Authorization": f"Bearer {key}"}
+    )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, device):
+    """A service with the keys of two holders; yields its client, without a key, and theirs."""
+    data_dir = tmp_path_factory.mktemp("guarded") / "data"
+    ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
+    with (
+        running_service(data_dir, "--device", device) as client,
+        as_holder(client, ann) as ann_client,
+        as_holder(client, ben) as ben_client,
+    ):
+        yield client, ann_client, ben_client
+
+
+def test_without_a_key_only_probes_are_answered(guarded):
+    client, ann, _ = guarded
+    for path in ("/livez", "/readyz", "/healthz"):
+        assert client.get(path).status_code == 200
+    for method, path in (
+        ("GET", "/"),
+        ("GET", "/api"),
+        ("GET", "/docs"),
+        ("GET", "/jobs"),
+        ("HEAD", "/jobs"),
+        ("POST", "/resolve"),
+        ("POST", "/datasets"),
+        ("GET", "/nowhere"),
+    ):
+        answer = client.request(method, path)
+        assert answer.status_code == 401, path
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["content-type"] == "application/problem+json"
+        if method != "HEAD":
+            assert answer.json()["type"] == "urn:georesolve:problem:unauthorized"
+            assert "Authorization: Bearer KEY" in answer.json()["detail"]
+    assert ann.get("/nowhere").status_code == 404
+
+
+def test_ways_to_send_a_key(guarded):
+    client, ann, _ = guarded
+    key = ann.headers["authorization"].split()[1]
+
+    def status(**headers):
+        return client.get("/jobs", headers=headers).status_code
+
+    assert status(Authorization=f"bearer  {key}") == 200
+    assert status(**{"X-API-Key": key}) == 200
+    for wrong in (key[:-1], key + "x", key[:11], key[:-1] + "é", "", "gr_", "x" * 5000):
+        answer = client.get("/jobs", headers={"X-API-Key": wrong.encode()})
+        assert answer.status_code == 401, wrong
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert wrong[3:11] not in answer.text or not wrong[3:11]
+    assert status(Authorization=f"Basic {key}") == 401
+    assert client.get("/jobs", params={"key": key}).status_code == 401
+
+
+def test_owners_see_only_what_is_theirs(guarded):
+    _, ann, ben = guarded
+    content = parquet(points(50, 11))
+    headers = {"Content-Type": PARQUET}
+    created = ann.post("/datasets", content=content, headers=headers)
+    assert created.status_code == 201
+    dataset = created.headers["location"]
+    job = start_job(ann, points(20, 1), points(20, 2))
+    assert finished(ann, job)["status"] == "successful"
+    for path in (dataset, f"{dataset}/data.parquet", job, f"{job}/results", f"{job}/report"):
+        assert ann.get(path).status_code == 200
+        answer = ben.get(path)
+        assert answer.status_code == 404, path
+        # Not a word more than of what never was.
+        nobodys = ben.get(re.sub("[0-9a-f]{32}", "0" * 32, path)).json()
+        assert {**answer.json(), "instance": "", "detail": ""} == {
+            **nobodys,
+            "instance": "",
+            "detail": "",
+        }
+    assert ben.get(f"{job}/events").status_code == 404
+    for path in (dataset, job):
+        assert ben.delete(path).status_code == 404
+    body = {"observations": f"dataset:{dataset.rpartition('/')[2]}", "references": SET}
+    answer = ben.post("/resolve", json=body)
+    assert (answer.status_code, answer.json()["title"]) == (404, "There is no such dataset")
+    assert ben.get("/jobs").json()["jobs"] == []
+    assert ben.get("/datasets").json()["datasets"] == []
+    # The same content: each registers it once, neither learns of the other.
+    theirs = ben.post("/datasets", content=content, headers=headers)
+    assert theirs.status_code == 201
+    assert theirs.headers["location"] != dataset
+    again = ann.post("/datasets", content=content, headers=headers)
+    assert (again.status_code, again.headers["location"]) == (200, dataset)
+    assert ben.delete(theirs.headers["location"]).status_code == 204
+    assert ann.get(f"{dataset}/data.parquet").status_code == 200
+
+
+def test_keys_count_while_the_service_runs(tmp_path, device):
+    data_dir = tmp_path / "data"
+    with running_service(data_dir, "--device", device, ready=False) as client:
+        assert client.get("/jobs").status_code == 200
+        body = {"observations": SET, "references": SET}
+        answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        key = new_key(data_dir, "the first")
+        wait_until(lambda: client.get("/jobs").status_code == 401)
+        with as_holder(client, key) as holder:
+            # What was made without a key belongs to nobody with one.
+            assert holder.get("/jobs").json()["jobs"] == []
+            assert holder.get(answer.headers["location"]).status_code == 404
+            second = new_key(data_dir, "the second")
+            with as_holder(client, second) as other:
+                wait_until(lambda: other.get("/jobs").status_code == 200)
+            listed = keys(data_dir, "list").stdout.splitlines()
+            assert [line.split()[:2] for line in listed] == [
+                [key[:11], "valid"],
+                [second[:11], "valid"],
+            ]
+            assert all("never used" not in line for line in listed)
+            assert key not in keys(data_dir, "list").stdout
+            assert keys(data_dir, "revoke", key[:11]).returncode == 0
+            wait_until(lambda: holder.get("/jobs").status_code == 401)
+            assert "revoked" in holder.get("/jobs").json()["detail"]
+        assert keys(data_dir, "revoke", key[:11]).returncode == 1
+        assert keys(data_dir, "revoke", second).returncode == 0
+        wait_until(lambda: client.get(answer.headers["location"]).status_code == 200)
+    everything = b"".join(path.read_bytes() for path in data_dir.rglob("*sqlite*"))
+    assert key[:11].encode() in everything
+    assert key.encode() not in everything
+    assert key not in client.log.read_text()
+
+
+def test_beyond_loopback_a_service_without_keys_does_not_start(tmp_path, device):
+    flags = ["--host", "0.0.0.0", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "service", "serve", "--data-dir", tmp_path / "data", *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0
+    assert "others can reach, and there are no API keys" in done.stderr
+    assert "georesolve keys create NAME" in done.stderr
+
+
+def test_beyond_loopback_the_last_key_leaves_no_open_door(tmp_path, device):
+    data_dir = tmp_path / "data"
+    key = new_key(data_dir, "the only one")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with running_service(data_dir, "--host", "0.0.0.0", "--port", port, ready=False):
+        with httpx.Client(base_url=url, timeout=60, headers={"X-API-Key": key}) as holder:
+            assert holder.get("/jobs", headers={"Host": "any.name"}).status_code == 200
+            assert keys(data_dir, "revoke", key).returncode == 0
+            wait_until(lambda: holder.get("/jobs").status_code == 401)
+        assert httpx.get(f"{url}/jobs").status_code == 401
+
+
+def test_names_of_the_service(service):
+    port = str(service.base_url).rpartition(":")[2].strip("/")
+
+    def ask(host, path="/jobs"):
+        return service.get(path, headers={"Host": host})
+
+    for name in (f"localhost:{port}", "LOCALHOST", "127.0.0.1", f"[::1]:{port}", "localhost."):
+        assert ask(name).status_code == 200, name
+    for name in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "::2"):
+        answer = ask(name)
+        assert answer.status_code == 400, name
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "allowed_hosts" in answer.json()["detail"]
+    assert ask("evil.example", "/livez").status_code == 200
+
+
+def test_pages_of_other_sites_cannot_use_a_service_without_keys(service):
+    body = {"observations": SET, "references": SET}
+    for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
+        answer = service.post("/resolve", json=body, headers={"Sec-Fetch-Site": site})
+        assert answer.status_code == status
+    # A link to the documentation is fine.
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    answer = service.get("/docs", headers=headers)
+    assert answer.status_code == 200
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("localhost", "127.0.0.1", "::1")),
+        ({"host": "192.0.2.7"}, ("localhost", "127.0.0.1", "::1", "192.0.2.7")),
+        ({"host": "::"}, ("localhost", "127.0.0.1", "::1", "*")),
+        ({"allowed_hosts": "A.example, b.example,"}, ("a.example", "b.example")),
+    ],
+)
+def test_allowed_hosts(given, expected):
+    assert Settings(**given).hosts() == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("a.example:80", "a.example"),
+        ("A.example.", "a.example"),
+        ("[::1]:80", "::1"),
+        ("[::1]", "::1"),
+        ("a.example:", "a.example:"),
+        ("", ""),
+    ],
+)
+def test_the_name_in_a_host_header(header, name):
+    assert _without_port(header) == name
+
+
+def test_the_description_of_the_api_declares_the_key(service):
+    api = service.get("/api").json()
+    assert set(api["components"]["securitySchemes"]) == {"HTTPBearer", "APIKeyHeader"}
+    for path, operations in api["paths"].items():
+        for operation in operations.values():
+            is_probe = path in ("/livez", "/readyz", "/healthz")
+            assert ("security" in operation) is not is_probe, path
