@@ -114,6 +114,7 @@ class DatasetList(BaseModel):
     """Registered datasets, the newest first."""
 
     datasets: list[DatasetInfo]
+    links: list[Link]
 
 
 class StatusInfo(BaseModel):

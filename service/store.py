@@ -12,6 +12,7 @@ from service.clock import new_id, now
 from service.database import open_database
 from service.idempotency import Repeat
 from service.keys import Keys
+from service.listing import ALL, Page, Selection
 from service.schema import datasets as _datasets
 from service.schema import idempotency as _idempotency
 from service.schema import jobs as _jobs
@@ -213,12 +214,12 @@ class Store:
         fields = {name: row[name] for name in row if name != "sha256"}
         return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
 
-    def registered_datasets(self, limit: int) -> list[DatasetRow]:
-        """Registered datasets, the newest first."""
+    def registered_datasets(self, page: Page) -> list[DatasetRow]:
+        """A page of the registered datasets, and one more when there is another page."""
         query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
-        query = query.order_by(_datasets.c.created.desc()).limit(limit)
         with self._engine.connect() as connection:
-            return [self._dataset_row(row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(page.of(query, _datasets)).mappings()
+            return [self._dataset_row(row) for row in rows]
 
     def remove_dataset(self, id: str) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
@@ -322,14 +323,13 @@ class Store:
             row = connection.execute(query).mappings().first()
         return _job_row(row) if row else None
 
-    def jobs(self, limit: int, statuses: tuple[JobStatus, ...] = ()) -> list[JobRow]:
-        """Jobs, the newest first."""
+    def jobs(self, page: Page, selection: Selection = ALL) -> list[JobRow]:
+        """A page of jobs, and one more when there is another page."""
         query = sa.select(_jobs).where(self._seen(_jobs))
-        query = query.order_by(_jobs.c.created.desc(), _jobs.c.id).limit(limit)
-        if statuses:
-            query = query.where(_jobs.c.status.in_(statuses))
+        query = selection.of(query, now(), self._engine.dialect.name)
         with self._engine.connect() as connection:
-            return [_job_row(row) for row in connection.execute(query).mappings()]
+            rows = connection.execute(page.of(query, _jobs)).mappings()
+            return [_job_row(row) for row in rows]
 
     def live_jobs(self) -> list[JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""

@@ -12,6 +12,7 @@ from service.errors import InvalidRequest
 from service.ingest import Upload
 from service.links import base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
+from service.queries import PageQuery, links_of_page
 from service.results import PARQUET, parquet_response
 
 router = APIRouter(tags=["datasets"])
@@ -76,11 +77,15 @@ async def register_dataset(
 
 @router.get("/datasets")
 def list_datasets(
-    service: ServiceContext, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
-    """The registered datasets, the newest first."""
-    rows = service.store.registered_datasets(limit)
-    return DatasetList(datasets=[DatasetInfo.of(row) for row in rows])
+    """The registered datasets, the newest first; the link `next` leads on when there are more."""
+    page = query.page()
+    rows = service.store.registered_datasets(page)
+    return DatasetList(
+        datasets=[DatasetInfo.of(row) for row in rows[: page.limit]],
+        links=links_of_page(request, rows, page),
+    )
 
 
 @router.get("/datasets/{id}")

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.context import Service, ServiceContext
 from service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from service.links import Link, base_of
+from service.links import base_of
 from service.models import JobList, Report, StatusInfo
-from service.queries import JobFilters
+from service.queries import JobQuery, links_of_page
 from service.results import PARQUET, file_response, result_response
 from service.store import LIVE, JobRow
 
@@ -33,13 +33,15 @@ def job_of(service: Service, id: str) -> JobRow:
 def list_jobs(
     request: Request,
     service: ServiceContext,
-    filters: Annotated[JobFilters, Query()],
+    query: Annotated[JobQuery, Query()],
 ) -> JobList:
-    """Jobs, the newest first."""
-    rows = service.store.jobs(filters.limit, tuple(filters.status))
-    base = base_of(request)
-    links = [Link(href=f"{base}/jobs", rel="self", title="this document")]
-    return JobList(jobs=[StatusInfo.of(row, base) for row in rows], links=links)
+    """Jobs, the newest first; the link `next` leads on when there are more."""
+    page, base = query.page(), base_of(request)
+    rows = service.store.jobs(page, query.selection())
+    return JobList(
+        jobs=[StatusInfo.of(row, base) for row in rows[: page.limit]],
+        links=links_of_page(request, rows, page),
+    )
 
 
 @router.get("/jobs/{id}", operation_id="getStatus", response_model_exclude_none=True)

@@ -13,8 +13,9 @@ from alembic.migration import MigrationContext
 from service.database import DatabaseUrlError, open_database
 from service.ingest import Ingested
 from service.library import Library
+from service.listing import Page, Selection, cursor_after
 from service.schema import metadata
-from service.store import Delivery, Store
+from service.store import Delivery, EchoOptions, Store
 from tests.conftest import ROOT, points, store_points
 from tests.postgres import missing, running_postgres
 from workers.jobs import MatchOptions
@@ -98,7 +99,7 @@ def test_a_data_folder_of_before_migrations_is_taken_over(tmp_path):
 
 def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, database_url):
     script = (
-        "import sys; from pathlib import Path; from service.store import Delivery, Store\n"
+        "import sys; from pathlib import Path; from service.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2] or None).close()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
@@ -149,11 +150,11 @@ def test_owners_do_not_see_each_other(tmp_path, store):
     mine, is_new = add(Library(ours), tmp_path, 1)
     assert (mine.owner, is_new) == ("ours", True)
     id = ours.add_job(mine, mine, MatchOptions(), Delivery())
-    assert [row.id for row in ours.registered_datasets(10)] == [mine.id]
-    assert [row.id for row in ours.jobs(10)] == [id]
+    assert [row.id for row in ours.registered_datasets(Page(10))] == [mine.id]
+    assert [row.id for row in ours.jobs(Page(10))] == [id]
     assert theirs.dataset(mine.id) is None
     assert theirs.job(id) is None
-    assert theirs.jobs(10) == theirs.registered_datasets(10) == theirs.live_jobs() == []
+    assert theirs.jobs(Page(10)) == theirs.registered_datasets(Page(10)) == theirs.live_jobs() == []
     assert theirs.dataset_ids() == set()
     assert theirs.add_job(mine, mine, MatchOptions(), Delivery()) is None
     assert not theirs.finish_job(id, "dismissed", "by a stranger")
@@ -190,9 +191,40 @@ def test_other_databases_are_refused(tmp_path, url, message):
 def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from service.store import Delivery, Store\n"
+        "from pathlib import Path; from service.store import Store\n"
         "Store(Path(sys.argv[1]), 'postgresql://host/name')"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert "pip install 'georesolve[postgres]'" in done.stderr
+
+
+def test_pages_and_selections(store):
+    ids = [store.add_echo(EchoOptions("x"), Delivery()) for _ in range(5)][::-1]
+    assert {job.id for job in store.jobs(Page(10))} == set(ids)
+    seen, page = [], Page(2)
+    while True:
+        rows = store.jobs(page)
+        seen += [row.id for row in rows[:2]]
+        # What comes meanwhile is on no page that is still to come.
+        store.add_echo(EchoOptions("later"), Delivery())
+        if len(rows) <= 2:
+            break
+        page = Page(2, cursor_after(rows[1].created, rows[1].id))
+    assert set(seen) == set(ids)
+    assert len(seen) == 5
+    first = store.job(ids[-1])
+    store.start_job(first.id)
+    store.finish_job(first.id, "successful", "done")
+
+    def selected(**wanted):
+        return [job.id for job in store.jobs(Page(100), Selection(**wanted))]
+
+    assert selected(statuses=("successful",)) == [first.id]
+    assert selected(processes=("nearest",)) == []
+    assert len(selected(processes=("echo", "nearest"))) == 8
+    assert first.id in selected(created_from=first.created, created_to=first.created)
+    assert selected(created_from="2100-01-01T00:00:00.000+00:00") == []
+    # The others were never started, and have run for no time, not even for none.
+    assert selected(shortest_seconds=0, longest_seconds=100) == [first.id]
+    assert selected(shortest_seconds=100) == selected(longest_seconds=-1) == []

@@ -1,0 +1,96 @@
+"""Lists of jobs and datasets: pages that nothing moves, and which rows are on them."""
+
+import pytest
+
+from tests.conftest import finished
+from tests.service.test_processes import TINY, execute
+
+
+def pages(client, path, **query):
+    """All pages from the first to the last, as the links lead."""
+    answer = client.get(path, params=query).raise_for_status().json()
+    while True:
+        yield answer
+        following = [link["href"] for link in answer["links"] if link["rel"] == "next"]
+        if not following:
+            return
+        answer = client.get(following[0]).raise_for_status().json()
+
+
+def echo(client, **inputs):
+    answer = execute(client, {"message": "x", **inputs}, "respond-async", "echo")
+    return finished(client, answer.headers["location"])
+
+
+def test_pages_of_jobs(service):
+    made = [echo(service)["jobID"] for _ in range(5)]
+    query = {"limit": 2, "processID": "echo", "status": ["successful", "failed"]}
+    found = []
+    for page in pages(service, "/jobs", **query):
+        assert 1 <= len(page["jobs"]) <= 2
+        found += [job["jobID"] for job in page["jobs"]]
+        # What is added while one reads is newer than all that is still to come.
+        echo(service)
+    assert found[:5] == made[::-1]
+    assert len(found) == len(set(found))
+    last = service.get("/jobs", params={"limit": 1000}).json()
+    assert [link["rel"] for link in last["links"]] == ["self"]
+
+
+def test_pages_of_datasets(service):
+    ids = []
+    for i in range(3):
+        headers = {"Content-Type": "text/csv"}
+        made = service.post("/datasets", content=f"lat,lon\n{i},77\n".encode(), headers=headers)
+        ids.append(made.json()["id"])
+    found = [d["id"] for page in pages(service, "/datasets", limit=1) for d in page["datasets"]]
+    assert found[:3] == ids[::-1]
+    for id in ids:
+        assert service.delete(f"/datasets/{id}").status_code == 204
+
+
+def test_filters(service):
+    slow, quick = echo(service, pause=2.5), echo(service)
+    nearest = finished(service, execute(service, TINY, "respond-async").headers["location"])
+    mine = [slow["jobID"], quick["jobID"], nearest["jobID"]]
+
+    def found(**query):
+        jobs = (
+            service.get("/jobs", params={"limit": 1000, **query}).raise_for_status().json()["jobs"]
+        )
+        return [mine.index(job["jobID"]) for job in jobs[::-1] if job["jobID"] in mine]
+
+    assert found() == found(type="process") == [0, 1, 2]
+    assert found(processID="echo") == [0, 1]
+    assert found(processID=["echo", "nearest"], status="successful") == [0, 1, 2]
+    assert found(status="failed") == []
+    assert found(processID="echo", minDuration=2) == [0]
+    assert found(processID="echo", maxDuration=2) == [1]
+    assert found(datetime=slow["created"]) == [0]
+    assert found(datetime=f"{quick['created']}/..") == [1, 2]
+    assert found(datetime=f"../{quick['created']}") == [0, 1]
+    assert found(datetime="2000-01-01/2000-12-31T23:59:59Z") == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"limit": 0},
+        {"limit": 1001},
+        {"cursor": "x"},
+        {"cursor": "!!!"},
+        {"cursor": "YWJj"},
+        {"status": "sleeping"},
+        {"processID": "none"},
+        {"type": "service"},
+        {"datetime": "yesterday"},
+        {"datetime": "2026-01-01/2026-02-01/2026-03-01"},
+        {"minDuration": -1},
+        {"colour": "red"},
+        {"limit": [1, 2]},
+    ],
+)
+def test_bad_queries(service, query):
+    answer = service.get("/jobs", params=query)
+    assert answer.status_code == 400, answer.text
+    assert "/query/" in answer.json()["detail"]
