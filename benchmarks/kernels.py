@@ -212,8 +212,8 @@ def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
 
 def along_the_curve(points: Pair) -> Pair:
     """The same points, neighbours together: what a peer gains from sorted observations."""
-    memory = scratch(points[0].size)
-    n = sort(unit_vectors(*points), 0, points[0].size, 2, memory)
+    memory = scratch(points[0].size, unit_vectors(*points))
+    n = sort(memory, 2)
     rows = memory.order[:n] & ROW
     return points[0][rows], points[1][rows]
 

@@ -1,12 +1,14 @@
 """Every reference against every observation, on a CPU with all its cores."""
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
+from kernels.coordinates import unit_vector
+from kernels.coordinates_cpu import Degrees
 from kernels.distance import squared_chord
 from kernels.index import ReferenceIndex
 from kernels.query import Found, Query
-from kernels.threads_cpu import threads_for
+from kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
 """Pairs that are worth a thread."""
@@ -15,19 +17,17 @@ _LANES = 16
 
 
 @njit(inline="always")
-def _load(observations, first, lanes):  # type: ignore[no-untyped-def]
+def _load(lat_deg, lon_deg, first, lanes):  # type: ignore[no-untyped-def]
     for lane in range(_LANES):
         # The last packet repeats its last observation: one loop length, no remainder loop.
-        i = min(first + lane, observations.shape[1] - 1)
-        lanes[0, lane] = observations[0, i]
-        lanes[1, lane] = observations[1, i]
-        lanes[2, lane] = observations[2, i]
+        i = min(first + lane, lat_deg.size - 1)
+        lanes[0, lane], lanes[1, lane], lanes[2, lane] = unit_vector(lat_deg[i], lon_deg[i])
 
 
 @njit(inline="always")
 def _scan(references, start, stop, lanes, best_chord2, best_row):  # type: ignore[no-untyped-def]
     for row in range(start, stop):
-        x, y, z = references[0, row], references[1, row], references[2, row]
+        x, y, z = references[row, 0], references[row, 1], references[row, 2]
         for lane in range(_LANES):
             chord2 = squared_chord(lanes[0, lane], lanes[1, lane], lanes[2, lane], x, y, z)
             # Rows ascend, so a plain "less" leaves ties with the lowest one.
@@ -36,16 +36,19 @@ def _scan(references, start, stop, lanes, best_chord2, best_row):  # type: ignor
                 best_row[lane] = row
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _search_one(references, observations, exclude_self, first_row, reference, chord2):  # type: ignore[no-untyped-def]
-    n = observations.shape[1]
-    n_references = references.shape[1]
-    for packet in prange((n + _LANES - 1) // _LANES):
+@njit(cache=True, nogil=True, error_model="numpy")
+def _search_one(  # type: ignore[no-untyped-def]
+    thread, threads, references, lat_deg, lon_deg, exclude_self, first_row, reference, chord2
+):
+    n = lat_deg.size
+    n_references = references.shape[0]
+    n_packets = (n + _LANES - 1) // _LANES
+    lanes = np.empty((3, _LANES))
+    for packet in range(n_packets * thread // threads, n_packets * (thread + 1) // threads):
         first = packet * _LANES
-        lanes = np.empty((3, _LANES))
         best_chord2 = np.full(_LANES, np.inf)
         best_row = np.full(_LANES, -1, np.int64)
-        _load(observations, first, lanes)
+        _load(lat_deg, lon_deg, first, lanes)
         # The packet's own rows, the only ones where a lane has something to leave out.
         start = n_references
         stop = n_references
@@ -58,7 +61,7 @@ def _search_one(references, observations, exclude_self, first_row, reference, ch
                 if row != first_row + first + lane:
                     c = squared_chord(
                         lanes[0, lane], lanes[1, lane], lanes[2, lane],
-                        references[0, row], references[1, row], references[2, row],
+                        references[row, 0], references[row, 1], references[row, 2],
                     )  # fmt: skip
                     if c < best_chord2[lane]:
                         best_chord2[lane] = c
@@ -69,22 +72,25 @@ def _search_one(references, observations, exclude_self, first_row, reference, ch
             chord2[first + lane, 0] = best_chord2[lane]
 
 
-@njit(parallel=True, cache=True, nogil=True, error_model="numpy")
-def _search_many(references, observations, exclude_self, first_row, reference, chord2):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _search_many(  # type: ignore[no-untyped-def]
+    thread, threads, references, lat_deg, lon_deg, exclude_self, first_row, reference, chord2
+):
     n, k = reference.shape
-    for packet in prange((n + _LANES - 1) // _LANES):
+    n_packets = (n + _LANES - 1) // _LANES
+    lanes = np.empty((3, _LANES))
+    for packet in range(n_packets * thread // threads, n_packets * (thread + 1) // threads):
         first = packet * _LANES
         used = min(_LANES, n - first)
-        lanes = np.empty((3, _LANES))
         chords = np.empty(_LANES)
         worst = np.full(_LANES, np.inf)
-        _load(observations, first, lanes)
+        _load(lat_deg, lon_deg, first, lanes)
         for i in range(first, first + used):
             for j in range(k):
                 reference[i, j] = -1
                 chord2[i, j] = np.inf
-        for row in range(references.shape[1]):
-            x, y, z = references[0, row], references[1, row], references[2, row]
+        for row in range(references.shape[0]):
+            x, y, z = references[row, 0], references[row, 1], references[row, 2]
             better = 0
             for lane in range(_LANES):
                 c = squared_chord(lanes[0, lane], lanes[1, lane], lanes[2, lane], x, y, z)
@@ -108,21 +114,22 @@ def _search_many(references, observations, exclude_self, first_row, reference, c
                 worst[lane] = chord2[i, k - 1]
 
 
-def search(index: ReferenceIndex, observations: np.ndarray, query: Query) -> Found:
+def search(index: ReferenceIndex, observations: Degrees, query: Query) -> Found:
     """The k nearest references of every observation.
 
     Parameters
     ----------
     index : ReferenceIndex
         References on the CPU.
-    observations : float64 array, shape (3, n)
-        Unit vectors of the observations; NaN rows match nothing.
+    observations : Degrees
+        The observations; those that are not valid match nothing.
     query : Query
         How many, and whether a row may match itself.
     """
-    shape = (observations.shape[1], query.k)
-    found = Found(np.empty(shape, np.int64), np.empty(shape))
+    n, n_references = observations.lat_deg.size, index.vectors.shape[0]
+    found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
     loop = _search_one if query.k == 1 else _search_many
-    with threads_for(index.vectors.shape[1] * observations.shape[1], _GRAIN):
-        loop(index.vectors, observations, query.exclude_self, query.first_row, *found)
+    threads = threads_for(n_references * n, _GRAIN)
+    at = (index.vectors, *observations, query.exclude_self, query.first_row)
+    in_threads(loop, threads, *at, *found)
     return found

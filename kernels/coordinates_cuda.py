@@ -61,6 +61,10 @@ def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
     return vectors
 
 
+observations = unit_vectors
+"""What searches on a GPU take."""
+
+
 def distances(vectors: cp.ndarray, observations: cp.ndarray, found: Found) -> cp.ndarray:
     """Great-circle distances of what was found; as `kernels.coordinates_cpu.distances`."""
     import cupy as cp

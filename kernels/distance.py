@@ -32,6 +32,13 @@ def metres_of_chord(chord2: float) -> float:
 
 
 @njit(inline="always")
+def metres_of_antipode(chord2: float) -> float:
+    """Great-circle distance of a point, in metres, from the squared chord to its antipode."""
+    angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
+    return product(EARTH_RADIUS_M, angle)
+
+
+@njit(inline="always")
 def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> float:
     """Great-circle distance of two points of the unit sphere, in metres.
 
@@ -42,9 +49,7 @@ def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> 
     chord2 = squared_chord(ax, ay, az, bx, by, bz)
     if chord2 <= 2.0:
         return metres_of_chord(chord2)
-    chord2 = squared_chord(ax, ay, az, -bx, -by, -bz)
-    angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
-    return product(EARTH_RADIUS_M, angle)
+    return metres_of_antipode(squared_chord(ax, ay, az, -bx, -by, -bz))
 
 
 @njit(inline="always")

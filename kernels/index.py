@@ -11,7 +11,7 @@ class ReferenceIndex(NamedTuple):
 
     Attributes
     ----------
-    vectors : float64 array, shape (3, n_references)
+    vectors : float64 array, shape (3, n_references) on a GPU, (n_references, 4) on a CPU
         Unit vectors in row order; NaN where a coordinate is not valid.
     n_valid : int
         Number of references with valid coordinates: 0 when nothing can be matched.

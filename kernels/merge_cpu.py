@@ -1,20 +1,22 @@
 """The loop around `kernels.distance.closer` that merges two answers on a CPU."""
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from kernels.distance import closer
 from kernels.query import Found
-from kernels.threads_cpu import threads_for
+from kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 13
 """Answers that are worth a thread."""
 
 
-@njit(parallel=True, cache=True, nogil=True)
-def _merge(left_row, left_chord2, right_row, right_chord2, row, chord2):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _merge(  # type: ignore[no-untyped-def]
+    thread, threads, left_row, left_chord2, right_row, right_chord2, row, chord2
+):
     n, k = row.shape
-    for i in prange(n):
+    for i in range(n * thread // threads, n * (thread + 1) // threads):
         left = 0
         right = 0
         # Of "none" against "none" (both infinite, row -1) either may be taken: they are the same.
@@ -35,6 +37,5 @@ def merge_pair(left: Found, right: Found) -> Found:
     """The k closest of two answers for the same observations, in the order of `closer`."""
     row = np.empty_like(left.reference)
     chord2 = np.empty_like(left.chord2)
-    with threads_for(row.size, _GRAIN):
-        _merge(left.reference, left.chord2, right.reference, right.chord2, row, chord2)
+    in_threads(_merge, threads_for(row.size, _GRAIN), *left, *right, row, chord2)
     return Found(row, chord2)

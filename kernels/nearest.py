@@ -133,12 +133,13 @@ def measure(
         raise ValueError(
             f"found has {found.reference.shape[0]} observations, lat_deg has {lat_deg.size}"
         )
-    unit_vectors = implementation(device, "coordinates").unit_vectors
+    coordinates = implementation(device, "coordinates")
     return _answer(
         device,
-        unit_vectors(reference_lat_deg, reference_lon_deg),
-        unit_vectors(lat_deg, lon_deg),
-        found,
+        coordinates.unit_vectors(reference_lat_deg, reference_lon_deg),
+        coordinates.observations(lat_deg, lon_deg),
+        # A copy: the answer is written over it.
+        Found(found.reference.copy(), found.chord2.copy()),
         max_distance_m,
     )
 
@@ -152,7 +153,7 @@ def _observations(index: ReferenceIndex, lat_deg: Array, lon_deg: Array) -> tupl
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     if device != index.device:
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
-    return device, implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
+    return device, implementation(device, "coordinates").observations(lat_deg, lon_deg)
 
 
 def _search(
@@ -169,7 +170,8 @@ def _search(
     step: Step
     if algorithm == "auto":
         tree = implementation(device, "tree")
-        step = "brute" if tree.prefers_brute(index, observations.shape[1], query) else "tree"
+        # An array by axes or a tuple of arrays: the first of either is as long as the set.
+        step = "brute" if tree.prefers_brute(index, observations[0].size, query) else "tree"
     else:
         step = algorithm
     found: Found = implementation(device, step).search(index, observations, query)
@@ -187,7 +189,6 @@ def _answer(
     distance_m = implementation(device, "coordinates").distances(vectors, observations, found)
     if max_distance_m is not None:
         too_far = distance_m > max_distance_m
-        reference = reference.copy()
         reference[too_far] = -1
         distance_m[too_far] = math.nan
     if reference.shape[1] == 1:

@@ -1,23 +1,32 @@
-"""How many threads a loop on a CPU is worth: waking one costs microseconds, or a time slice."""
+"""Compiled loops on all cores: how many threads one is worth, and how it runs on them.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+A loop is a compiled function ``loop(thread, threads, ...)`` that does its thread's share and has
+released the interpreter's lock meanwhile. Python's own threads run it: 20 microseconds for two.
+`numba.prange` needs less than that where nothing else runs, but makes three functions of every
+loop, each optimised anew, and so doubled the time of a first call.
+"""
 
-from numba import get_num_threads, set_num_threads
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from numba import config, get_num_threads
 
 
-@contextmanager
-def threads_for(items: int, grain: int) -> Iterator[int]:
-    """Run parallel loops with as many threads as have `grain` items each; yields how many.
+def threads_for(items: int, grain: int) -> int:
+    """How many threads have `grain` items each; at least one, never more than numba is set to."""
+    return max(1, min(get_num_threads(), items // grain))
 
-    Every parallel loop waits for all its threads, also for those that have nothing to do, and where
-    other processes keep the cores busy a thread is woken late. Never more threads than were set
-    before, which are set again afterwards.
-    """
-    before = get_num_threads()
-    threads = max(1, min(before, items // grain))
-    set_num_threads(threads)
-    try:
-        yield threads
-    finally:
-        set_num_threads(before)
+
+def in_threads(loop: Callable[..., None], threads: int, *arguments: Any) -> None:
+    """Run ``loop(thread, threads, *arguments)`` for every thread, the first on the caller's own."""
+    others = [_pool().submit(loop, thread, threads, *arguments) for thread in range(1, threads)]
+    loop(0, threads, *arguments)
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(config.NUMBA_NUM_THREADS, "kernels")

@@ -53,9 +53,9 @@ def test_quarters_are_exact(quarter):
 
 
 def test_every_longitude_of_a_pole_is_one_point_and_both_antimeridians_coincide():
-    poles = unit_vectors(np.full(4, 90.0), np.array([-180.0, 0.0, 77.7, 360.0]))
+    poles = unit_vectors(np.full(4, 90.0), np.array([-180.0, 0.0, 77.7, 360.0])).T
     assert (poles == poles[:, :1]).all()
-    meridians = unit_vectors(np.array([33.3, 33.3]), np.array([-180.0, 180.0]))
+    meridians = unit_vectors(np.array([33.3, 33.3]), np.array([-180.0, 180.0])).T
     assert (meridians[:, 0] == meridians[:, 1]).all()
 
 

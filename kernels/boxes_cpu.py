@@ -1,0 +1,172 @@
+"""The tree of a reference set on a CPU: leaves of eight references, boxes of eight around them.
+
+References stand along a Hilbert curve of the globe, eight to a leaf; a node is the boxes of eight
+leaves, or of eight nodes.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from kernels.lanes_cpu import lowest_bit
+from kernels.order_cpu import ROW, keys_of, scratch, sort
+from kernels.threads_cpu import in_threads, threads_for
+
+WIDTH = 8
+"""References of a leaf and boxes of a node: the float64 of one cache line."""
+FAR = 1e3
+"""Where the boxes of padding are: farther than any point, and its square is finite."""
+ALL = 5.0
+"""Bound while nothing is found: above every squared chord, below the distance of padding."""
+STACK = 8 * 12
+"""Nodes that wait: at most 8 at each level, and 8 ** 12 leaves are beyond any memory."""
+_GRAIN = 1 << 13
+"""References that are worth a thread."""
+
+
+class Tree(NamedTuple):
+    """The references of a set along the curve, and the boxes around them.
+
+    Attributes
+    ----------
+    points : float64 array, shape (n_leaves, 3, 8)
+        Unit vectors; NaN pads the last leaf.
+    rows : float64 array, shape (n_leaves, 8)
+        Their rows, ascending within a leaf. Exact below 2**53, and of one width with what they are
+        selected by.
+    keys : int64 array, shape (n_leaves,)
+        Key of each leaf's first reference, ascending.
+    boxes : float64 array, shape (n_nodes, 6, 8)
+        Least x, y, z and greatest x, y, z of each of a node's eight children. Nodes of the lowest
+        level, whose children are leaves, come first; the root is the last.
+    levels : int64 array, shape (n_levels + 1,)
+        First node of each level, lowest first, and the number of nodes.
+    """
+
+    points: np.ndarray
+    rows: np.ndarray
+    keys: np.ndarray
+    boxes: np.ndarray
+    levels: np.ndarray
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, boxes):  # type: ignore[no-untyped-def]
+    n_leaves = points.shape[0]
+    n_nodes = (n_leaves + WIDTH - 1) // WIDTH
+    x = np.empty(WIDTH)
+    y = np.empty(WIDTH)
+    z = np.empty(WIDTH)
+    for node in range(n_nodes * thread // threads, n_nodes * (thread + 1) // threads):
+        for child in range(WIDTH):
+            leaf = node * WIDTH + child
+            for axis in range(3):
+                boxes[node, axis, child] = FAR
+                boxes[node, 3 + axis, child] = -FAR
+            if leaf >= n_leaves:
+                continue
+            first = order[leaf * WIDTH] & ROW
+            x[child], y[child], z[child] = vectors[first, 0], vectors[first, 1], vectors[first, 2]
+            # Rows ascend within a leaf; the few missing ones of the last leaf come at its end.
+            used = min(WIDTH, n - leaf * WIDTH)
+            for j in range(used):
+                row = order[leaf * WIDTH + j] & ROW
+                place = j
+                while place > 0 and rows[leaf, place - 1] > row:
+                    rows[leaf, place] = rows[leaf, place - 1]
+                    place -= 1
+                rows[leaf, place] = row
+            for j in range(WIDTH):
+                if j >= used:
+                    rows[leaf, j] = rows[leaf, 0]
+                row = np.int64(rows[leaf, j])
+                for axis in range(3):
+                    value = vectors[row, axis]
+                    boxes[node, axis, child] = min(boxes[node, axis, child], value)
+                    boxes[node, 3 + axis, child] = max(boxes[node, 3 + axis, child], value)
+                    points[leaf, axis, j] = value if j < used else math.nan
+        keys_of(x, y, z, leaf_keys[node * WIDTH : min((node + 1) * WIDTH, n_leaves)])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
+    for level in range(1, levels.size - 1):
+        for node in range(levels[level], levels[level + 1]):
+            for child in range(WIDTH):
+                below = levels[level - 1] + (node - levels[level]) * WIDTH + child
+                for axis in range(3):
+                    least = FAR
+                    greatest = -FAR
+                    if below < levels[level]:
+                        for j in range(WIDTH):
+                            least = min(least, boxes[below, axis, j])
+                            greatest = max(greatest, boxes[below, 3 + axis, j])
+                    boxes[node, axis, child] = least
+                    boxes[node, 3 + axis, child] = greatest
+
+
+def build(vectors: np.ndarray) -> Tree:
+    """Make the tree of unit vectors, shape (n, 4); rows with NaN are left out."""
+    memory = scratch(vectors.shape[0], vectors)
+    n = sort(memory, WIDTH) if vectors.size else 0
+    n_leaves = -(-n // WIDTH)
+    levels = [0]
+    width = n_leaves
+    while width > 1 or len(levels) == 1:
+        width = -(-width // WIDTH)
+        levels.append(levels[-1] + width)
+        if width == 0:
+            break
+    tree = Tree(
+        np.empty((n_leaves, 3, WIDTH)),
+        np.empty((n_leaves, WIDTH)),
+        np.empty(n_leaves, np.int64),
+        np.empty((levels[-1], 6, WIDTH)),
+        np.array(levels, np.int64),
+    )
+    if n:
+        at = (vectors, memory.order, n, tree.points, tree.rows, tree.keys, tree.boxes)
+        in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
+        _fill_nodes(tree.boxes, tree.levels)
+    return tree
+
+
+@njit(inline="always")
+def leaf_of(leaf_keys, key, first):  # type: ignore[no-untyped-def]
+    """Last leaf whose first key is not above `key`, looked for from leaf `first` upwards."""
+    low = first
+    jump = 1
+    while low + jump < leaf_keys.size and leaf_keys[low + jump] <= key:
+        low += jump
+        jump *= 2
+    high = min(low + jump, leaf_keys.size)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if leaf_keys[middle] <= key:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(forceinline=True)
+def push_children(levels, level, node, bits, stack, top):  # type: ignore[no-untyped-def]
+    """Put a node's children of some bits on the stack; returns its new top."""
+    below = levels[level - 1] + (node - levels[level]) * WIDTH
+    while bits:
+        stack[top] = below + lowest_bit(bits)
+        bits &= bits - 1
+        top += 1
+    return top
+
+
+@njit(forceinline=True)
+def level_of(levels, node, level):  # type: ignore[no-untyped-def]
+    """Level of a node, looked for from another one."""
+    while node >= levels[level + 1]:
+        level += 1
+    while node < levels[level]:
+        level -= 1
+    return level
