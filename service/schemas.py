@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
 
@@ -37,3 +38,8 @@ def json_request(model: type[BaseModel], example: Any) -> dict[str, Any]:
     """What OpenAPI says of a request whose body is a model as JSON."""
     content = {"application/json": {"schema": schema_of(model), "example": example}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def json_answer(example: Any) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of a successful answer that is JSON."""
+    return {200: {"content": {"application/json": {"example": jsonable_encoder(example)}}}}

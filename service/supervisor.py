@@ -18,6 +18,7 @@ from service.reports import job_report, seconds_before
 from service.settings import Settings
 from service.store import LIVE, EchoOptions, Store
 from workers.cluster import Cluster, open_cluster
+from workers.estimate import Pace
 from workers.express import express
 from workers.gpus import choose_device
 from workers.jobs import Job, MatchOptions
@@ -41,6 +42,8 @@ class Supervisor:
         Who answers small requests on it; None while there is no cluster.
     trouble
         Why there is none, in words.
+    pace
+        How long jobs take here, for estimates.
     stopping
         Whether jobs are being stopped, because the process is about to end.
     """
@@ -49,6 +52,7 @@ class Supervisor:
         self.cluster: Cluster | None = None
         self.express: ExpressLane | None = None
         self.trouble = "the cluster is being opened"
+        self.pace = Pace()
         self._settings = settings
         self._store = store
         self._library = library
@@ -232,7 +236,11 @@ class Supervisor:
         job = Job(id, folder, observations.dataset, references.dataset, row.options)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id)
+        start = time.monotonic()
         result, progress = run(cluster, job, reporter, lambda: self._is_cancelled(id))
+        if not reporter.first_rows:
+            # Of a job that was taken up again nobody knows how long the whole takes.
+            self.pace.note(cluster, job, time.monotonic() - start)
         report = job_report(job, result, progress, cluster.device)
         report.seconds |= seconds_before(row, observations, references)
         if self._store.finish_job(id, "successful", "done", report=report.model_dump()):
@@ -263,16 +271,16 @@ class _Reporter:
         self._store = store
         self._id = id
         self._start = self._next = time.monotonic()
-        self._first_rows: int | None = None
+        self.first_rows: int | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if self._first_rows is None:
-            self._first_rows = progress.rows_done
+        if self.first_rows is None:
+            self.first_rows = progress.rows_done
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _REPORT_SECONDS
-        rows = progress.rows_done - self._first_rows
+        rows = progress.rows_done - self.first_rows
         message = f"resolving: {progress.rows_done} of {progress.rows} rows"
         rate = None
         if rows:

@@ -3,10 +3,13 @@
 The rates were measured on 21 November 2026: on two cores of a shared virtual machine at 2^20 x 2^14
 and 2^10 x 2^10 by `benchmarks/service.py`, between the figures of an idle and of a busy hour,
 memory by `tracemalloc`; on one H200 at 2^24 x 2^14 (`docs/gpu-runs.md`). How long a search takes
-is what the plan cuts chunks by. A machine that is faster, slower or busy is off by as much.
+is what the plan cuts chunks by. What another machine, or a busy hour, makes of them is learnt from
+the jobs that were run: see `Pace`.
 """
 
 import os
+from collections import deque
+from statistics import median
 from typing import NamedTuple
 
 from distributed import Worker
@@ -14,7 +17,7 @@ from distributed import Worker
 from kernels.devices import Device
 from workers.cluster import Cluster
 from workers.datasets import Dataset, column_bytes
-from workers.jobs import MatchOptions, with_id
+from workers.jobs import Job, MatchOptions, with_id
 from workers.plan import Chunk, chunks, rows_a_second
 
 
@@ -90,8 +93,53 @@ def size_of_dataset(dataset: Dataset, columns: tuple[str, ...]) -> Size:
     return Size(dataset.rows, sizes.total(), carried / max(1, dataset.rows))
 
 
+class Pace:
+    """How many times as long as the rates say jobs take here: the median of the last ones.
+
+    It begins as three jobs that took as long as they should, so that a single one that was unlucky,
+    above all the first, does not count.
+    """
+
+    def __init__(self) -> None:
+        self._ratios = deque([1.0] * 3, maxlen=9)
+
+    def note(self, cluster: Cluster, job: Job, seconds: float) -> None:
+        """Note how long a job took on a cluster, from its first chunk to its result."""
+        rows = job.observations.rows, job.references.rows
+        self._ratios.append(seconds / _planned(cluster, *rows, job.options).seconds)
+
+    @property
+    def factor(self) -> float:
+        """What to multiply a prediction by."""
+        return median(self._ratios)
+
+
+class _Planned(NamedTuple):
+    plan: list[Chunk]
+    seconds: float
+
+
+def _planned(
+    cluster: Cluster, n_observations: int, n_references: int, options: MatchOptions
+) -> _Planned:
+    """The plan of a job, and how long it takes by the rates once it has a free place."""
+    device, n_workers = cluster.device, max(1, len(cluster.workers()))
+    plan = chunks(n_observations, n_references, options, device, n_workers)
+    rates, largest = _RATES[device], plan[0].stop - plan[0].start
+    search = 1 / rows_a_second(n_references, options, device)
+    # Chunks of one length come in rounds: a worker more that has none does not help.
+    rounds = -(-len(plan) // n_workers)
+    seconds = (
+        rates.job
+        + rates.build * n_references
+        + rounds * largest * (rates.read + search + rates.write * options.k)
+        + rates.assemble * n_observations * options.k
+    )
+    return _Planned(plan, seconds)
+
+
 def estimate(
-    cluster: Cluster, observations: Size, references: Size, options: MatchOptions
+    cluster: Cluster, observations: Size, references: Size, options: MatchOptions, pace: Pace
 ) -> Estimate:
     """Estimate a job; asks a worker for its memory.
 
@@ -103,23 +151,12 @@ def estimate(
     workers = cluster.workers()
     if not workers:
         raise OSError("there are no workers")
-    device, rates = cluster.device, _RATES[cluster.device]
-    plan = chunks(observations.rows, references.rows, options, device, len(workers))
-    largest = plan[0].stop - plan[0].start
-    search = 1 / rows_a_second(references.rows, options, device)
-    # Chunks of one length come in rounds: a worker more that has none does not help.
-    rounds = -(-len(plan) // len(workers))
+    plan, seconds = _planned(cluster, observations.rows, references.rows, options)
     rows = observations.rows * options.k
-    seconds = (
-        rates.job
-        + rates.build * references.rows
-        + rounds * largest * (rates.read + search + rates.write * options.k)
-        + rates.assemble * rows
-    )
     plain = _PLAIN_BYTES + (4 if options.k > 1 else 0)
     bytes_out = rows * (plain + observations.carried_bytes + references.carried_bytes)
     address = next(iter(workers.values()))
-    arguments = (device, references.rows, plan[0], options.k)
+    arguments = (cluster.device, references.rows, plan[0], options.k)
     memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
     needed, available = memory[address]
     return Estimate(
@@ -130,7 +167,7 @@ def estimate(
         device_memory=needed,
         available_memory=available,
         devices=len(workers),
-        seconds=seconds,
+        seconds=seconds * pace.factor,
     )
 
 

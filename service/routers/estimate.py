@@ -17,7 +17,7 @@ from service.matching import check_match
 from service.models import MatchParameters
 from service.preferences import Preference
 from service.processes import NearestExecution
-from service.schemas import json_request
+from service.schemas import json_answer, json_request
 from service.store import DatasetRow
 from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
 
@@ -59,11 +59,24 @@ class EstimateInfo(BaseModel):
 _Set = int | Ingested | DatasetRow
 _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
 
+_ANSWER = EstimateInfo(
+    rows=3_000_000,
+    chunks=4,
+    bytes_in=16_320_000,
+    bytes_out=84_000_000,
+    device_memory=51_128_320,
+    devices=2,
+    seconds=0.98,
+    fits=True,
+    obstacles=[],
+)
+
 
 @router.post(
     "/estimate",
     operation_id="estimate",
     openapi_extra=json_request(EstimateRequest, _EXAMPLE),
+    responses=json_answer(_ANSWER),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
@@ -97,6 +110,7 @@ def _estimate(
             _size(observations, options.observation_columns),
             _size(references, options.columns),
             options,
+            service.supervisor.pace,
         )
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error

@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from service.links import OGC_RELATION, Link, base_of
+from service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
+from service.schemas import json_answer
 
 router = APIRouter(tags=["capabilities"])
 
@@ -24,11 +25,7 @@ class Conformance(BaseModel):
     conformsTo: list[str]
 
 
-@router.get("/", operation_id="getLandingPage")
-def show_landing_page(request: Request) -> LandingPage:
-    """Where everything is."""
-    base = base_of(request)
-
+def _landing_page(base: str) -> LandingPage:
     def link(path: str, rel: str, title: str, type: str = "application/json") -> Link:
         return Link(href=base + path, rel=rel, title=title, type=type)
 
@@ -49,8 +46,20 @@ def show_landing_page(request: Request) -> LandingPage:
     )
 
 
-@router.get("/conformance", operation_id="getConformanceClasses")
-def show_conformance() -> Conformance:
-    """The classes of OGC API - Processes 1.0 that the service conforms to."""
+def _conformance() -> Conformance:
     standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
     return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
+
+
+@router.get("/", operation_id="getLandingPage", responses=json_answer(_landing_page(EXAMPLE_BASE)))
+def show_landing_page(request: Request) -> LandingPage:
+    """Where everything is."""
+    return _landing_page(base_of(request))
+
+
+@router.get(
+    "/conformance", operation_id="getConformanceClasses", responses=json_answer(_conformance())
+)
+def show_conformance() -> Conformance:
+    """The classes of OGC API - Processes 1.0 that the service conforms to."""
+    return _conformance()

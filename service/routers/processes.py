@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from service.context import ServiceContext
 from service.execution import answer, echo, refuse_unready, terms_of
 from service.inputs import inputs_of_json, json_body
-from service.links import Link, base_of
+from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import StatusInfo
 from service.processes import (
     NEAREST_EXAMPLE,
@@ -21,7 +21,7 @@ from service.processes import (
     process,
 )
 from service.results import PARQUET
-from service.schemas import json_request
+from service.schemas import json_answer, json_request
 
 router = APIRouter(tags=["processes"])
 
@@ -33,19 +33,28 @@ class ProcessList(BaseModel):
     links: list[Link]
 
 
-@router.get("/processes", operation_id="getProcesses")
-def list_processes(
-    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
-) -> ProcessList:
-    """The processes on offer."""
-    base = base_of(request)
+def _process_list(base: str, limit: int = 100) -> ProcessList:
     return ProcessList(
         processes=[process(id, base) for id in list(PROCESSES)[:limit]],
         links=[Link(href=f"{base}/processes", rel="self", title="this document")],
     )
 
 
-@router.get("/processes/{id}", operation_id="getProcessDescription")
+@router.get(
+    "/processes", operation_id="getProcesses", responses=json_answer(_process_list(EXAMPLE_BASE))
+)
+def list_processes(
+    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> ProcessList:
+    """The processes on offer."""
+    return _process_list(base_of(request), limit)
+
+
+@router.get(
+    "/processes/{id}",
+    operation_id="getProcessDescription",
+    responses=json_answer(process("echo", EXAMPLE_BASE)),
+)
 def show_process(id: str, request: Request) -> Process:
     """What a process takes and gives."""
     return process(id, base_of(request))

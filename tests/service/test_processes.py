@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -91,7 +92,12 @@ def test_operations_and_their_examples(service):
         "getJobs",
         "getStatus",
     } <= set(ids)
-    for path in ("/processes/nearest/execution", "/processes/echo/execution", "/resolve"):
+    for path in ("/", "/conformance", "/processes", "/processes/{id}"):
+        example = paths[path]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+        answer = service.get(path.format(id="echo")).text
+        assert json.loads(answer.replace(str(service.base_url), "http://localhost:8000")) == example
+    executions = ("/processes/nearest/execution", "/processes/echo/execution")
+    for path in (*executions, "/resolve", "/estimate"):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         assert "$defs" not in str(body["schema"])
         assert service.post(path, json=body["example"]).status_code == 200

@@ -1,0 +1,23 @@
+"""Estimates: what they learn from the jobs that were run."""
+
+from tests.conftest import points, store_points
+from workers.estimate import Pace, estimate, size_of_dataset
+from workers.jobs import Job, MatchOptions
+
+
+def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
+    sets = [store_points(points(n, n), tmp_path / f"{n}.parquet") for n in (5000, 300)]
+    job = Job("j", tmp_path / "j", *sets, MatchOptions())
+    sizes = [size_of_dataset(one, ()) for one in sets]
+    pace = Pace()
+
+    def seconds():
+        return estimate(cluster, *sizes, job.options, pace).seconds
+
+    by_the_rates = seconds()
+    # One job that was unlucky is no rule.
+    pace.note(cluster, job, 100 * by_the_rates)
+    assert seconds() == by_the_rates
+    for _ in range(9):
+        pace.note(cluster, job, 4 * by_the_rates)
+    assert abs(seconds() / by_the_rates - 4) < 1e-9
