@@ -11,6 +11,7 @@ from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
 from service.errors import install_error_handlers
+from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
@@ -46,7 +47,13 @@ def create_app(settings: Settings) -> FastAPI:
             library.sweep()
             supervisor = Supervisor(settings, store, library)
             app.state.service = Service(
-                settings, store, Ingest(settings), library, supervisor, Claims()
+                settings,
+                store,
+                Ingest(settings),
+                Exports(settings.export_bytes),
+                library,
+                supervisor,
+                Claims(),
             )
             async with supervisor.running():
                 yield

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
@@ -20,6 +21,7 @@ class Service:
     settings: Settings
     store: Store
     ingest: Ingest
+    exports: Exports
     library: Library
     supervisor: Supervisor
     claims: Claims

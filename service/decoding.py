@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.columns import ColumnNames, find_columns
-from service.errors import InvalidInput, Problem, StorageFull, TooLarge
+from service.errors import DISK_FULL, InvalidInput, Problem, StorageFull, TooLarge
 from service.geometry import add_coordinates, geometry_of
 from service.readers import Source, Table, read
 from workers.datasets import Dataset, read_rows, write_dataset
@@ -107,7 +107,7 @@ def _problem_of(error: Exception, source: Source) -> Problem:
     # pyarrow raises OSError for files that are malformed, too; then it has no error number.
     number = getattr(error, "errno", None)
     if number == errno.ENOSPC:
-        return StorageFull("the disk of the service is full")
+        return StorageFull(DISK_FULL)
     if number is not None:
         return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
     text = str(error).replace(str(source.path), source.file)[:_ERROR_LENGTH]

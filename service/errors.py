@@ -76,6 +76,7 @@ def _problem(name: str, status: int, slug: str, title: str, base: str = _OWN) ->
 # The table of all problems, by status.
 InvalidInput = _problem("InvalidInput", 400, "invalid-input", "The input is not valid")
 InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request is not valid")
+BadRange = _problem("BadRange", 400, "bad-range", "The range is not valid")
 UnknownHost = _problem("UnknownHost", 400, "unknown-host", "The service has another name")
 Unauthorized = _problem("Unauthorized", 401, "unauthorized", "The request needs a valid key")
 Forbidden = _problem("Forbidden", 403, "forbidden", "The request is not allowed")
@@ -84,6 +85,9 @@ NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _O
 NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
 ResultNotReady = _problem(
     "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
+)
+NotAcceptable = _problem(
+    "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
 )
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
 KeyInUse = _problem(
@@ -94,12 +98,17 @@ TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(
     "UnsupportedFormat", 415, "unsupported-format", "The format of the input is not supported"
 )
+RangeNotSatisfiable = _problem(
+    "RangeNotSatisfiable", 416, "range-not-satisfiable", "The file has no such range"
+)
 KeyReused = _problem(
     "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
+
+DISK_FULL = "the disk of the service is full"
 
 
 def invalid_request(errors: Sequence[Any]) -> Problem:

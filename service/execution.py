@@ -24,8 +24,10 @@ from service.inputs import ROLES, Inputs
 from service.links import base_of
 from service.matching import accept_job, check_match
 from service.models import MatchParameters, StatusInfo
+from service.negotiation import wanted_format
 from service.preferences import Preference, preference_of
-from service.results import PARQUET, echo_response, result_response
+from service.representations import Format
+from service.results import echo_response, result_response
 from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
 from workers.jobs import Job
 from workers.plan import is_small
@@ -39,6 +41,8 @@ class Terms:
     ----------
     preference
         How long it waits.
+    format
+        In which format it likes the result best.
     claim
         Its Idempotency-Key, if it sent one.
     delivery
@@ -47,6 +51,7 @@ class Terms:
     """
 
     preference: Preference
+    format: Format
     claim: Claim
     delivery: Delivery | None = None
 
@@ -59,9 +64,12 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
     ------
     KeyInUse
         While another request with its key is being received.
+    NotAcceptable
+        When it wants a format that there is not.
     """
+    format = wanted_format(request.headers)
     with service.claims.claim(service.store.owner or "", request.headers) as claim:
-        yield Terms(preference_of(request.headers), claim)
+        yield Terms(preference_of(request.headers), format, claim)
 
 
 def refuse_unready(service: Service, preference: Preference) -> None:
@@ -100,7 +108,7 @@ async def answer(
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
     if bare and preference.waits and _is_small(service, inputs, parameters):
-        return await _express(service, inputs, parameters, preference)
+        return await _express(service, inputs, parameters, terms)
     id = await _first(service, repeat)
     if id is None:
         id = await _accept(service, inputs, parameters, delivery, repeat)
@@ -154,7 +162,7 @@ async def _answer_with_job(
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     if job.status not in LIVE and preference.waits:
-        response = await asyncio.to_thread(result_response, service, job, request)
+        response = await result_response(service, job, request)
         if preference.wait_seconds is not None:
             response.headers.update(preference.applied())
         return response
@@ -188,7 +196,7 @@ def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> 
 
 
 async def _express(
-    service: Service, inputs: Inputs, parameters: MatchParameters, preference: Preference
+    service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
 ) -> Response:
     """Answer without a job: nothing is kept of the request."""
     start = time.perf_counter()
@@ -203,18 +211,20 @@ async def _express(
         parameters.options(),
     )
     answer = await lane.resolve(job)
+    content = await service.exports.converted(answer.content, terms.format)
     seconds = {"lane": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
     return Response(
-        answer.content,
-        media_type=PARQUET,
+        content,
+        media_type=terms.format.media_type,
         headers={
-            "ETag": f'"{hashlib.sha256(answer.content).hexdigest()}"',
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "Vary": "Accept",
             "Server-Timing": timing,
-            **preference.applied(),
+            **terms.preference.applied(),
         },
     )
 

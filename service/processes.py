@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from service.errors import NoSuchProcess
 from service.links import OGC_RELATION, Link
 from service.models import InlineRequest, MatchParameters, Parameters
-from service.results import PARQUET
+from service.representations import PARQUET
 from service.schemas import schema_of, without_null
 from service.store import Delivery, EchoOptions, ProcessId
 from workers import __version__
@@ -155,7 +155,7 @@ PROCESSES: dict[str, Process] = {
                 schema_={
                     "type": "string",
                     "contentEncoding": "binary",
-                    "contentMediaType": PARQUET,
+                    "contentMediaType": PARQUET.media_type,
                 },
             )
         },

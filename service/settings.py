@@ -54,6 +54,9 @@ class Settings(BaseSettings):
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
+    export_bytes: int = Field(
+        16 << 30, ge=1, description="bytes of one result in a format other than Parquet"
+    )
     decode_bytes: int = Field(
         4 << 30, ge=256 << 20, description="memory that decoding one file may take"
     )

@@ -9,11 +9,12 @@ from starlette.datastructures import UploadFile
 from service.bounds import media_type
 from service.context import ServiceContext
 from service.errors import InvalidRequest
+from service.files import file_response
 from service.ingest import Upload
 from service.links import base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.queries import PageQuery, links_of_page
-from service.results import PARQUET, parquet_response
+from service.representations import PARQUET
 
 router = APIRouter(tags=["datasets"])
 
@@ -22,7 +23,7 @@ _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            PARQUET: _BINARY,
+            PARQUET.media_type: _BINARY,
             "application/vnd.apache.arrow.stream": _BINARY,
             "text/csv": {"schema": {"type": "string"}},
             "application/geo+json": {"schema": {"type": "object"}},
@@ -98,7 +99,8 @@ def show_dataset(id: str, service: ServiceContext) -> DatasetInfo:
 def download_dataset(id: str, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates."""
     row = service.library.get(id)
-    return parquet_response(service.store.dataset_path(row.id), row.dataset.sha256, request)
+    path = service.store.dataset_path(row.id)
+    return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)
 
 
 @router.delete("/datasets/{id}", status_code=204)

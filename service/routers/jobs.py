@@ -1,7 +1,7 @@
 """`/jobs`: what became of accepted work, and its results."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -10,7 +10,8 @@ from service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from service.links import base_of
 from service.models import JobList, Report, StatusInfo
 from service.queries import JobQuery, links_of_page
-from service.results import PARQUET, file_response, result_response
+from service.representations import FORMATS, Format
+from service.results import format_response, result_response
 from service.store import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
@@ -53,26 +54,38 @@ def show_job(id: str, request: Request, service: ServiceContext, response: Respo
     return StatusInfo.of(row, base_of(request))
 
 
-_RESULT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "the result", "content": {PARQUET: {}}}
-}
-
-
 @router.get(
     "/jobs/{id}/results",
     operation_id="getResult",
     response_class=Response,
-    responses={**_RESULT, 204: {"description": "where the result is, as a link"}},
+    responses={
+        200: {"description": "the result", "content": {one.media_type: {} for one in FORMATS}},
+        204: {"description": "where the result is, as a link"},
+    },
 )
-def show_result(id: str, service: ServiceContext, request: Request) -> Response:
-    """The result of a job, in the way that the request for the job wished to have it."""
-    return result_response(service, job_of(service, id), request)
+async def show_result(id: str, service: ServiceContext, request: Request) -> Response:
+    """The result of a job, in the way that the request for the job wished to have it.
+
+    A result that was wanted raw comes in the format that the header Accept likes best.
+    """
+    return await result_response(service, await asyncio.to_thread(job_of, service, id), request)
 
 
-@router.get("/jobs/{id}/results/matches.parquet", response_class=Response, responses=_RESULT)
-def show_result_file(id: str, service: ServiceContext, request: Request) -> Response:
-    """The result of a job as Parquet."""
-    return file_response(service, job_of(service, id), request)
+def _add_route(format: Format) -> None:
+    @router.get(
+        f"/jobs/{{id}}/results/{format.name}",
+        name=f"show_result_as_{format.suffix}",
+        response_class=Response,
+        responses={200: {"description": "the result", "content": {format.media_type: {}}}},
+    )
+    async def show_result_file(id: str, service: ServiceContext, request: Request) -> Response:
+        """The result of a job in the format that the address names."""
+        job = await asyncio.to_thread(job_of, service, id)
+        return await format_response(service, job, format, request)
+
+
+for _format in FORMATS:
+    _add_route(_format)
 
 
 @router.get("/jobs/{id}/report")

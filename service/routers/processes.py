@@ -20,7 +20,7 @@ from service.processes import (
     ProcessSummary,
     process,
 )
-from service.results import PARQUET
+from service.representations import FORMATS
 from service.schemas import json_answer, json_request
 
 router = APIRouter(tags=["processes"])
@@ -70,7 +70,7 @@ _MATCHES: dict[int | str, dict[str, Any]] = {
     **_TAKEN,
     200: {
         "description": "the matches; as JSON with `response: document`",
-        "content": {PARQUET: {}, "application/json": {}},
+        "content": {one.media_type: {} for one in FORMATS},
     },
     204: {"description": "where the matches are, as a link: raw by reference"},
 }

@@ -8,7 +8,7 @@ from service.context import ServiceContext
 from service.execution import answer, refuse_unready, terms_of
 from service.inputs import ROLES, inputs_of_body
 from service.models import InlineRequest, MatchParameters, StatusInfo
-from service.results import PARQUET
+from service.representations import FORMATS
 from service.schemas import schema_of
 
 router = APIRouter(tags=["resolve"])
@@ -36,7 +36,7 @@ _BODY: dict[str, Any] = {
     }
 }
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "the result", "content": {PARQUET: {}}},
+    200: {"description": "the result", "content": {one.media_type: {} for one in FORMATS}},
     201: {
         "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
         "model": StatusInfo,

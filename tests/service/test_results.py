@@ -1,0 +1,274 @@
+"""Results in every format: the same rows, honest headers, ranges, conditions, and limits."""
+
+import asyncio
+import datetime
+import decimal
+import hashlib
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from service.errors import TooLarge
+from service.exports import Exports
+from service.representations import FORMATS
+from tests.conftest import finished, points
+
+SUFFIXES = [one.suffix for one in FORMATS]
+MEDIA_TYPES = {one.suffix: one.media_type for one in FORMATS}
+
+
+def parquet(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def resolve(client, observations, references, headers=None, **parameters):
+    files = {
+        "observations": ("observations.parquet", parquet(observations)),
+        "references": ("references.parquet", parquet(references)),
+    }
+    return client.post("/resolve", files=files, params=parameters, headers=headers)
+
+
+def finished_job(client, *tables, **parameters):
+    """The path of a job that has a result."""
+    answer = resolve(client, *tables, headers={"Prefer": "respond-async"}, **parameters)
+    assert answer.status_code == 201, answer.text
+    location = httpx.URL(answer.headers["location"]).path
+    assert finished(client, location)["status"] == "successful"
+    return location
+
+
+@pytest.fixture(scope="module")
+def job(service):
+    """A job whose result has every status, nulls and a text that is hard to write."""
+    names = np.array(['say "hi"', "a,b", "line\nbreak", "Köln", "back\\slash", ""])
+    observations = points(20_000, 21).append_column("note", pa.array(np.resize(names, 20_000)))
+    references = points(500, 22, name=np.resize(names, 500))
+    options = {"max_distance_m": 500_000, "columns": "name", "observation_columns": "note"}
+    location = finished_job(service, observations, references, **options)
+    yield location
+    assert service.delete(location).status_code == 200
+
+
+def test_every_format_has_the_same_rows(service, job):
+    whole = {s: service.get(f"{job}/results/matches.{s}").content for s in SUFFIXES}
+    expected = pq.read_table(io.BytesIO(whole["parquet"]))
+    rows = expected.to_pylist()
+    assert {row["status"] for row in rows} == {"matched", "beyond_max_distance"}
+    stream = pa.ipc.open_stream(whole["arrows"])
+    assert stream.schema.metadata == expected.schema.metadata
+    assert stream.read_all().to_pylist() == rows
+    assert json.loads(whole["json"]) == rows
+    read = pa.csv.read_csv(
+        io.BytesIO(whole["csv"]),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa.csv.ConvertOptions(
+            strings_can_be_null=True, quoted_strings_can_be_null=False
+        ),
+    )
+    assert read.to_pylist() == rows
+
+
+def test_pandas_reads_the_json(service, job):
+    content = service.get(f"{job}/results/matches.json").content
+    frame = pd.read_json(io.BytesIO(content), precise_float=True)
+    expected = pq.read_table(io.BytesIO(service.get(f"{job}/results").content)).to_pandas()
+    np.testing.assert_array_equal(frame["reference"], expected["reference"])
+    np.testing.assert_allclose(frame["distance_m"], expected["distance_m"], rtol=1e-15)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_accept_chooses_and_the_answer_says_so(service, job, suffix):
+    named = service.get(f"{job}/results/matches.{suffix}", headers={"Accept": "text/html"})
+    assert named.status_code == 200, "an address that names a format is not negotiated"
+    assert "vary" not in named.headers
+    chosen = service.get(f"{job}/results", headers={"Accept": MEDIA_TYPES[suffix]})
+    assert chosen.content == named.content
+    assert chosen.headers["vary"] == "Accept"
+    assert chosen.headers["content-type"].partition(";")[0] == MEDIA_TYPES[suffix]
+    assert chosen.headers["content-location"].endswith(f"{job}/results/matches.{suffix}")
+    assert f'filename="matches.{suffix}"' in chosen.headers["content-disposition"]
+    assert chosen.headers["etag"] == named.headers["etag"]
+    assert named.headers["etag"] == f'"{hashlib.sha256(named.content).hexdigest()}"'
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ranges_and_conditions(service, job, suffix):
+    url = f"{job}/results/matches.{suffix}"
+    whole = service.get(url)
+    tag, size = whole.headers["etag"], len(whole.content)
+
+    def get(**headers):
+        return service.get(
+            url, headers={name.replace("_", "-"): value for name, value in headers.items()}
+        )
+
+    head = service.head(url, headers={"Range": "bytes=0-9"})
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("etag", "content-length", "content-type", "accept-ranges"):
+        assert head.headers[name] == whole.headers[name]
+    assert head.headers["content-length"] == str(size)
+
+    part = get(Range="bytes=10-19", If_Range=tag)
+    assert (part.status_code, part.content) == (206, whole.content[10:20])
+    assert part.headers["content-range"] == f"bytes 10-19/{size}"
+    assert get(Range="bytes=-8").content == whole.content[-8:]
+    for other in ('"other"', f"W/{tag}"):
+        assert get(Range="bytes=10-19", If_Range=other).content == whole.content
+    assert get(Range="rows=1-2").content == whole.content, "a unit that nobody knows"
+
+    for known in (tag, f'"other", W/{tag}', "*"):
+        assert get(If_None_Match=known, Range="bytes=0-1").status_code == 304
+    assert get(If_None_Match='"other"').status_code == 200
+
+    beyond = get(Range=f"bytes={size}-")
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{size}")
+    assert beyond.json()["type"].endswith(":range-not-satisfiable")
+    assert f"has {size} bytes" in beyond.json()["detail"]
+    bad = get(Range="bytes=5-2")
+    assert (bad.status_code, bad.json()["type"].rpartition(":")[2]) == (400, "bad-range")
+    assert bad.headers["content-type"] == "application/problem+json"
+
+
+def test_no_two_formats_share_a_tag(service, job):
+    tags = {service.head(f"{job}/results/matches.{s}").headers["etag"] for s in SUFFIXES}
+    assert len(tags) == len(SUFFIXES)
+
+
+def test_a_format_that_there_is_not(service, job):
+    answer = service.get(f"{job}/results", headers={"Accept": "image/png"})
+    assert (answer.status_code, answer.headers["vary"]) == (406, "Accept")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert all(media_type in answer.json()["detail"] for media_type in MEDIA_TYPES.values())
+    assert service.get(f"{job}/results/matches.xlsx").status_code == 404
+
+
+@pytest.mark.parametrize("rows", [100, 70_000], ids=["express", "job"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_synchronous_answer_in_every_format(service, suffix, rows):
+    headers = {"Accept": MEDIA_TYPES[suffix]}
+    answer = resolve(service, points(rows, 23), points(50, 24), headers=headers)
+    if rows > 100:
+        assert service.delete(
+            answer.headers["content-location"].rpartition("/results/")[0]
+        ).is_success
+    else:
+        assert "content-location" not in answer.headers, "a small one leaves no job"
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].partition(";")[0] == MEDIA_TYPES[suffix]
+    assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+    assert answer.headers["vary"] == "Accept"
+
+
+def test_a_synchronous_answer_in_no_format_costs_no_job(service):
+    before = service.get("/jobs", params={"limit": 1000}).json()["jobs"]
+    answer = resolve(service, points(9, 1), points(9, 2), headers={"Accept": "text/html"})
+    assert (answer.status_code, answer.headers["vary"]) == (406, "Accept")
+    assert service.get("/jobs", params={"limit": 1000}).json()["jobs"] == before
+
+
+def test_an_export_is_made_once_and_goes_with_its_job(service):
+    job = finished_job(service, points(30_000, 25), points(50, 26))
+    folder = service.log.with_suffix("") / "jobs" / Path(job).name
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda _: service.get(f"{job}/results/matches.csv"), range(6)))
+    assert len({answer.content for answer in answers}) == 1
+    assert len(list(folder.glob("*.csv"))) == 1
+    made = next(folder.glob("*.csv")).stat().st_mtime_ns
+    assert service.get(f"{job}/results/matches.csv").content == answers[0].content
+    assert next(folder.glob("*.csv")).stat().st_mtime_ns == made
+    assert not list(folder.glob(".*")), "nothing half made is left"
+    service.delete(job)
+    assert not folder.exists()
+    assert service.get(f"{job}/results/matches.csv").status_code == 410
+
+
+def test_empty_results(service):
+    none = points(10, 27).slice(0, 0)
+    job = finished_job(service, none, points(5, 28))
+    assert service.get(f"{job}/results/matches.json").json() == []
+    header = '"observation","reference","distance_m","status","observation_id","reference_id"\n'
+    assert service.get(f"{job}/results/matches.csv").text == header
+    stream = service.get(f"{job}/results/matches.arrows").content
+    assert pa.ipc.open_stream(stream).read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
+def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
+    # One long name in every row: some kilobytes of Parquet, 400 MB of text.
+    name = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 20_000])
+    result = tmp_path / "matches.parquet"
+    pq.write_table(pa.table({"reference_name": name.cast("string")}), result)
+    assert result.stat().st_size < 10**6
+    exports = Exports(most_bytes=10_000_000)
+    with pytest.raises(TooLarge, match="limit of 10000000 bytes: take it as Parquet"):
+        asyncio.run(exports.export(result, format))
+    with pytest.raises(TooLarge):
+        asyncio.run(exports.converted(result.read_bytes(), format))
+    assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
+
+
+def test_an_export_of_a_result_that_goes(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(Exports(10**6).export(tmp_path / "gone" / "matches.parquet", FORMATS[2]))
+    assert not list(tmp_path.iterdir())
+
+
+UTC = datetime.UTC
+KINDS = {
+    "integer": (pa.array([2**63 - 1, None]), 2**63 - 1, "9223372036854775807"),
+    "float": (pa.array([0.1, None]), 0.1, "0.1"),
+    "float16": (pa.array([1.5, None], pa.float16()), 1.5, "1.5"),
+    "float32": (pa.array([1.1, None], pa.float32()), 1.1, "1.1"),
+    "not a number": (pa.array([float("nan"), None]), None, "nan"),
+    "infinity": (pa.array([float("inf"), None]), None, "inf"),
+    "boolean": (pa.array([True, None]), True, "true"),
+    "text": (pa.array(['"\\\n\x01é', None]), '"\\\n\x01é', '"""\\\n\x01é"'),
+    "category": (pa.array(["x", None]).dictionary_encode(), "x", '"x"'),
+    "numbers": (pa.array([7, None]).dictionary_encode(), 7, "7"),
+    "time": (
+        pa.array([datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), None]),
+        "2026-01-02T03:04:05.000000Z",
+        '"2026-01-02T03:04:05.000000Z"',
+    ),
+    "date": (pa.array([datetime.date(2026, 1, 2), None]), "2026-01-02", '"2026-01-02"'),
+    "decimal": (pa.array([decimal.Decimal("1.10"), None]), "1.10", '"1.10"'),
+    "bytes": (pa.array([b"\xff\0", None]), "/wA=", '"/wA="'),
+    "list": (pa.array([[1.5, float("nan")], None]), [1.5, None], '"[1.5, null]"'),
+    "record": (
+        pa.array([{"day": datetime.date(2026, 1, 2)}, None]),
+        {"day": "2026-01-02"},
+        '"{""day"": ""2026-01-02""}"',
+    ),
+    "nothing": (pa.array([None, None], pa.null()), None, ""),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_of_carried_column(kind):
+    column, as_json, as_csv = KINDS[kind]
+    file = io.BytesIO()
+    pq.write_table(pa.table({"row": [0, 1], 'the "column"': column}), file)
+    made = {}
+    for format in FORMATS[1:]:
+        sink = io.BytesIO()
+        format.write(pq.ParquetFile(file), sink)
+        made[format.suffix] = sink.getvalue()
+    assert json.loads(made["json"], parse_constant=pytest.fail) == [
+        {"row": 0, 'the "column"': as_json},
+        {"row": 1, 'the "column"': None},
+    ]
+    assert made["csv"].decode() == f'"row","the ""column"""\n0,{as_csv}\n1,\n'
+    stream = pa.ipc.open_stream(made["arrows"]).read_all()
+    assert stream.column(1).type == pq.read_schema(file).field(1).type
