@@ -1,0 +1,109 @@
+"""Clients that read a result by its address: the code of `docs/clients.md`, run as it stands."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.resources import files
+
+import duckdb
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import ROOT, points, running_service
+from tests.service.test_keys import as_holder, new_key
+from tests.service.test_results import finished_job
+
+PAGE = (ROOT / "docs" / "clients.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
+PYTHON = [code for language, code in BLOCKS if language == "python"]
+SHELL = [code for language, code in BLOCKS if language == "sh"]
+TITLES = [" ".join(re.findall(r"^import (\S+)", code, re.MULTILINE)) for code in PYTHON]
+# What the code on the page leaves is written down, to be looked at here.
+EPILOGUE = """
+import pandas, pyarrow, pyarrow.parquet
+if isinstance(matches, pandas.DataFrame):
+    matches = pyarrow.Table.from_pandas(matches)
+columns = ["observation", "reference", "distance_m"]
+pyarrow.parquet.write_table(matches.select(columns), "read.parquet")
+"""
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory, device):
+    """The address of a result that needs a key, the key, and the result."""
+    data_dir = tmp_path_factory.mktemp("clients") / "data"
+    key = new_key(data_dir, "reader")
+    with (
+        running_service(data_dir, "--device", device) as anyone,
+        as_holder(anyone, key) as client,
+    ):
+        job = finished_job(client, points(150_000, 31), points(500, 32), max_distance_m=600_000)
+        table = pq.read_table(pa.BufferReader(client.get(f"{job}/results").content))
+        assert table["reference"].null_count, "there are rows without a reference"
+        yield f"{client.base_url}".rstrip("/") + job, key, table
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """The environment of somebody who has run `INSTALL httpfs` once."""
+    version = f"v{duckdb.__version__}"
+    (platform,) = duckdb.execute("PRAGMA platform").fetchone()
+    extensions = tmp_path / ".duckdb" / "extensions" / version / platform
+    extensions.mkdir(parents=True)
+    file = files("duckdb_extension_httpfs") / "extensions" / version / "httpfs.duckdb_extension"
+    shutil.copy(str(file), extensions)
+    return {**os.environ, "HOME": str(tmp_path)}
+
+
+def here(code, address, key):
+    """Code of the page with the address and the key of this service in it."""
+    assert "http://localhost:8000/jobs/ID" in code
+    assert "KEY" in code
+    service = address.partition("/jobs/")[0]
+    code = code.replace("http://localhost:8000/jobs/ID", address).replace("KEY", key)
+    return code.replace("http://localhost:8000", service)
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=TITLES)
+def test_python(code, result, environment, tmp_path):
+    address, key, expected = result
+    command = [sys.executable, "-c", here(code, address, key) + EPILOGUE]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    read = pq.read_table(tmp_path / "read.parquet")
+    assert read["observation"].to_pylist() == expected["observation"].to_pylist()
+    assert read["reference"].to_pylist() == expected["reference"].to_pylist()
+    distance = read["distance_m"].to_numpy()
+    if ".json" in code:
+        # The reader of pandas is off by some units in the last place.
+        np.testing.assert_allclose(distance, expected["distance_m"], rtol=1e-15)
+    else:
+        np.testing.assert_array_equal(distance, expected["distance_m"])
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+@pytest.mark.parametrize("suffix", ["parquet", "arrows", "csv", "json"])
+def test_curl_goes_on_where_it_stopped(result, tmp_path, suffix):
+    address, key, _ = result
+    whole = httpx.get(
+        f"{address}/results/matches.{suffix}", headers={"Authorization": f"Bearer {key}"}
+    )
+    assert whole.status_code == 200
+    download = tmp_path / f"matches.{suffix}"
+    download.write_bytes(whole.content[: len(whole.content) // 3])
+    (code,) = SHELL
+    code = here(code, address, key).replace("matches.parquet", f"matches.{suffix}")
+    subprocess.run(["/bin/sh", "-ec", code], cwd=tmp_path, check=True, timeout=100)
+    assert download.read_bytes() == whole.content
+
+
+def test_every_client_sends_its_key(result):
+    address, _, _ = result
+    assert httpx.get(f"{address}/results/matches.parquet").status_code == 401
