@@ -26,7 +26,6 @@ from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
 from workers.result import write_result
-from workers.turns import turn
 
 
 class ExpressAnswer(NamedTuple):
@@ -101,18 +100,18 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
     )
     read = time.perf_counter()
     options = jobs[0].options
-    with turn:
-        waited = time.perf_counter()
-        answer = kernels.nearest(
-            resident_index(jobs[0].references),
-            backend().to_device(lat_deg),
-            backend().to_device(lon_deg),
-            k=options.k,
-            max_distance_m=options.max_distance_m,
-            exclude_self=options.exclude_self,
-            algorithm=options.algorithm,
-        )
-        reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
+    index = resident_index(jobs[0].references)
+    loaded = time.perf_counter()
+    answer = kernels.nearest(
+        index,
+        backend().to_device(lat_deg),
+        backend().to_device(lon_deg),
+        k=options.k,
+        max_distance_m=options.max_distance_m,
+        exclude_self=options.exclude_self,
+        algorithm=options.algorithm,
+    )
+    reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
     resolved = time.perf_counter()
     found = pa.table(
         {
@@ -121,7 +120,7 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
             "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
         }
     )
-    seconds = {"read": read - start, "wait": waited - read, "resolve": resolved - waited}
+    seconds = {"read": read - start, "index": loaded - read, "resolve": resolved - loaded}
     answers = []
     row = 0
     for job in jobs:

@@ -19,7 +19,6 @@ from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
-from workers.turns import turn
 
 RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
@@ -71,9 +70,9 @@ def resolve(frame: Frame, job: Job) -> Frame:
         none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
         of the observation are).
     """
-    with turn, _stage("index"):
+    with _stage("index"):
         index = resident_index(job.references)
-    with turn, _stage("resolve"):
+    with _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
         options = job.options
         answer = kernels.nearest(

@@ -1,5 +1,6 @@
 """The reference sets resident on a worker, by content hash; the least recently used goes first."""
 
+import threading
 from collections import OrderedDict
 
 import pyarrow as pa
@@ -7,7 +8,6 @@ import pyarrow as pa
 import kernels
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
-from workers.turns import turn
 
 _BUDGET_BYTES = 2 << 30
 """Memory that resident sets may hold together; the one in use always stays."""
@@ -38,6 +38,8 @@ class Resident:
 
 
 _resident: OrderedDict[str, Resident] = OrderedDict()
+# A worker has a task and small jobs in hand at the same time: one of them loads a set, once.
+_lock = threading.RLock()
 
 
 def resident_index(references: Dataset) -> kernels.ReferenceIndex:
@@ -48,7 +50,7 @@ def resident_index(references: Dataset) -> kernels.ReferenceIndex:
 def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
     """A column of a reference set, in row order, read from its file on first need."""
     columns = _loaded(references).columns
-    with turn:
+    with _lock:
         if name not in columns:
             columns[name] = read_rows(references.file, 0, references.rows, [name])[name]
             _keep_to_budget()
@@ -56,7 +58,7 @@ def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
 
 
 def _loaded(references: Dataset) -> Resident:
-    with turn:
+    with _lock:
         if references.sha256 not in _resident:
             _resident[references.sha256] = Resident(references)
         _resident.move_to_end(references.sha256)

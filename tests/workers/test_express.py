@@ -65,7 +65,7 @@ def test_the_bytes_of_a_job(cluster, workers, make_job, options):
             (alone,) = at_once(cluster, worker, [job])
             assert alone.content == bytes_of_job
             assert sum(alone.counts.values()) == job.observations.rows * job.options.k
-            assert set(alone.seconds) == {"read", "wait", "resolve", "write"}
+            assert set(alone.seconds) == {"read", "index", "resolve", "write"}
 
 
 def in_a_file(job):
