@@ -1,7 +1,6 @@
 """Memory stays flat over thousands of jobs and of small requests."""
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
