@@ -10,7 +10,7 @@ from service.access import DECLARED, Access, refuse_unprotected
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
-from service.errors import install_error_handlers
+from service.errors import PROBLEM_ANSWER, install_error_handlers
 from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
@@ -64,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url="/api",
+        responses=PROBLEM_ANSWER,
         dependencies=[Depends(refuse_repeated)],
     )
     app.add_middleware(BodyLimit, settings=settings)

@@ -92,6 +92,10 @@ def test_operations_and_their_examples(service):
         "getJobs",
         "getStatus",
     } <= set(ids)
+    for _, operation in operations:
+        # Bad input is 400 here, and every problem has one shape.
+        assert "422" not in operation["responses"]
+        assert "application/problem+json" in operation["responses"]["default"]["content"]
     for path in ("/", "/conformance", "/processes", "/processes/{id}"):
         example = paths[path]["get"]["responses"]["200"]["content"]["application/json"]["example"]
         answer = service.get(path.format(id="echo")).text
