@@ -2,22 +2,37 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from service.errors import InvalidInput, Problem
+
+OnInvalid = Literal["error", "null"]
+Trust = Literal["check", "trust"]
 
 LATITUDE_NAMES = ("lat", "latitude", "y")
 LONGITUDE_NAMES = ("lon", "lng", "longitude", "x")
 ID_NAMES = ("id",)
 
 
-class ColumnNames(NamedTuple):
-    """Column names that the user gave; None where they are to be recognised."""
+class Reading(NamedTuple):
+    """How the user wants a table to be read.
+
+    Attributes
+    ----------
+    lat, lon, id, geometry
+        Names of columns; None where they are to be recognised.
+    on_invalid
+        Whether rows with invalid coordinates are an error, or kept.
+    coordinates
+        Whether to look if the coordinates are degrees at all, or to trust that they are.
+    """
 
     lat: str | None = None
     lon: str | None = None
     id: str | None = None
     geometry: str | None = None
+    on_invalid: OnInvalid = "error"
+    coordinates: Trust = "check"
 
 
 class Columns(NamedTuple):
@@ -28,7 +43,7 @@ class Columns(NamedTuple):
     id: str | None
 
 
-def find_columns(names: list[str], given: ColumnNames, file: str) -> Columns:
+def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     """Find the coordinate columns and the id column among the names of a table.
 
     Parameters

@@ -5,6 +5,7 @@ not happen to the service. The child gives back a dataset or a problem, nothing 
 """
 
 import errno
+import math
 import multiprocessing
 import os
 import resource
@@ -17,9 +18,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.columns import ColumnNames, find_columns
+from service.columns import Columns, Reading, find_columns
 from service.errors import DISK_FULL, InvalidInput, Problem, StorageFull, TooLarge
 from service.geometry import add_coordinates, geometry_of
+from service.plausibility import Evidence
 from service.readers import Source, Table, read
 from workers.datasets import Dataset, read_rows, write_dataset
 
@@ -118,11 +120,11 @@ def decode(source: Source, target: Path, limits: Limits) -> Dataset:
     """Decode a file to a canonical dataset, in this process."""
     if source.path.stat().st_size == 0:
         raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
-    return canonicalise(read(source), source.names, source.file, target, limits)
+    return canonicalise(read(source), source.reading, source.file, target, limits)
 
 
 def canonicalise(
-    table: Table, names: ColumnNames, file: str, target: Path | None, limits: Limits
+    table: Table, reading: Reading, file: str, target: Path | None, limits: Limits
 ) -> Dataset:
     """Check a table and write it as a canonical dataset, in memory if there is no `target`.
 
@@ -140,22 +142,24 @@ def canonicalise(
         )
     if declared_rows is not None and declared_rows > limits.rows:
         raise TooLarge(f"{file}: {declared_rows} rows are more than the limit of {limits.rows}")
-    if names.lat is None and names.lon is None:
-        geometry = geometry_of(schema, names.geometry, file)
+    if reading.lat is None and reading.lon is None:
+        geometry = geometry_of(schema, reading.geometry, file)
         if geometry is not None:
             batches = add_coordinates(batches, geometry, file)
             for name in (geometry.lon, geometry.lat):
                 schema = schema.append(pa.field(name, pa.float64()))
-            names = names._replace(lat=geometry.lat, lon=geometry.lon)
-    columns = find_columns(schema.names, names, file)
+            reading = reading._replace(lat=geometry.lat, lon=geometry.lon)
+    columns = find_columns(schema.names, reading, file)
     for name in (columns.lat, columns.lon):
         _check_numeric(schema.field(name), file)
     coordinates = dict.fromkeys(columns[:2], pa.float64())
     schema = pa.schema([(f.name, coordinates.get(f.name) or _plain_type(f.type)) for f in schema])
-    checked = _checked(schema, batches, file, limits)
+    evidence = Evidence()
+    checked = _checked(schema, batches, file, limits, columns, evidence)
     dataset = write_dataset(
         schema, checked, target, lat=columns.lat, lon=columns.lon, id=columns.id
     )
+    evidence.refuse(columns, reading, file)
     # What cannot be read again (too deep a nesting, say) must not become a dataset.
     read_rows(dataset.file, 0, 0, [])
     return dataset
@@ -178,9 +182,14 @@ def _check_numeric(field: pa.Field, file: str) -> None:
 
 
 def _checked(
-    schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: str, limits: Limits
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    file: str,
+    limits: Limits,
+    columns: Columns,
+    evidence: Evidence,
 ) -> Iterator[pa.RecordBatch]:
-    """Pass batches on in the types of a schema, counting their rows."""
+    """Pass batches on in the types of a schema, counting their rows and looking at their points."""
     rows = 0
     for batch in batches:
         rows += batch.num_rows
@@ -190,4 +199,7 @@ def _checked(
             array if array.type == field.type else pc.cast(array, field.type, safe=False)
             for array, field in zip(batch.columns, schema, strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        checked = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        lat, lon = (checked[name].fill_null(math.nan).to_numpy() for name in columns[:2])
+        evidence.add(lat, lon)
+        yield checked

@@ -9,19 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from service.columns import ColumnNames, find_columns
+from service.columns import OnInvalid, Reading, find_columns
 from service.decoding import Limits, canonicalise, decode_in_child
 from service.errors import InvalidInput, TooLarge
 from service.formats import input_format
 from service.readers import Source, Table
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow
-
-OnInvalid = Literal["error", "null"]
 
 _HEAD_BYTES = 16
 _FEW_VALUES = 10_000
@@ -81,9 +79,7 @@ class Ingest:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def from_upload(
-        self, upload: Upload, names: ColumnNames, on_invalid: OnInvalid, folder: Path
-    ) -> Ingested:
+    async def from_upload(self, upload: Upload, reading: Reading, folder: Path) -> Ingested:
         """Make a dataset of an uploaded file.
 
         Raises
@@ -99,41 +95,38 @@ class Ingest:
             head = handle.read(_HEAD_BYTES)
         format = input_format(upload.media_type, upload.name, head, upload.file)
         at_decode = time.perf_counter()
-        source = Source(received, format, names, upload.file, _charset(upload.media_type))
+        source = Source(received, format, reading, upload.file, _charset(upload.media_type))
         dataset = await asyncio.to_thread(
             decode_in_child, source, folder / f"{uuid.uuid4().hex}.parquet", self._limits
         )
         received.unlink()
-        refuse_invalid(dataset, upload.file, on_invalid)
+        refuse_invalid(dataset, upload.file, reading.on_invalid)
         end = time.perf_counter()
         return Ingested(dataset, {"receive": at_decode - start, "decode": end - at_decode})
 
     async def from_arrays(
         self,
         arrays: dict[str, list[Any]],
-        names: ColumnNames,
-        on_invalid: OnInvalid,
+        reading: Reading,
         pointer: str,
     ) -> Ingested:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
         start = time.perf_counter()
         values = sum(len(column) for column in arrays.values())
         if values <= _FEW_VALUES:
-            dataset = self._from_arrays(arrays, names, pointer)
+            dataset = self._from_arrays(arrays, reading, pointer)
         else:
-            dataset = await asyncio.to_thread(self._from_arrays, arrays, names, pointer)
-        refuse_invalid(dataset, pointer, on_invalid)
+            dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
+        refuse_invalid(dataset, pointer, reading.on_invalid)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
-    def _from_arrays(
-        self, arrays: dict[str, list[Any]], names: ColumnNames, pointer: str
-    ) -> Dataset:
+    def _from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Dataset:
         if len(arrays) > self._limits.columns:
             raise TooLarge(
                 f"{pointer}: {len(arrays)} columns are more than the limit of "
                 f"{self._limits.columns}"
             )
-        columns = find_columns(list(arrays), names, pointer)
+        columns = find_columns(list(arrays), reading, pointer)
         rows = len(arrays[columns.lat])
         for name, values in arrays.items():
             if len(values) != rows:
@@ -150,7 +143,7 @@ class Ingest:
             }
         )
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
-        return canonicalise(batches, names, pointer, None, self._limits)
+        return canonicalise(batches, reading, pointer, None, self._limits)
 
 
 def _charset(media_type: str | None) -> str | None:

@@ -110,16 +110,13 @@ async def _from_part(
         return await _registered(part, role, service)
     assert isinstance(part, UploadFile)
     upload = Upload(part.file, part.content_type, part.filename, role)
-    return await service.ingest.from_upload(
-        upload, parameters.names(), parameters.on_invalid, folder
-    )
+    return await service.ingest.from_upload(upload, parameters.reading(), folder)
 
 
 async def input_of_json(
     value: Any, pointer: str, service: Service, parameters: TableParameters, folder: Path
 ) -> Ingested | DatasetRow:
     """Make or find one set that stands in a JSON document."""
-    names, on_invalid = parameters.names(), parameters.on_invalid
     match value:
         case str():
             return await _registered(value, pointer, service)
@@ -131,7 +128,7 @@ async def input_of_json(
         case {"type": "FeatureCollection"}:
             content = io.BytesIO(json.dumps(value).encode())
             upload = Upload(content, "application/geo+json", None, pointer)
-            return await service.ingest.from_upload(upload, names, on_invalid, folder)
+            return await service.ingest.from_upload(upload, parameters.reading(), folder)
     for name, column in value.items():
         if not isinstance(column, list):
             raise InvalidRequest(
@@ -139,7 +136,7 @@ async def input_of_json(
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{name}", "detail": "not an array"}],
             )
-    return await service.ingest.from_arrays(value, names, on_invalid, pointer)
+    return await service.ingest.from_arrays(value, parameters.reading(), pointer)
 
 
 async def _registered(text: str, role: str, service: Service) -> DatasetRow:

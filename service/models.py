@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.columns import ColumnNames
-from service.ingest import OnInvalid
+from service.columns import OnInvalid, Reading, Trust
 from service.links import OGC_RELATION, Link
 from service.store import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
@@ -28,10 +27,17 @@ class TableParameters(Parameters):
     on_invalid: OnInvalid = Field(
         "error", description="error: refuse invalid coordinates; null: keep them with a status"
     )
+    coordinates: Trust = Field(
+        "check",
+        description="check: refuse a table whose coordinates prove to be metres, radians or "
+        "swapped; trust: they are degrees, whatever they look like",
+    )
 
-    def names(self) -> ColumnNames:
-        """The column names given."""
-        return ColumnNames(self.lat, self.lon, self.id, self.geometry)
+    def reading(self) -> Reading:
+        """The same as the readers of files want it."""
+        return Reading(
+            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+        )
 
 
 class MatchParameters(TableParameters):

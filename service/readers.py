@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from service.columns import ColumnNames, find_columns
+from service.columns import Reading, find_columns
 from service.errors import InvalidInput, Problem
 from service.formats import InputFormat
 
@@ -39,8 +39,8 @@ class Source(NamedTuple):
     ----------
     path, format
         Where it lies, and how to read it.
-    names
-        The columns that the user named.
+    reading
+        How the user wants it to be read.
     file
         What to call it in errors.
     charset
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
     path: Path
     format: InputFormat
-    names: ColumnNames
+    reading: Reading
     file: str
     charset: str | None = None
 
@@ -115,7 +115,7 @@ def _read_csv(source: Source) -> Table:
     read_options = pa.csv.ReadOptions(encoding=encoding)
     with pa.csv.open_csv(source.path, read_options, skip_ragged) as reader:
         header = reader.schema.names
-    columns = find_columns(header, source.names, source.file)
+    columns = find_columns(header, source.reading, source.file)
     # Text is carried as it is; only an empty field is null. What is a whole number in every row
     # becomes one afterwards, if it can be written back the same.
     types = dict.fromkeys(header, pa.string())

@@ -66,9 +66,7 @@ async def register_dataset(
             kind = request.headers.get("content-type")
             upload = Upload(received.open("rb"), kind, None, "the body")
         with upload.content:
-            ingested = await service.ingest.from_upload(
-                upload, parameters.names(), parameters.on_invalid, folder
-            )
+            ingested = await service.ingest.from_upload(upload, parameters.reading(), folder)
         row, is_new = await asyncio.to_thread(service.library.register, ingested)
     if not is_new:
         response.status_code = 200

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.columns import ColumnNames, Columns, find_columns
+from service.columns import Columns, Reading, find_columns
 from service.errors import InvalidInput
 
 
@@ -18,7 +18,7 @@ from service.errors import InvalidInput
     ],
 )
 def test_found(names, given, expected):
-    assert find_columns(names, ColumnNames(**given), "f") == Columns(*expected)
+    assert find_columns(names, Reading(**given), "f") == Columns(*expected)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_found(names, given, expected):
 )
 def test_refused(names, given, message):
     with pytest.raises(InvalidInput, match=message):
-        find_columns(names, ColumnNames(**given), "f")
+        find_columns(names, Reading(**given), "f")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service import decoding
-from service.columns import ColumnNames
+from service.columns import Reading
 from service.decoding import Limits, decode_in_child
 from service.errors import InvalidInput, TooLarge
 from service.readers import Source
@@ -19,7 +19,7 @@ LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 
 def decode(path, format="parquet", names=None, **limits):
-    source = Source(path, format, ColumnNames(**(names or {})), "points")
+    source = Source(path, format, Reading(**(names or {})), "points")
     return decode_in_child(source, path.with_suffix(".out"), LIMITS._replace(**limits))
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from service.columns import ColumnNames
+from service.columns import Reading
 from service.decoding import Limits, decode
 from service.errors import InvalidInput, UnsupportedFormat
 from service.formats import input_format
@@ -24,7 +24,7 @@ NAMES = ["Köln", "a,b", 'say "hi"']
 def stored(tmp_path, content, format, charset=None, **names):
     path = tmp_path / "received"
     path.write_bytes(content)
-    source = Source(path, format, ColumnNames(**names), "points", charset)
+    source = Source(path, format, Reading(**names), "points", charset)
     dataset = decode(source, tmp_path / "dataset.parquet", LIMITS)
     table = pq.read_table(dataset.file)
     return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset

@@ -1,0 +1,194 @@
+"""Coordinates that are no degrees are refused with the evidence; strange ones that are, are not."""
+
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.columns import Reading
+from service.decoding import Limits, canonicalise
+from service.errors import InvalidInput
+from service.readers import Table
+from tests.conftest import SAMPLES
+
+LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
+KEEP = {"on_invalid": "null"}
+RANDOM = np.random.default_rng(41)
+
+
+def sample(name):
+    table = pq.read_table(SAMPLES / f"{name}.parquet", columns=["lat", "lon"])
+    return table["lat"].to_numpy(), table["lon"].to_numpy()
+
+
+def web_mercator(lat, lon):
+    radius = 6_378_137.0
+    lat = np.clip(lat, -85, 85)
+    northing = radius * np.log(np.tan(np.pi / 4 + np.radians(lat) / 2))
+    return northing, radius * np.radians(lon)
+
+
+def read(lat, lon, names=("lat", "lon"), batch=10_000, **reading):
+    table = pa.table(dict(zip(names, (lat, lon), strict=True)))
+    batches = Table(table.schema, iter(table.to_batches(batch)), table.num_rows)
+    options = {"lat": names[0], "lon": names[1], **reading}
+    return canonicalise(batches, Reading(**options), "points", None, LIMITS)
+
+
+def refusal(*arguments, **options):
+    with pytest.raises(InvalidInput) as caught:
+        read(*arguments, **options)
+    assert read(*arguments, **options, coordinates="trust").rows > 0
+    return caught.value
+
+
+@pytest.mark.parametrize("reading", [{}, KEEP], ids=["error", "null"])
+@pytest.mark.parametrize("name", ["airports", "places"])
+def test_samples_in_radians(name, reading):
+    lat, lon = map(np.radians, sample(name))
+    problem = refusal(lat, lon, **reading)
+    place = problem.errors[0]
+    assert re.search(rf"{lat.size} of {lat.size} rows look like radians", problem.detail)
+    assert "multiply them by 180/pi" in problem.detail
+    row = place["row"]
+    assert f"row {row}, for one, has lat={float(lat[row])!r}" in problem.detail
+    assert (place["file"], place["column"]) == ("points", "lat")
+
+
+def test_radians_in_float32_and_in_few_rows():
+    lat, lon = (np.radians(degrees).astype(np.float32) for degrees in sample("airports"))
+    refusal(lat, lon)
+    few = RANDOM.permutation(lat.size)[:500]
+    refusal(np.append(lat[few], np.float32(0.7)), np.append(lon[few], np.float32(np.pi)))
+
+
+def test_columns_named_radians():
+    # Berlin and Paris: nothing but the names tells.
+    lat, lon = np.radians([52.52, 48.86]), np.radians([13.4, 2.35])
+    for names in (("lat_rad", "lon_rad"), ("Latitude radians", "Longitude radians")):
+        assert "radians" in refusal(lat, lon, names=names).detail
+    assert read(lat, lon, names=("lat_grad", "lon_grad")).rows == 2
+    assert read(np.degrees(lat), np.degrees(lon), names=("lat_rad", "lon_rad")).rows == 2
+
+
+@pytest.mark.parametrize("reading", [{}, KEEP], ids=["error", "null"])
+@pytest.mark.parametrize("name", ["airports", "places"])
+def test_samples_in_metres(name, reading):
+    northing, easting = web_mercator(*sample(name))
+    problem = refusal(northing, easting, **reading, names=("y", "x"))
+    assert "look like metres of a projected CRS" in problem.detail
+    assert "EPSG:4326" in problem.detail
+    assert int(re.search(r"(\d+) of", problem.detail)[1]) > 0.99 * northing.size
+
+
+def test_metres_among_which_some_rows_say_nothing():
+    northing, easting = web_mercator(*sample("airports"))
+    northing[:100], easting[100:200] = math.nan, math.nan
+    northing[200:300] = easting[200:300] = 0.0
+    problem = refusal(northing, easting, **KEEP)
+    assert problem.errors[0]["row"] >= 300
+
+
+@pytest.mark.parametrize("reading", [{}, KEEP], ids=["error", "null"])
+@pytest.mark.parametrize("name", ["airports", "places"])
+def test_samples_swapped(name, reading):
+    lat, lon = sample(name)
+    problem = refusal(lon, lat, **reading)
+    beyond = int((np.abs(lon) > 90).sum())
+    assert f"{beyond} of {lat.size} rows look like swapped axes" in problem.detail
+    assert "lat=lon and lon=lat" in problem.detail
+    assert abs(lon[problem.errors[0]["row"]]) > 90
+
+
+def test_a_few_swapped_rows_that_are_all():
+    for reading in ({}, KEEP):
+        assert "swapped" in refusal([-122.4, -118.2], [37.8, 34.1], **reading).detail
+
+
+def grid(half_lat, half_lon, n=60):
+    lat, lon = np.meshgrid(np.linspace(-half_lat, half_lat, n), np.linspace(-half_lon, half_lon, n))
+    return lat.ravel(), lon.ravel()
+
+
+def gulf_of_guinea(n):
+    return RANDOM.uniform(-1.5, 1.5, n), RANDOM.uniform(-3, 3, n)
+
+
+AROUND = RANDOM.normal(0, 0.05, (2, 5_000))
+GOOD = {
+    "airports": sample("airports"),
+    "places": sample("places"),
+    "Gulf of Guinea": gulf_of_guinea(50_000),
+    "ships off the equator": (RANDOM.normal(0, 0.3, 9_999), RANDOM.uniform(-3.0, 3.1, 9_999)),
+    "a grid of three degrees": grid(1.5, 3.0),
+    "a square grid": grid(3.1, 3.1),
+    "a grid of five degrees": grid(5, 5),
+    "the equator around the globe": (np.zeros(720), np.arange(-180, 180, 0.5)),
+    "Null Island": (np.zeros(1_000), np.zeros(1_000)),
+    "a buoy": (AROUND[0], AROUND[1]),
+    "one point": ([0.5], [0.5]),
+    "two points": ([1.0, -1.5], [3.1, -3.1]),
+    "Berlin": (52.52 + AROUND[0], 13.4 + AROUND[1]),
+    "Berlin in radians": (np.radians(52.52 + AROUND[0]), np.radians(13.4 + AROUND[1])),
+    "Europe swapped": (RANDOM.uniform(-10, 30, 999), RANDOM.uniform(36, 70, 999)),
+    "a pole": (np.full(720, 90.0), np.arange(0, 360, 0.5)),
+    "longitudes to 360": (RANDOM.uniform(-90, 90, 999), RANDOM.uniform(0, 360, 999)),
+    "no rows": (np.zeros(0), np.zeros(0)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_strange_sets_of_degrees_pass(name):
+    dataset = read(*GOOD[name])
+    assert (dataset.rows, dataset.invalid_rows) == (len(GOOD[name][0]), 0)
+
+
+HALF = RANDOM.uniform(0, 1, 5_000) < 0.5
+EUROPE = RANDOM.uniform(36, 70, 5_000), RANDOM.uniform(-10, 30, 5_000)
+KEPT = {
+    "no fix": (np.full(99, math.nan), np.full(99, math.nan)),
+    "999999 for no fix": (np.full(99, 999_999.0), np.full(99, 999_999.0)),
+    "half of them 999999": tuple(np.where(HALF, 999_999.0, x) for x in EUROPE),
+    "half of them 99": (np.where(HALF, 99.0, EUROPE[0]), EUROPE[1]),
+    "some metres among degrees": tuple(
+        np.where(HALF, x, y) for x, y in zip(EUROPE, web_mercator(*EUROPE), strict=True)
+    ),
+    "a spike": (np.append(EUROPE[0], 93.7), np.append(EUROPE[1], 5.0)),
+    "one row of metres": ([5_800_000.0], [1_490_000.0]),
+    "one swapped row": ([-122.4], [37.8]),
+    "infinities": ([np.inf, -np.inf], [1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_bad_rows_are_kept_when_they_are_to_be(name):
+    dataset = read(*KEPT[name], **KEEP)
+    assert dataset.rows == len(KEPT[name][0])
+    assert dataset.invalid_rows > 0
+
+
+def test_batches_do_not_matter():
+    lat, lon = sample("airports")
+    details = {refusal(lon, lat, batch=batch).detail for batch in (100, 7_777, 100_000)}
+    assert len(details) == 1
+
+
+def test_over_http(service):
+    northing, easting = web_mercator(*sample("airports"))
+    body = {
+        "observations": {"y": northing[:50].tolist(), "x": easting[:50].tolist()},
+        "references": {"lat": [1.0], "lon": [2.0]},
+    }
+    for on_invalid in ("error", "null"):
+        answer = service.post("/resolve", json=body, params={"on_invalid": on_invalid})
+        assert answer.status_code == 400
+        assert "50 of 50 rows look like metres" in answer.json()["detail"]
+        assert answer.json()["errors"][0]["file"] == "/observations"
+    kept = {"on_invalid": "null", "coordinates": "trust"}
+    answer = service.post("/resolve", json=body, params=kept, headers={"Accept": "text/csv"})
+    assert answer.text.count("invalid_coordinate") == 50
+    body["observations"] = {"y": [5_800_000.0], "x": [1_490_000.0]}
+    assert "look like metres" in service.post("/resolve", json=body).json()["detail"]
