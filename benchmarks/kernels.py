@@ -5,7 +5,7 @@ index and searching, each with all cores. Where a case is "built", the index sta
 get unit vectors in float64; the haversine ones get radians. Peers that are not installed are named.
 The GPU has `benchmarks.kernels_cuda`.
 
-    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--only NAME ...]
+    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--only NAME ...] [--first]
 """
 
 import os
@@ -18,6 +18,9 @@ import importlib.metadata
 import json
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,14 +34,27 @@ import pandas as pd
 
 import kernels
 from benchmarks.inputs import Pair, between, box, cities, nodes, uniform
-from kernels.coordinates_cpu import unit_vectors
+from kernels import tree_cpu
+from kernels.coordinates_cpu import distances, unit_vectors
+from kernels.coordinates_cpu import observations as as_taken
 from kernels.order_cpu import ROW, scratch, sort
 
 ROOT = Path(__file__).parents[1]
-BRUTE_PAIRS = 2**35
-"""Pairs of observation and reference up to which brute force takes part."""
+BRUTE_PAIRS = 2**33
+"""Pairs of observation and reference up to which brute force takes part, and is compared with."""
 WARM_OBSERVATIONS = 2**16
 """Observations up to which a method has an untimed turn right before each timed one."""
+_FIRST_ANSWER = """
+import time
+from benchmarks.inputs import uniform
+import numpy as np
+import kernels
+rng = np.random.default_rng(7)
+references, observations = uniform(rng, 2**13), uniform(rng, 2**16)
+start = time.perf_counter()
+kernels.nearest(kernels.build_index(*references), *observations)
+print(time.perf_counter() - start)
+"""
 SLOW_OBSERVATIONS = 2**18
 """Observations up to which peers that need microseconds for one take part."""
 
@@ -134,6 +150,16 @@ def _ours(algorithm: str) -> Callable[[Any, Pair], np.ndarray]:
     return lambda index, points: kernels.nearest(index, *points, algorithm=algorithm).reference
 
 
+def _by_way(packets: bool) -> Callable[[Any, Pair], np.ndarray]:
+    def query(index: Any, points: Pair) -> np.ndarray:
+        taken = as_taken(*points)
+        found = tree_cpu.search(index, taken, kernels.Query(), packets=packets)
+        distances(index.vectors, taken, found)
+        return found.reference[:, 0]
+
+    return query
+
+
 def _up_to(pairs: int) -> Callable[[int, int], bool]:
     return lambda m, n: m * n <= pairs
 
@@ -141,6 +167,12 @@ def _up_to(pairs: int) -> Callable[[int, int], bool]:
 METHODS = {
     "ours, auto": Method("numba", lambda r: kernels.build_index(*r), _ours("auto"), ours=True),
     "ours, tree": Method("numba", lambda r: kernels.build_index(*r), _ours("tree"), ours=True),
+    "ours, packets": Method(
+        "numba", lambda r: kernels.build_index(*r), _by_way(packets=True), ours=True
+    ),
+    "ours, singles": Method(
+        "numba", lambda r: kernels.build_index(*r), _by_way(packets=False), ours=True
+    ),
     "ours, brute": Method(
         "numba",
         lambda r: kernels.build_index(*r),
@@ -184,7 +216,10 @@ CASES = {
     "cities 2^20 x 2^17": Case("cities", 2**20, 2**17),
     "box 2^20 x 2^20": Case("box", 2**20, 2**20),
     "grid 2^20 x 2^20": Case("grid", 2**20, 2**20),
+    "cities 2^24 x 2^17": Case("cities", 2**24, 2**17),
+    "box 2^24 x 2^20": Case("box", 2**24, 2**20),
     "2^24 x 2^14": Case("uniform", 2**24, 2**14),
+    "2^24 x 2^20": Case("uniform", 2**24, 2**20),
     "2^24 x 2^24": Case("uniform", 2**24, 2**24),
 }
 TOY = {
@@ -229,15 +264,15 @@ def missing() -> dict[str, str]:
     return absent
 
 
-def measure(case: Case, places: Path, repeats: int, absent: dict[str, str]) -> list[dict[str, Any]]:
+def measure(
+    case: Case, places: Path, repeats: int, absent: dict[str, str], orders: list[str]
+) -> list[dict[str, Any]]:
     """Times of every method that takes part, in turns; each with what differs from brute force."""
     references, observations = inputs(case, places)
     m, n = observations[0].size, references[0].size
     runs = {}
-    for order, points in (
-        ("as given", observations),
-        ("sorted", along_the_curve(observations)),
-    ):
+    for order in orders:
+        points = along_the_curve(observations) if order == "sorted" else observations
         for name, method in METHODS.items():
             if name not in absent and method.takes(m, n):
                 runs[name, order] = (method, points, method.build(references))
@@ -245,7 +280,7 @@ def measure(case: Case, places: Path, repeats: int, absent: dict[str, str]) -> l
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     differing = {}
     index = kernels.build_index(*references)
-    for order in ("as given", "sorted"):
+    for order in orders:
         key = ("ours, auto", order)
         points = tuple(p[sample] for p in runs[key][1])
         want = kernels.nearest(index, *points, algorithm="brute").reference
@@ -314,6 +349,33 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
         )
 
 
+def summary(cases: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A line a case: auto beside the best of its own ways and beside the fastest peer."""
+    lines = []
+    for name, rows in cases.items():
+        for order in dict.fromkeys(row["order"] for row in rows):
+            here = [row for row in rows if row["order"] == order]
+            auto = next(row for row in here if row["method"] == "ours, auto")
+            line = {"case": name, "order": order, "auto_ms": auto["median_ms"]}
+            line["auto_least_ms"] = auto["least_ms"]
+            for kind, ours in (("way", True), ("peer", False)):
+                others = [row for row in here if row["ours"] == ours and row is not auto]
+                for figure in ("median_ms", "least_ms") if others else ():
+                    best = min(others, key=lambda row: row[figure])
+                    line[f"best_{kind}"] = best["method"]
+                    line[f"{kind}_{figure}_of_auto"] = best[figure] / auto[figure]
+            lines.append(line)
+    return lines
+
+
+def first_answer(cache: Path) -> float:
+    """Seconds from degrees to the first answer of a fresh process, imports not counted."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", _FIRST_ANSWER]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print the tables, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -323,6 +385,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--places", type=Path, default=ROOT / "samples" / "places.parquet")
     parser.add_argument("--only", nargs="*", help="names of cases")
     parser.add_argument("--methods", nargs="*", help="methods beside auto")
+    parser.add_argument("--orders", nargs="*", default=["as given", "sorted"])
+    parser.add_argument("--first", action="store_true", help="time a fresh process as well")
     options = parser.parse_args(arguments)
     # Read when the libraries are loaded: the threads of one method must not spin while the next one
     # is timed, and each library brings an OpenMP of its own.
@@ -333,14 +397,34 @@ def main(arguments: list[str] | None = None) -> None:
     if options.methods:
         absent |= {name: "" for name in METHODS if name not in (*options.methods, "ours, auto")}
     figures: dict[str, Any] = {"environment": environment(), "cases": {}}
+    if options.first:
+        with tempfile.TemporaryDirectory() as cache:
+            figures["first_answer_s"] = [first_answer(Path(cache)) for _ in range(2)]
+        print(
+            "first answer of a process: {:.1f} s, cached {:.1f} s".format(
+                *figures["first_answer_s"]
+            )
+        )
     for name, case in (TOY if options.toy else CASES).items():
         if options.only and name not in options.only:
             continue
-        rows = measure(case, options.places, options.repeats, absent)
+        rows = measure(case, options.places, options.repeats, absent, options.orders)
         figures["cases"][name] = rows
         show(name, rows)
+        figures["summary"] = summary(figures["cases"])
         if options.json:
             options.json.write_text(json.dumps(figures, indent=1))
+    print("\nof auto, by the medians and by the least of each:")
+    for line in summary(figures["cases"]):
+        print(
+            f"{line['case']:24}{line['order']:10}{line['auto_ms']:10.2f} ms"
+            + "".join(
+                f"   {line[f'best_{kind}']} {line[f'{kind}_median_ms_of_auto']:.2f}"
+                f" {line[f'{kind}_least_ms_of_auto']:.2f}"
+                for kind in ("way", "peer")
+                if f"best_{kind}" in line
+            )
+        )
 
 
 if __name__ == "__main__":

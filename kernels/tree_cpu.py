@@ -85,7 +85,7 @@ def search(
     if packets is None:
         packets = n >= _PACKETS_FROM and n * _SPREAD >= tree.rows.size
     packets = packets and query.k == 1 and not query.exclude_self
-    window = min(n, window or max(_WINDOW, 4 * tree.rows.size))
+    window = min(n, window or max(_WINDOW, 2 * tree.rows.size))
     memory = scratch(window)
     for start in range(0, n, window):
         part = slice(start, min(start + window, n))

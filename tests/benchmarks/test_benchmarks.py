@@ -2,6 +2,9 @@
 
 import json
 import sys
+from pathlib import Path
+
+from numba import config
 
 from benchmarks import kernels, service, small_requests
 
@@ -14,7 +17,12 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
     for rows in figures["cases"].values():
         assert {"ours, auto", "ours, tree", "ours, brute"} <= {row["method"] for row in rows}
         assert not any(row["differing"] for row in rows if row["ours"])
+    assert [line["case"] for line in figures["summary"]] == [n for n in kernels.TOY for _ in (0, 1)]
     assert "median ms" in capsys.readouterr().out
+
+
+def test_the_first_answer_of_a_process_is_timed():
+    assert kernels.first_answer(Path(config.CACHE_DIR)) > 0
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch, capsys):
