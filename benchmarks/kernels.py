@@ -368,9 +368,11 @@ def summary(cases: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return lines
 
 
-def first_answer(cache: Path) -> float:
+def first_answer(cache: Path | None = None) -> float:
     """Seconds from degrees to the first answer of a fresh process, imports not counted."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if cache:
+        environment["NUMBA_CACHE_DIR"] = str(cache)
     command = [sys.executable, "-c", _FIRST_ANSWER]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout)

@@ -2,9 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
-
-from numba import config
 
 from benchmarks import kernels, service, small_requests
 
@@ -22,7 +19,7 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
 
 
 def test_the_first_answer_of_a_process_is_timed():
-    assert kernels.first_answer(Path(config.CACHE_DIR)) > 0
+    assert kernels.first_answer() > 0
 
 
 def test_a_peer_that_is_not_installed_is_named(monkeypatch, capsys):
