@@ -10,6 +10,7 @@ from service.access import DECLARED, Access, refuse_unprotected
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
+from service.disk import Disk
 from service.errors import PROBLEM_ANSWER, install_error_handlers
 from service.exports import Exports
 from service.idempotency import Claims
@@ -17,6 +18,8 @@ from service.ingest import Ingest
 from service.library import Library
 from service.ownership import owned
 from service.queries import refuse_repeated
+from service.quotas import Quotas
+from service.retention import Retention
 from service.routers import datasets, estimate, events, health, jobs, landing, processes, resolve
 from service.settings import Settings
 from service.store import Store
@@ -43,19 +46,22 @@ def create_app(settings: Settings) -> FastAPI:
             closing(Store(settings.data_dir, settings.database)) as store,
         ):
             refuse_unprotected(settings, store.keys)
-            library = Library(store)
+            library = Library(store, settings.dataset_hours)
             library.sweep()
             supervisor = Supervisor(settings, store, library)
             app.state.service = Service(
-                settings,
-                store,
-                Ingest(settings),
-                Exports(settings.export_bytes),
-                library,
-                supervisor,
-                Claims(),
+                settings=settings,
+                store=store,
+                ingest=Ingest(settings),
+                exports=Exports(settings.export_bytes),
+                library=library,
+                supervisor=supervisor,
+                claims=Claims(),
+                disk=Disk(settings),
+                quotas=Quotas(settings),
             )
-            async with supervisor.running():
+            retention = Retention(settings, store, library)
+            async with supervisor.running(), retention.running():
                 yield
 
     app = FastAPI(

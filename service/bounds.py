@@ -5,16 +5,21 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.disk import Disk
 from service.errors import TooLarge
 from service.settings import Settings
 
+_LOOK_BYTES = 16 << 20
+"""After so many bytes of a body the disk is looked at again."""
+
 
 class BodyLimit:
-    """Ends a request with 413 once its body is larger than allowed, declared or not."""
+    """Ends a request once its body is larger than allowed, declared or not, or the disk is full."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
+        self._disk = Disk(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -26,13 +31,18 @@ class BodyLimit:
         limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
         advice = "send files, or arrays in smaller pieces" if is_json else "send less"
         too_large = TooLarge(f"the body is larger than the limit of {limit} bytes: {advice}")
-        declared = headers.get("content-length", "")
-        received = 0
+        declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
+        # Arrays stay in memory unless a job is made of them, which looks for itself.
+        is_stored = not is_json and (declared > 0 or "transfer-encoding" in headers)
+        received = looked_at = 0
 
         async def counted() -> Message:
-            nonlocal received
-            if declared.isdecimal() and int(declared) > limit:
+            nonlocal received, looked_at
+            if declared > limit:
                 raise too_large
+            if is_stored and received >= looked_at:
+                self._disk.refuse_when_low(max(declared - received, 0))
+                looked_at = received + _LOOK_BYTES
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:

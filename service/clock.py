@@ -13,3 +13,8 @@ def now(seconds: float = 0.0) -> str:
     """The time, or that many seconds later, as RFC 3339 in UTC with milliseconds."""
     time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
     return time.isoformat(timespec="milliseconds")
+
+
+def in_hours(hours: float) -> str | None:
+    """The time that many hours from now; for 0 None, which is never."""
+    return now(3600 * hours) if hours else None

@@ -5,10 +5,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.disk import Disk
 from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
+from service.quotas import Quotas
 from service.settings import Settings
 from service.store import Store
 from service.supervisor import Supervisor
@@ -25,11 +27,13 @@ class Service:
     library: Library
     supervisor: Supervisor
     claims: Claims
+    disk: Disk
+    quotas: Quotas
 
     def of(self, owner: str) -> "Service":
         """The service as one owner sees it: datasets and jobs of others are not there."""
         store = self.store.of(owner)
-        return replace(self, store=store, library=Library(store))
+        return replace(self, store=store, library=Library(store, self.settings.dataset_hours))
 
 
 # Async, or every request would take a turn through the pool of threads for it.

@@ -4,7 +4,6 @@ A file can declare little and decode to much, or crash the decoder: what happens
 not happen to the service. The child gives back a dataset or a problem, nothing else.
 """
 
-import errno
 import math
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.columns import Columns, Reading, find_columns
-from service.errors import DISK_FULL, InvalidInput, Problem, StorageFull, TooLarge
+from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full
 from service.geometry import add_coordinates, geometry_of
 from service.plausibility import Evidence
 from service.readers import Source, Table, read
@@ -106,10 +105,10 @@ def _child(sender: Connection, source: Source, target: Path, limits: Limits) -> 
 
 
 def _problem_of(error: Exception, source: Source) -> Problem:
+    if is_disk_full(error):
+        return disk_full()
     # pyarrow raises OSError for files that are malformed, too; then it has no error number.
     number = getattr(error, "errno", None)
-    if number == errno.ENOSPC:
-        return StorageFull(DISK_FULL)
     if number is not None:
         return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
     text = str(error).replace(str(source.path), source.file)[:_ERROR_LENGTH]

@@ -1,6 +1,8 @@
 """Errors as RFC 9457 problems: one table from exception to status, type and title."""
 
+import errno
 import logging
+import sqlite3
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 
@@ -18,6 +21,8 @@ logger = logging.getLogger(__name__)
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
 _OWN = "urn:georesolve:problem:"
+_SQLITE_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+_POSTGRES_FULL = "53100"
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
 
 
@@ -93,6 +98,7 @@ DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still need
 KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
 )
+ResultExpired = _problem("ResultExpired", 410, "result-expired", "The result has expired")
 JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
 TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(
@@ -104,11 +110,11 @@ RangeNotSatisfiable = _problem(
 KeyReused = _problem(
     "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
+TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
+QueueFull = _problem("QueueFull", 503, "queue-full", "The service has too many jobs")
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
-
-DISK_FULL = "the disk of the service is full"
 
 
 _TEXT = {"type": "string"}
@@ -143,12 +149,33 @@ def invalid_request(errors: Sequence[Any]) -> Problem:
     return InvalidRequest(f"{places[0]['pointer']}: {places[0]['detail']}", places)
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error of a file or of the database says that there is no space left."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, DBAPIError) and (
+        getattr(error.orig, "sqlite_errorcode", None) in _SQLITE_FULL
+        or getattr(error.orig, "sqlstate", None) == _POSTGRES_FULL
+    )
+
+
+def disk_full() -> Problem:
+    """The problem of such an error."""
+    return StorageFull(
+        "the disk of the service became full, and nothing was kept of this: remove datasets and "
+        "results that are no longer needed, or come again later",
+        headers={"Retry-After": "60"},
+    )
+
+
 def problem_of_failure(error: BaseException) -> Problem:
     """What the client is told of a job that ended with an error of ours."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, WorkerLost):
         return JobFailed(str(error))
+    if is_disk_full(error):
+        return disk_full()
     return JobFailed("an error of the service; its log has the details")
 
 
@@ -167,6 +194,14 @@ def install_error_handlers(app: FastAPI) -> None:
     async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
         # Nobody hears it; 499 is what proxies write into their logs for this.
         return Response(status_code=499)
+
+    @app.exception_handler(OSError)
+    @app.exception_handler(DBAPIError)
+    async def _disk_handler(request: Request, error: Exception) -> JSONResponse:
+        if not is_disk_full(error):
+            raise error
+        logger.error("the disk is full: %s", error)
+        return problem_response(disk_full(), request)
 
     @app.exception_handler(HTTPException)
     async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:

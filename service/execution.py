@@ -73,12 +73,17 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
 
 
 def refuse_unready(service: Service, preference: Preference) -> None:
-    """Refuse a request that wants its result at once while there is no cluster.
+    """Refuse, before it is received, a request that cannot be answered as it wants to be.
 
     Raises
     ------
     NotReady
+        When it wants its result at once, and there is no cluster.
+    QueueFull, TooManyJobs
+        When it wants a job, and there is no place for one.
     """
+    if not preference.waits:
+        service.quotas.refuse_when_full(service.store)
     if not preference.takes_a_job and service.supervisor.cluster is None:
         raise NotReady(
             f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
@@ -126,11 +131,18 @@ async def echo(request: Request, service: Service, options: EchoOptions, terms: 
         return echo_response(options, delivery)
     id = await _first(service, repeat)
     if id is None:
-        id = await asyncio.to_thread(service.store.add_echo, options, delivery, repeat)
+        id = await asyncio.to_thread(_enter_echo, service, options, delivery, repeat)
         service.supervisor.start(id)
     terms.claim.end()
     comes_back = repeat is not None
     return await _answer_with_job(request, service, id, terms.preference, comes_back=comes_back)
+
+
+def _enter_echo(
+    service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
+) -> str:
+    with service.quotas.place(service.store):
+        return service.store.add_echo(options, delivery, repeat)
 
 
 async def _first(service: Service, repeat: Repeat | None) -> str | None:
@@ -237,6 +249,7 @@ async def _accept(
     repeat: Repeat | None,
 ) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
+    service.disk.refuse_when_low()
     kept: list[DatasetRow] = []
     try:
         for one in inputs:
@@ -244,14 +257,23 @@ async def _accept(
                 kept.append(await asyncio.to_thread(service.library.keep, one))
             else:
                 kept.append(one)
-        observations, references = kept
-        return await asyncio.to_thread(
-            accept_job, service.store, observations, references, parameters, delivery, repeat
-        )
+        return await asyncio.to_thread(_enter, service, kept, parameters, delivery, repeat)
     except BaseException:
         for row in kept:
             await asyncio.to_thread(service.library.release, row.id)
         raise
+
+
+def _enter(
+    service: Service,
+    kept: list[DatasetRow],
+    parameters: MatchParameters,
+    delivery: Delivery,
+    repeat: Repeat | None,
+) -> str:
+    observations, references = kept
+    with service.quotas.place(service.store):
+        return accept_job(service.store, observations, references, parameters, delivery, repeat)
 
 
 async def _wait(

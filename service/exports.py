@@ -6,7 +6,6 @@ hash in its name, and goes with its job.
 """
 
 import asyncio
-import errno
 import hashlib
 import io
 import shutil
@@ -17,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
-from service.errors import DISK_FULL, StorageFull, TooLarge
+from service.errors import TooLarge
 from service.representations import Format
 from workers.files import move_durably
 
@@ -86,8 +85,6 @@ class Exports:
                 sha256 = self._write(source, handle, format)
             made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256)
             move_durably(making, made.path)
-        except OSError as error:
-            raise (StorageFull(DISK_FULL) if error.errno == errno.ENOSPC else error) from None
         finally:
             making.unlink(missing_ok=True)
         if not result.exists():

@@ -124,7 +124,7 @@ async def input_of_json(
             # As OGC API has it: an object that stands for an input is wrapped in another one.
             return await input_of_json(inner, f"{pointer}/value", service, parameters, folder)
         case {"dataset": str(id), **rest} if not rest:
-            return await asyncio.to_thread(service.library.get, id)
+            return await asyncio.to_thread(service.library.use, id)
         case {"type": "FeatureCollection"}:
             content = io.BytesIO(json.dumps(value).encode())
             upload = Upload(content, "application/geo+json", None, pointer)
@@ -143,4 +143,4 @@ async def _registered(text: str, role: str, service: Service) -> DatasetRow:
     kind, _, id = text.strip().partition(":")
     if kind != "dataset" or not id:
         raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
-    return await asyncio.to_thread(service.library.get, id)
+    return await asyncio.to_thread(service.library.use, id)

@@ -3,11 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
-from service.clock import new_id, now
-from service.errors import DatasetInUse, NoSuchDataset
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.clock import in_hours, new_id, now
+from service.errors import DatasetInUse, NoSuchDataset, is_disk_full
 from service.ingest import Ingested
 from service.store import DatasetRow, Store
 from workers.files import durable, make_folder, move_durably
+
+_NOTED_FROM = 0.95
+"""The part of its time that a dataset must have lost before its use is noted."""
 
 
 class _RegisteredMeanwhile(Exception):
@@ -15,10 +20,17 @@ class _RegisteredMeanwhile(Exception):
 
 
 class Library:
-    """Keeps datasets: a file without a row is nobody's, a row without a file never stands."""
+    """Keeps datasets: a file without a row is nobody's, a row without a file never stands.
 
-    def __init__(self, store: Store) -> None:
+    Parameters
+    ----------
+    dataset_hours
+        How long after its last use a registered dataset expires; 0 for never.
+    """
+
+    def __init__(self, store: Store, dataset_hours: float = 0) -> None:
         self._store = store
+        self._hours = dataset_hours
         make_folder(store.datasets_folder)
 
     def sweep(self) -> None:
@@ -32,8 +44,8 @@ class Library:
     def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was."""
         row = self._store.registered_dataset(ingested.dataset)
-        if row is not None:
-            return row, False
+        if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
+            return self.get(row.id), False
         try:
             return self.keep(ingested, registered=True), True
         except _RegisteredMeanwhile:
@@ -53,12 +65,19 @@ class Library:
             id=id,
             owner=self._store.owner or "",
             created=now(),
-            expires=None,
+            expires=in_hours(self._hours) if registered else None,
             registered=registered,
             dataset=replace(dataset, file=path),
             seconds=ingested.seconds,
         )
-        if not self._store.add_dataset(row):
+        try:
+            is_new = self._store.add_dataset(row)
+        except SQLAlchemyError as error:
+            # Otherwise nobody knows whether the row stands; then the next start finds out.
+            if is_disk_full(error):
+                path.unlink()
+            raise
+        if not is_new:
             if isinstance(dataset.file, Path):
                 path.replace(dataset.file)
             else:
@@ -77,6 +96,26 @@ class Library:
         if row is None:
             raise NoSuchDataset(f"there is no dataset {id[:80]!r}")
         return row
+
+    def use(self, id: str) -> DatasetRow:
+        """The dataset with this id, which from now on is kept for as long again.
+
+        Raises
+        ------
+        NoSuchDataset
+        """
+        row = self.get(id)
+        # Noted once in a while, not with every request.
+        if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
+            self._store.prolong_dataset(id, in_hours(self._hours))
+        return row
+
+    def expire(self, id: str) -> bool:
+        """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
+        if not self._store.remove_dataset(id, only_expired=True):
+            return False
+        self._store.dataset_path(id).unlink(missing_ok=True)
+        return True
 
     def remove(self, id: str) -> None:
         """Remove a dataset and its file.

@@ -97,6 +97,7 @@ class DatasetInfo(BaseModel):
     id_column: str | None
     sha256: str
     created: str
+    expires: str | None = Field(description="when it is removed unless it is used again")
 
     @classmethod
     def of(cls, row: DatasetRow) -> "DatasetInfo":
@@ -113,6 +114,7 @@ class DatasetInfo(BaseModel):
             id_column=dataset.id,
             sha256=dataset.sha256,
             created=row.created,
+            expires=row.expires,
         )
 
 
@@ -136,6 +138,7 @@ class StatusInfo(BaseModel):
     started: str | None = None
     finished: str | None = None
     updated: str
+    expires: str | None = Field(None, description="until when its result is kept")
     progress: int = Field(ge=0, le=100)
     rows: int = Field(description="observations of the job")
     rows_done: int = Field(description="of these, how many are resolved")
@@ -175,6 +178,7 @@ class StatusInfo(BaseModel):
             started=row.started,
             finished=row.finished,
             updated=row.updated,
+            expires=row.expires,
             progress=progress,
             rows=row.rows,
             rows_done=row.rows_done,

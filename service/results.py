@@ -6,8 +6,9 @@ import base64
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from service.clock import now
 from service.context import Service
-from service.errors import JobDismissed, Problem, ResultNotReady, TooLarge
+from service.errors import JobDismissed, Problem, ResultExpired, ResultNotReady, TooLarge
 from service.files import file_response
 from service.links import OGC_RELATION, base_of
 from service.negotiation import wanted_format
@@ -26,6 +27,8 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         When it was dismissed.
     NotAcceptable
         When it is wanted in a format that there is not.
+    ResultExpired
+        When its result was kept for as long as results are.
     TooLarge
         When it is wanted as a value in JSON and does not fit.
     Problem
@@ -84,6 +87,10 @@ def _refuse_without_result(job: JobRow) -> None:
     if job.status != "successful":
         raise ResultNotReady(
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
+        )
+    if job.expires is not None and job.expires <= now():
+        raise ResultExpired(
+            f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
         )
 
 

@@ -45,6 +45,21 @@ class Settings(BaseSettings):
     )
 
     concurrent_jobs: int = Field(2, ge=1, le=64, description="jobs that run at the same time")
+    queue_jobs: int = Field(
+        1000, ge=1, description="jobs of the service that may wait and run at a time"
+    )
+    key_jobs: int = Field(100, ge=1, description="jobs of one API key that may wait and run")
+    free_bytes: int = Field(
+        1 << 30, ge=0, description="bytes of the disk below which nothing more is stored"
+    )
+    result_hours: float = Field(
+        7 * 24.0, ge=0, description="hours that the result of a job is kept; 0 for ever"
+    )
+    dataset_hours: float = Field(
+        30 * 24.0,
+        ge=0,
+        description="hours that a dataset is kept after its last use; 0 for ever",
+    )
     sync_rows: int = Field(
         4_000_000,
         ge=1,

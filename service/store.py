@@ -136,8 +136,13 @@ class Store:
         own.owner = owner
         return own
 
-    def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
+    def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.true() if self.owner is None else table.c.owner == self.owner
+
+    def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        # To an owner what has expired is not there; the service has it until no job needs it.
+        is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
+        return self._own(table) & is_there
 
     def close(self) -> None:
         """Close all connections."""
@@ -161,11 +166,13 @@ class Store:
         """The folder of a job's own files."""
         return self.jobs_folder / id
 
-    def dataset_ids(self, *, registered: bool | None = None) -> set[str]:
-        """Ids of all datasets, or of those that are registered or not."""
+    def dataset_ids(self, *, registered: bool | None = None, before: str | None = None) -> set[str]:
+        """Ids of all datasets, or of those that are registered or not, or made before a time."""
         query = sa.select(_datasets.c.id).where(self._seen(_datasets))
         if registered is not None:
             query = query.where(_datasets.c.registered == registered)
+        if before is not None:
+            query = query.where(_datasets.c.created < before)
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
@@ -190,18 +197,37 @@ class Store:
 
     def dataset(self, id: str) -> DatasetRow | None:
         """The dataset with this id."""
-        return self._one_dataset(_datasets.c.id == id)
+        return self._one_dataset((_datasets.c.id == id) & self._seen(_datasets))
+
+    def prolong_dataset(self, id: str, expires: str | None) -> bool:
+        """Let a dataset expire later; False when it is gone."""
+        query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(expires=expires)).rowcount)
+
+    def expired_datasets(self) -> list[str]:
+        """Ids of datasets that have expired, and are there still."""
+        query = sa.select(_datasets.c.id).where(_expired(_datasets))
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def expired_results(self, before: str) -> set[str]:
+        """Ids of jobs whose result has expired before a time."""
+        query = sa.select(_jobs.c.id).where(_jobs.c.expires < before)
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
 
     def registered_dataset(self, like: Dataset) -> DatasetRow | None:
-        """A registered dataset with the same content.
+        """A registered dataset with the same content, be it expired, as long as it is there.
 
         The content names the coordinate and id columns too: they are in the file's metadata.
         """
-        return self._one_dataset((_datasets.c.sha256 == like.sha256) & _datasets.c.registered)
+        same = (_datasets.c.sha256 == like.sha256) & _datasets.c.registered
+        return self._one_dataset(same & self._own(_datasets))
 
     def _one_dataset(self, condition: sa.ColumnElement[bool]) -> DatasetRow | None:
+        query = sa.select(_datasets).where(condition)
         with self._engine.connect() as connection:
-            query = sa.select(_datasets).where(condition & self._seen(_datasets))
             row = connection.execute(query).mappings().first()
         return self._dataset_row(row) if row else None
 
@@ -221,12 +247,14 @@ class Store:
             rows = connection.execute(page.of(query, _datasets)).mappings()
             return [self._dataset_row(row) for row in rows]
 
-    def remove_dataset(self, id: str) -> bool:
+    def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
         needed = sa.exists().where(
             _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
         )
         query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
+        if only_expired:
+            query = query.where(_expired(_datasets))
         with self._engine.begin() as connection:
             done = connection.execute(query)
         return bool(done.rowcount)
@@ -338,6 +366,13 @@ class Store:
         with self._engine.connect() as connection:
             return [_job_row(row) for row in connection.execute(query).mappings()]
 
+    def count_live(self) -> tuple[int, int]:
+        """How many jobs are not finished: of all owners, and of this one."""
+        query = sa.select(sa.func.count(), sa.func.count().filter(self._seen(_jobs)))
+        with self._engine.connect() as connection:
+            everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
+        return everyone, own
+
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""
         values = {"status": "running", "started": now(), "message": "starting"}
@@ -357,12 +392,14 @@ class Store:
         *,
         problem: dict[str, Any] | None = None,
         report: dict[str, Any] | None = None,
+        expires: str | None = None,
     ) -> bool:
         """End a live job; a job ends once, and whoever comes second is told so by False."""
         values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
+        values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
-        return self._update_live(id, **values, problem=problem, report=report)
+        return self._update_live(id, **values)
 
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
@@ -381,6 +418,10 @@ class Store:
         values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
         with self._engine.begin() as connection:
             return bool(connection.execute(query.values(values)).rowcount)
+
+
+def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
+    return table.c.expires.is_not(None) & (table.c.expires <= now())
 
 
 def _job_row(row: Any) -> JobRow:

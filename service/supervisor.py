@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from service.errors import problem_of_failure
+from service.clock import in_hours
+from service.errors import is_disk_full, problem_of_failure
 from service.express import ExpressLane
 from service.library import Library
 from service.reports import job_report, seconds_before
@@ -174,11 +175,19 @@ class Supervisor:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
-        row = await asyncio.to_thread(self._store.job, id)
-        if row is not None and isinstance(row.options, EchoOptions):
-            await self._echo(id, row.options)
-        else:
-            await self._run_on_cluster(id)
+        has_ended = False
+        while not has_ended and not self.stopping:
+            try:
+                row = await asyncio.to_thread(self._store.job, id)
+                if row is not None and isinstance(row.options, EchoOptions):
+                    await self._echo(id, row.options)
+                else:
+                    await self._run_on_cluster(id)
+                has_ended = True
+            except SQLAlchemyError:
+                # Its end could not be written down, so it is run again: its parts stand.
+                logger.exception("job %s: the store failed", id)
+                await asyncio.sleep(_WATCH_SECONDS)
         self._dismissed.discard(id)
 
     async def _echo(self, id: str, options: EchoOptions) -> None:
@@ -213,12 +222,17 @@ class Supervisor:
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)
+        except OperationalError:
+            raise  # of the store: the job is not at fault
         except Exception as error:
             if not cluster.is_up():
                 logger.warning("job %s lost its cluster and waits for it: %s", id, error)
                 return False
             logger.exception("job %s failed", id)
             problem = problem_of_failure(error)
+            if is_disk_full(error):
+                # What it wrote is in its own way, and in that of the line that says so.
+                shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
             self._store.finish_job(
                 id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}")
             )
@@ -243,7 +257,9 @@ class Supervisor:
             self.pace.note(cluster, job, time.monotonic() - start)
         report = job_report(job, result, progress, cluster.device)
         report.seconds |= seconds_before(row, observations, references)
-        if self._store.finish_job(id, "successful", "done", report=report.model_dump()):
+        expires = in_hours(self._settings.result_hours)
+        document = report.model_dump()
+        if self._store.finish_job(id, "successful", "done", report=document, expires=expires):
             logger.info("job %s successful: %s", id, report.counts)
 
     def _clear(self, id: str) -> None:

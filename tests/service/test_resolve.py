@@ -80,7 +80,7 @@ def test_datasets_and_an_asynchronous_job(service, tables, expected):
         assert made.status_code == 201
         again = service.post("/datasets", files={"file": ("again.csv", csv(table))})
         assert (again.status_code, again.json()["id"]) == (200, made.json()["id"])
-        assert service.get(made.headers["location"]).json() == made.json()
+        assert service.get(made.headers["location"]).json() == again.json()
         assert made.json()["rows"] == table.num_rows
         ids.append(made.json()["id"])
     form = {"observations": (None, f"dataset:{ids[0]}"), "references": (None, f"dataset:{ids[1]}")}

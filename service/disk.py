@@ -1,0 +1,36 @@
+"""How much of the disk must stay free."""
+
+import shutil
+
+from service.errors import StorageFull
+from service.settings import Settings
+
+
+class Disk:
+    """Keeps some of the disk free: what runs and what looks after the service need room, too."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = settings.data_dir
+        self._must_stay_free = settings.free_bytes
+
+    def refuse_when_low(self, coming: int = 0) -> None:
+        """Refuse what would be stored while there is no room for it.
+
+        Parameters
+        ----------
+        coming
+            Bytes that it is known to need.
+
+        Raises
+        ------
+        StorageFull
+        """
+        free = shutil.disk_usage(self._folder).free
+        if free - coming < self._must_stay_free:
+            needs = f", {coming} bytes are coming" if coming else ""
+            raise StorageFull(
+                f"the disk of the service has {free} bytes free{needs}, and "
+                f"{self._must_stay_free} must stay free: remove datasets and results that are no "
+                "longer needed, or come again later",
+                headers={"Retry-After": "60"},
+            )

@@ -1,0 +1,178 @@
+"""Bounds: jobs that may wait, room that must stay on the disk, and a disk that is full."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.conftest import finished, points, running_service, wait_until
+from tests.service.test_jobs import PARQUET, files_of, parquet
+from tests.service.test_keys import as_holder, new_key
+
+ECHO = "/processes/echo/execution"
+LATER = {"Prefer": "respond-async"}
+
+
+def long_echo(client):
+    body = {"inputs": {"message": "here", "pause": 60}}
+    return client.post(ECHO, json=body, headers=LATER)
+
+
+def problem_of(answer, slug):
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["type"] == f"urn:georesolve:problem:{slug}"
+    assert int(answer.headers["retry-after"]) > 0
+    return answer.json()["detail"]
+
+
+def test_jobs_of_the_service_and_of_a_key(tmp_path, device):
+    data_dir = tmp_path / "data"
+    ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
+    flags = ["--device", device, "--queue-jobs", 3, "--key-jobs", 2]
+    with (
+        running_service(data_dir, *flags) as client,
+        as_holder(client, ann) as ann_client,
+        as_holder(client, ben) as ben_client,
+    ):
+        mine = [long_echo(ann_client) for _ in range(2)]
+        assert [answer.status_code for answer in mine] == [201, 201]
+        refused = long_echo(ann_client)
+        assert refused.status_code == 429
+        assert "2 jobs of this key wait or run, and 2 may" in problem_of(refused, "too-many-jobs")
+        assert long_echo(ben_client).status_code == 201
+        refused = long_echo(ben_client)
+        assert refused.status_code == 503
+        assert "3 jobs of the service wait or run, and 3 may" in problem_of(refused, "queue-full")
+        before = files_of_data(data_dir)
+        files = {
+            "observations": ("o.parquet", parquet(points(9, 1))),
+            "references": ("r.parquet", parquet(points(9, 2))),
+        }
+        refused = ben_client.post("/resolve", files=files, headers=LATER)
+        assert refused.status_code == 503
+        assert files_of_data(data_dir) == before
+        # A small request is no job, and needs no place.
+        assert ben_client.post("/resolve", files=files).status_code == 200
+        assert ann_client.delete(mine[0].headers["location"]).status_code == 200
+        assert long_echo(ann_client).status_code == 201
+
+
+def files_of_data(data_dir):
+    return {p for name in ("datasets", "jobs", "incoming") for p in (data_dir / name).glob("*")}
+
+
+def test_places_are_not_given_twice(tmp_path, device):
+    with running_service(
+        tmp_path / "data", "--device", device, "--queue-jobs", 5, ready=False
+    ) as client:
+        with ThreadPoolExecutor(12) as threads:
+            answers = list(threads.map(lambda _: long_echo(client), range(12)))
+        assert sorted(answer.status_code for answer in answers) == [201] * 5 + [503] * 7
+
+
+def test_room_that_must_stay_on_the_disk(tmp_path, device):
+    free = shutil.disk_usage(tmp_path).free
+    with running_service(tmp_path / "data", "--device", device, "--free-bytes", 2 * free) as client:
+        content = parquet(points(50, 1))
+        for send in (
+            lambda: client.post("/datasets", content=content, headers={"Content-Type": PARQUET}),
+            lambda: client.post(
+                "/datasets", content=iter([content]), headers={"Content-Type": PARQUET}
+            ),
+            lambda: client.post("/datasets", files={"file": ("f.parquet", content)}),
+        ):
+            answer = send()
+            assert answer.status_code == 507
+            detail = problem_of(answer, "storage-full")
+            assert f"and {2 * free} must stay free" in detail
+            assert "bytes free" in detail
+        table = {"lat": [1.0], "lon": [2.0]}
+        body = {"observations": table, "references": table}
+        assert client.post("/resolve", json=body, headers=LATER).status_code == 507
+        # What needs no disk is answered.
+        assert client.post("/resolve", json=body).status_code == 200
+        assert files_of(client) == set()
+
+
+@contextlib.contextmanager
+def small_disk(path, megabytes):
+    """A file system of its own for a data folder."""
+    path.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
+    if os.getuid() or subprocess.run(["mount", *options], capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(path, leave=0):
+    """Take the room on a small disk, but for some bytes; returns the file that has it."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as handle, contextlib.suppress(OSError):
+        while (left := shutil.disk_usage(path).free - leave) > 0:
+            handle.write(bytes(min(left, 1 << 20)))
+    return ballast
+
+
+def test_a_full_disk(tmp_path, device):
+    """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
+    with small_disk(tmp_path / "data", 48) as disk:
+        flags = ["--device", device, "--free-bytes", 0]
+        with running_service(disk, *flags) as client:
+            content = parquet(points(200_000, 1))
+            headers = {"Content-Type": PARQUET}
+            registered = client.post("/datasets", content=content, headers=headers)
+            assert registered.status_code == 201
+            before = files_of(client)
+            ballast = fill(disk, leave=len(content) // 2)
+            other = parquet(points(200_000, 2))
+            for send in (
+                lambda: client.post("/datasets", content=iter([other]), headers=headers),
+                lambda: client.post("/datasets", content=other, headers=headers),
+                lambda: client.post("/datasets", files={"file": ("f.parquet", other)}),
+            ):
+                answer = send()
+                assert answer.status_code == 507, answer.text
+                problem_of(answer, "storage-full")
+                assert files_of(client) == before
+            name = f"dataset:{registered.json()['id']}"
+            body = {"observations": name, "references": name}
+            answer = client.post("/resolve", params={"k": 8}, json=body, headers=LATER)
+            assert answer.status_code == 201, answer.text
+            job = answer.headers["location"]
+            info = finished(client, job)
+            assert info["status"] == "failed"
+            assert "became full" in info["message"]
+            answer = client.get(f"{job}/results")
+            assert (answer.status_code, answer.json()["title"]) == (
+                507,
+                "The service has no space left",
+            )
+            wait_until(lambda: files_of(client) == before)
+            ballast.unlink()
+            answer = client.post("/resolve", params={"k": 1}, json=body, headers=LATER)
+            assert finished(client, answer.headers["location"])["status"] == "successful"
+
+
+def test_a_job_whose_end_cannot_be_written_down_waits_for_room(tmp_path, device):
+    flags = ["--device", device, "--free-bytes", 0]
+    with small_disk(tmp_path / "data", 32) as disk, running_service(disk, *flags) as client:
+        body = {"inputs": {"message": "here", "pause": 2}}
+        job = client.post(ECHO, json=body, headers=LATER).headers["location"]
+        wait_until(lambda: client.get(job).json()["status"] == "running")
+        ballast = fill(disk)
+        wait_until(lambda: "database or disk is full" in client.log.read_text())
+        assert client.get(job).json()["status"] == "running"
+        # What would be accepted now could be lost, so it is not.
+        answer = client.post(ECHO, json=body, headers=LATER)
+        assert answer.status_code == 507, answer.text
+        problem_of(answer, "storage-full")
+        ballast.unlink()
+        assert finished(client, job)["status"] == "successful"
+        assert client.get(f"{job}/results").json() == "here"
+        assert len(client.get("/jobs").json()["jobs"]) == 1

@@ -1,0 +1,116 @@
+"""Results and datasets go when their time is over, and not before."""
+
+import time
+from contextlib import closing
+
+import pytest
+
+from service.clock import now
+from service.ingest import Ingested
+from service.library import Library
+from service.retention import Retention
+from service.settings import Settings
+from service.store import Delivery, Store
+from tests.conftest import finished, points, running_service, store_points, wait_until
+from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
+from workers.jobs import MatchOptions
+
+SECOND = 1 / 3600
+"""In hours."""
+
+
+def test_results_and_datasets_expire(tmp_path, device):
+    flags = ["--device", device, "--result-hours", 2 * SECOND, "--dataset-hours", 4 * SECOND]
+    with running_service(tmp_path / "data", *flags) as client:
+        upload = {"content": parquet(points(50, 1)), "headers": {"Content-Type": PARQUET}}
+        dataset = client.post("/datasets", **upload)
+        assert dataset.json()["expires"] > dataset.json()["created"]
+        job = start_job(client, points(20, 1), points(20, 2))
+        info = finished(client, job)
+        assert info["expires"] > info["finished"]
+        wait_until(lambda: client.get(f"{job}/results").status_code == 410)
+        problem = client.get(f"{job}/results/matches.parquet").json()
+        assert problem["type"] == "urn:georesolve:problem:result-expired"
+        assert info["expires"] in problem["detail"]
+        assert client.get(job).json()["status"] == "successful"
+        assert client.get(f"{job}/report").status_code == 200
+        wait_until(lambda: client.get(dataset.headers["location"]).status_code == 404)
+        assert client.get("/datasets").json()["datasets"] == []
+        wait_until(lambda: files_of(client) == set())
+        # It can be registered again, and is another one.
+        again = client.post("/datasets", **upload)
+        assert again.status_code == 201
+        assert again.json()["id"] != dataset.json()["id"]
+
+
+def test_by_default_both_are_kept_for_days(service):
+    before = files_of(service)
+    upload = {"content": parquet(points(7, 77)), "headers": {"Content-Type": PARQUET}}
+    dataset = service.post("/datasets", **upload)
+    job = start_job(service, points(20, 1), points(20, 2))
+    assert now(29 * 86400) < dataset.json()["expires"] < now(31 * 86400)
+    assert now(6 * 86400) < finished(service, job)["expires"] < now(8 * 86400)
+    assert service.delete(dataset.headers["location"]).status_code == 204
+    service.delete(job)
+    wait_until(lambda: files_of(service) <= before)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        store.jobs_folder.mkdir()
+        yield store
+
+
+def ingested(tmp_path, seed):
+    return Ingested(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
+
+
+def sweep(store, **hours):
+    settings = Settings(**hours)
+    Retention(settings, store, Library(store, settings.dataset_hours)).sweep()
+
+
+def test_a_dataset_that_a_job_needs_stays(tmp_path, store):
+    ours = store.of("ours")
+    row, _ = Library(ours, 3 * SECOND).register(ingested(tmp_path, 1))
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    wait_until(lambda: ours.dataset(row.id) is None)
+    sweep(store)
+    assert store.dataset(row.id) is not None
+    assert store.dataset_path(row.id).exists()
+    store.finish_job(id, "failed", "over")
+    sweep(store)
+    assert store.dataset(row.id) is None
+    assert not store.dataset_path(row.id).exists()
+
+
+def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):
+    library = Library(store.of("ours"), SECOND)
+    row, _ = library.register(ingested(tmp_path, 1))
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        used = library.use(row.id)
+        sweep(store)
+    assert used.expires > row.expires
+    wait_until(lambda: store.of("ours").dataset(row.id) is None)
+    # Expired and not yet swept away: the same content is found, and lives again.
+    revived, is_new = library.register(ingested(tmp_path, 1))
+    assert (revived.id, is_new) == (row.id, False)
+    sweep(store)
+    assert library.get(row.id).dataset.rows == 5
+
+
+def test_zero_keeps_for_ever(tmp_path, store):
+    library = Library(store.of("ours"), 0)
+    row, _ = library.register(ingested(tmp_path, 1))
+    assert row.expires is None
+    sweep(store, dataset_hours=0, result_hours=0)
+    assert library.use(row.id).expires is None
+
+
+def test_a_setting_below_zero_is_refused(capsys):
+    from service.cli import main
+
+    assert main(["serve", "--result-hours", "-1"]) == 2
+    assert "--result-hours Input should be greater than or equal to 0" in capsys.readouterr().err
