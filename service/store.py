@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from service.changes import Changes
 from service.clock import new_id, now
 from service.database import open_database
+from service.errors import KeyInUse
 from service.idempotency import Repeat
 from service.keys import Keys
 from service.listing import ALL, Page, Selection
@@ -271,6 +272,11 @@ class Store:
 
         Once this returns neither is forgotten. Returns the id of the job; None when one of the
         datasets has been removed meanwhile.
+
+        Raises
+        ------
+        KeyInUse
+            When another process accepted a request with the key meanwhile.
         """
         values = self._new_job("nearest", options, delivery) | {
             "observations": observations.id,
@@ -287,29 +293,29 @@ class Store:
         row = sa.select(
             *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
         ).where(both_exist)
-        insert = _jobs.insert().from_select(list(values), row).returning(_jobs.c.id)
-        with self._engine.begin() as connection:
-            accepted: str | None = connection.execute(insert).scalar()
-            if accepted and repeat:
-                connection.execute(self._keep(repeat, accepted))
-        return accepted
+        return self._insert_job(_jobs.insert().from_select(list(values), row), repeat)
 
     def add_echo(
         self, options: EchoOptions, delivery: Delivery, repeat: Repeat | None = None
     ) -> str:
         """Accept a job of the process `echo`; returns its id."""
         values = self._new_job("echo", options, delivery)
-        with self._engine.begin() as connection:
-            connection.execute(_jobs.insert().values(values))
-            if repeat:
-                connection.execute(self._keep(repeat, values["id"]))
+        self._insert_job(_jobs.insert().values(values), repeat)
         return str(values["id"])
 
-    def _keep(self, repeat: Repeat, job: str) -> sa.Insert:
-        owner = self.owner or ""
-        return _idempotency.insert().values(
-            owner=owner, key=repeat.key, fingerprint=repeat.fingerprint, job=job, created=now()
-        )
+    def _insert_job(self, insert: sa.Insert, repeat: Repeat | None) -> str | None:
+        try:
+            with self._engine.begin() as connection:
+                id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
+                if id and repeat:
+                    keep = {"owner": self.owner or "", "job": id, "created": now()}
+                    connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
+        except sa.exc.IntegrityError:
+            raise KeyInUse(
+                "another request with this Idempotency-Key was accepted meanwhile: send this again",
+                headers={"Retry-After": "1"},
+            ) from None
+        return id
 
     def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
         """The job that the first request with a key made, and the fingerprint of that request.

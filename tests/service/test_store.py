@@ -11,6 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from service.database import DatabaseUrlError, open_database
+from service.errors import KeyInUse
+from service.idempotency import Repeat
 from service.ingest import Ingested
 from service.library import Library
 from service.listing import Page, Selection, cursor_after
@@ -228,3 +230,15 @@ def test_pages_and_selections(store):
     # The others were never started, and have run for no time, not even for none.
     assert selected(shortest_seconds=0, longest_seconds=100) == [first.id]
     assert selected(shortest_seconds=100) == selected(longest_seconds=-1) == []
+
+
+def test_a_key_belongs_to_one_job(store):
+    repeat = Repeat("key", "fingerprint")
+    id = store.add_echo(EchoOptions("x"), Delivery(), repeat)
+    with pytest.raises(KeyInUse):
+        store.add_echo(EchoOptions("y"), Delivery(), repeat)
+    assert [job.id for job in store.jobs(Page())] == [id]
+    assert store.first_of(repeat) == (id, "fingerprint")
+    other = store.of("another owner")
+    assert other.first_of(repeat) is None
+    assert other.add_echo(EchoOptions("x"), Delivery(), repeat) != id
