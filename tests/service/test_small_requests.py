@@ -87,6 +87,8 @@ def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
                 killed.append(victim)
             for one in answering:
                 assert one.result() == {expected}
+        # A worker that is on its way is waited for at the end, too.
+        wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 def workers_of(client):
