@@ -44,6 +44,7 @@ def create_app(settings: Settings) -> FastAPI:
         with (
             owned(settings.data_dir),
             closing(Store(settings.data_dir, settings.database)) as store,
+            store.claimed(),
         ):
             refuse_unprotected(settings, store.keys)
             library = Library(store, settings.dataset_hours)

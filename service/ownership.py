@@ -1,10 +1,15 @@
-"""The data folder belongs to one service process at a time."""
+"""The data folder and the database belong to one service process at a time."""
 
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import sqlalchemy as sa
+
+_SERVICE_LOCK = 0x67656F73
+"""Names the lock of a running service among the advisory locks of a Postgres database."""
 
 
 class DataDirInUseError(RuntimeError):
@@ -33,4 +38,31 @@ def owned(data_dir: Path) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
+        yield
+
+
+class DatabaseInUseError(RuntimeError):
+    """Another service runs on the database."""
+
+
+@contextmanager
+def claimed(engine: sa.Engine) -> Iterator[None]:
+    """Claim a Postgres database for as long as its session lives; SQLite's is in an owned folder.
+
+    Raises
+    ------
+    DatabaseInUseError
+        When another service has it, on this machine or elsewhere: both would run its jobs.
+    """
+    if engine.dialect.name != "postgresql":
+        yield
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as session:
+        # Not one of the pool: closed it is gone, and the claim with it.
+        session.detach()
+        if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVICE_LOCK))):
+            raise DatabaseInUseError(
+                f"the database {engine.url.database!r} is in use by another service: stop that "
+                "one, or take another database"
+            )
         yield

@@ -24,7 +24,9 @@ class Retention:
     def __init__(self, settings: Settings, store: Store, library: Library) -> None:
         self._store = store
         self._library = library
-        lives = [hours for hours in (settings.result_hours, settings.dataset_hours) if hours]
+        self._job_hours = settings.job_hours
+        kept = (settings.result_hours, settings.dataset_hours, settings.job_hours)
+        lives = [hours for hours in kept if hours]
         tenth = min(lives, default=1.0) * 360
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
 
@@ -57,6 +59,8 @@ class Retention:
         for id in self._store.expired_datasets():
             if self._library.expire(id):
                 logger.info("the dataset %s has expired", id)
+        if self._job_hours and self._store.forget_jobs(now(-3600 * self._job_hours)):
+            logger.info("jobs that ended %s hours ago are forgotten", self._job_hours)
         # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
         for id in self._store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
             self._library.release(id)

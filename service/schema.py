@@ -39,7 +39,7 @@ jobs = sa.Table(
     sa.Column("status", sa.String, nullable=False, index=True),
     sa.Column("created", sa.String, nullable=False),
     sa.Column("started", sa.String),
-    sa.Column("finished", sa.String),
+    sa.Column("finished", sa.String, index=True),
     sa.Column("updated", sa.String, nullable=False),
     sa.Column("expires", sa.String, index=True),
     sa.Column("observations", sa.String, nullable=False),

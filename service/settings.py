@@ -55,6 +55,11 @@ class Settings(BaseSettings):
     result_hours: float = Field(
         7 * 24.0, ge=0, description="hours that the result of a job is kept; 0 for ever"
     )
+    job_hours: float = Field(
+        90 * 24.0,
+        ge=0,
+        description="hours after its end that a job without a result is remembered; 0 for ever",
+    )
     dataset_hours: float = Field(
         30 * 24.0,
         ge=0,

@@ -1,6 +1,7 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,6 +15,7 @@ from service.errors import KeyInUse
 from service.idempotency import Repeat
 from service.keys import Keys
 from service.listing import ALL, Page, Selection
+from service.ownership import claimed
 from service.schema import datasets as _datasets
 from service.schema import idempotency as _idempotency
 from service.schema import jobs as _jobs
@@ -144,6 +146,10 @@ class Store:
         # To an owner what has expired is not there; the service has it until no job needs it.
         is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
         return self._own(table) & is_there
+
+    def claimed(self) -> AbstractContextManager[None]:
+        """Claim the database for one service; see `service.ownership`."""
+        return claimed(self._engine)
 
     def close(self) -> None:
         """Close all connections."""
@@ -371,6 +377,21 @@ class Store:
         query = query.order_by(_jobs.c.created)
         with self._engine.connect() as connection:
             return [_job_row(row) for row in connection.execute(query).mappings()]
+
+    def forget_jobs(self, before: str) -> int:
+        """Forget jobs that ended before a time, and the keys of their requests; tells how many.
+
+        One whose result is kept is not forgotten.
+        """
+        has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
+        is_kept = has_result & (_jobs.c.expires.is_(None) | ~_expired(_jobs))
+        old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
+        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        with self._engine.begin() as connection:
+            forgotten = connection.execute(_jobs.delete().where(old)).rowcount
+            if forgotten:
+                connection.execute(_idempotency.delete().where(~job_exists))
+        return forgotten
 
     def count_live(self) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""

@@ -4,7 +4,9 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -98,16 +100,22 @@ def test_room_that_must_stay_on_the_disk(tmp_path, device):
 
 
 @contextlib.contextmanager
-def small_disk(path, megabytes):
+def small_disk(megabytes):
     """A file system of its own for a data folder."""
-    path.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
-    if os.getuid() or subprocess.run(["mount", *options], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here")
+    # Not in pytest's folder, which it could not remove if this process was killed.
+    folder = Path(tempfile.mkdtemp(prefix="georesolve-disk-"))
+    disk = folder / "data"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
     try:
-        yield path
+        if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("a small file system cannot be mounted here")
+        try:
+            yield disk
+        finally:
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
     finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+        shutil.rmtree(folder)
 
 
 def fill(path, leave=0):
@@ -119,9 +127,9 @@ def fill(path, leave=0):
     return ballast
 
 
-def test_a_full_disk(tmp_path, device):
+def test_a_full_disk(device):
     """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
-    with small_disk(tmp_path / "data", 48) as disk:
+    with small_disk(48) as disk:
         flags = ["--device", device, "--free-bytes", 0]
         with running_service(disk, *flags) as client:
             content = parquet(points(200_000, 1))
@@ -159,9 +167,9 @@ def test_a_full_disk(tmp_path, device):
             assert finished(client, answer.headers["location"])["status"] == "successful"
 
 
-def test_a_job_whose_end_cannot_be_written_down_waits_for_room(tmp_path, device):
+def test_a_job_whose_end_cannot_be_written_down_waits_for_room(device):
     flags = ["--device", device, "--free-bytes", 0]
-    with small_disk(tmp_path / "data", 32) as disk, running_service(disk, *flags) as client:
+    with small_disk(32) as disk, running_service(disk, *flags) as client:
         body = {"inputs": {"message": "here", "pause": 2}}
         job = client.post(ECHO, json=body, headers=LATER).headers["location"]
         wait_until(lambda: client.get(job).json()["status"] == "running")

@@ -7,6 +7,8 @@ import sys
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from service.access import _without_port
 from service.settings import Settings
@@ -248,3 +250,12 @@ def test_the_description_of_the_api_declares_the_key(service):
         for operation in operations.values():
             is_probe = path in ("/livez", "/readyz", "/healthz")
             assert ("security" in operation) is not is_probe, path
+
+
+def test_a_web_socket_needs_a_key_too(guarded):
+    client, ann, _ = guarded
+    url = str(client.base_url).replace("http://", "ws://") + "/anywhere"
+    for headers, status in (({}, 401), ({"Authorization": ann.headers["authorization"]}, 403)):
+        with pytest.raises(InvalidStatus) as refusal, connect(url, additional_headers=headers):
+            pass
+        assert refusal.value.response.status_code == status

@@ -10,16 +10,20 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from service.clock import now
 from service.database import DatabaseUrlError, open_database
 from service.errors import KeyInUse
 from service.idempotency import Repeat
 from service.ingest import Ingested
+from service.keys import hash_of, prefix_of
 from service.library import Library
 from service.listing import Page, Selection, cursor_after
+from service.ownership import DatabaseInUseError
 from service.schema import metadata
 from service.store import Delivery, EchoOptions, Store
-from tests.conftest import ROOT, points, store_points
+from tests.conftest import ROOT, finished, points, running_service, store_points
 from tests.postgres import missing, running_postgres
+from tests.service.test_jobs import start_job
 from workers.jobs import MatchOptions
 
 # What `create_all` made before there were migrations, as `.schema` of sqlite3 shows it.
@@ -242,3 +246,96 @@ def test_a_key_belongs_to_one_job(store):
     other = store.of("another owner")
     assert other.first_of(repeat) is None
     assert other.add_echo(EchoOptions("x"), Delivery(), repeat) != id
+
+
+def test_keys(store):
+    keys = store.keys
+    first, second = keys.create("ann"), keys.create("ben")
+    assert first != second
+    assert [(key.prefix, key.name) for key in keys.all()] == [
+        (prefix_of(first), "ann"),
+        (prefix_of(second), "ben"),
+    ]
+    assert keys.revoke(prefix_of(first))
+    assert not keys.revoke(prefix_of(first))
+    assert not keys.revoke("gr_00000000")
+    keys.note_use(keys.all()[1])
+    revoked, used = keys.all()
+    assert (revoked.revoked is None, revoked.last_used is None) == (False, True)
+    assert (used.revoked is None, used.last_used is None) == (True, False)
+    assert used.sha256 == hash_of(second)
+
+
+def test_what_has_expired(tmp_path, store):
+    ours = store.of("ours")
+    row, _ = add(Library(ours, 1), tmp_path, 1)
+    job = ours.add_job(row, row, MatchOptions(), Delivery())
+    other = store.of("theirs").add_echo(EchoOptions("here"), Delivery())
+    assert (ours.count_live(), store.count_live()) == ((2, 1), (2, 2))
+    assert store.finish_job(job, "successful", "done", report={}, expires=now(-10))
+    assert store.expired_results(now(-5)) == {job}
+    assert store.expired_results(now(-15)) == set()
+    assert store.expired_datasets() == []
+    assert not store.remove_dataset(row.id, only_expired=True)
+    assert store.prolong_dataset(row.id, now(-1))
+    assert store.expired_datasets() == [row.id]
+    assert ours.dataset(row.id) is None
+    assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
+    assert store.remove_dataset(row.id, only_expired=True)
+    assert not store.prolong_dataset(row.id, None)
+    assert store.count_live() == (1, 1)
+    assert ours.job(other) is None
+
+
+def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
+    ours = store.of("ours")
+    row, _ = add(Library(ours), tmp_path, 1)
+    ends = {
+        "expired": ("successful", now(-1)),
+        "kept": ("successful", now(60)),
+        "kept for ever": ("successful", None),
+        "failed": ("failed", None),
+        "live": (None, None),
+    }
+    jobs = {}
+    for name, (status, expires) in ends.items():
+        repeat = Repeat(name, "fingerprint")
+        jobs[name] = ours.add_job(row, row, MatchOptions(), Delivery(), repeat)
+        if status:
+            store.finish_job(jobs[name], status, "over", report={}, expires=expires)
+    echo = ours.add_echo(EchoOptions("here"), Delivery())
+    store.finish_job(echo, "successful", "done")
+    assert store.forget_jobs(now(-60)) == 0
+    assert store.forget_jobs(now(1)) == 3
+    left = {name for name, id in jobs.items() if store.job(id)}
+    assert left == {"kept", "kept for ever", "live"}
+    assert {name for name in jobs if ours.first_of(Repeat(name, "fingerprint"))} == left
+    assert store.job(echo) is None
+
+
+def test_a_postgres_database_has_one_service(tmp_path, postgres):
+    url = postgres("claimed")
+    with (
+        closing(Store(tmp_path / "a", url)) as first,
+        closing(Store(tmp_path / "b", url)) as second,
+    ):
+        with (
+            first.claimed(),
+            pytest.raises(DatabaseInUseError, match="'claimed' is in use by another service"),
+            second.claimed(),
+        ):
+            pass
+        with second.claimed():
+            pass
+
+
+def test_a_service_on_postgres(tmp_path, postgres, device):
+    url = postgres("service")
+    flags = ["--device", device, "--database-url", url]
+    with running_service(tmp_path / "data", *flags) as client:
+        job = start_job(client, points(2_000, 1), points(20, 2), k=2)
+        assert finished(client, job)["status"] == "successful"
+        assert client.get(f"{job}/results").status_code == 200
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        assert client.get(job).json()["status"] == "successful"
+    assert not (tmp_path / "data" / "georesolve.sqlite").exists()
