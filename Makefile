@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock' pyproject.toml
 
-.PHONY: demo test lint types unit serve lock clean
+.PHONY: demo test lint types unit test-faults serve lock clean
 
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
 	$(BIN)/python samples/demo.py
@@ -24,6 +24,9 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest
+
+test-faults: $(VENV)/.dev  ## kill everything at random moments, again and again; takes minutes
+	$(BIN)/pytest tests/faults
 
 serve: $(VENV)/.cpu  ## run the service on this machine
 	$(BIN)/georesolve serve

@@ -4,6 +4,7 @@ A file can declare little and decode to much, or crash the decoder: what happens
 not happen to the service. The child gives back a dataset or a problem, nothing else.
 """
 
+import contextlib
 import math
 import multiprocessing
 import os
@@ -101,7 +102,9 @@ def _child(sender: Connection, source: Source, target: Path, limits: Limits) -> 
         )
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         answer = _problem_of(error, source)
-    sender.send(answer)
+    # The service may have been killed meanwhile.
+    with contextlib.suppress(BrokenPipeError):
+        sender.send(answer)
 
 
 def _problem_of(error: Exception, source: Source) -> Problem:

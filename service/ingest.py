@@ -65,7 +65,8 @@ class Ingest:
         )
         # What a killed service left half received is worth nothing.
         shutil.rmtree(self._incoming, ignore_errors=True)
-        self._incoming.mkdir(parents=True)
+        # It is there still when a decoder of the killed service wrote while it was removed.
+        self._incoming.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:

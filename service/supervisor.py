@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -22,7 +23,7 @@ from workers.cluster import Cluster, open_cluster
 from workers.estimate import Pace
 from workers.express import express
 from workers.gpus import choose_device
-from workers.jobs import Job, MatchOptions
+from workers.jobs import RESULT_NAME, Job, MatchOptions
 from workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
@@ -101,29 +102,31 @@ class Supervisor:
             opening = open_cluster(self._settings.cluster())
             try:
                 self.cluster = await asyncio.to_thread(opening.__enter__)
-            except (OSError, RuntimeError, ValueError) as error:
+            except Exception as error:
+                # Whatever it was, without another try there would be no cluster ever again.
                 self.trouble = f"the cluster cannot be opened: {error}"
-                logger.error(self.trouble)
+                logger.error(self.trouble, exc_info=not isinstance(error, OSError))
                 await asyncio.sleep(_REOPEN_SECONDS)
                 continue
             self._opened.set()
             try:
                 await self._watch(self.cluster)
-            except OSError as error:
-                logger.error("small requests have no way to the cluster: %s", error)
+                logger.error("the cluster was lost")
+            except Exception:
+                logger.exception("the cluster can no longer be watched, and is opened anew")
             finally:
                 self._opened.clear()
                 self.cluster = None
                 self.trouble = "the cluster was lost"
                 await asyncio.to_thread(_close, opening)
-            logger.error(self.trouble)
 
     async def _watch(self, cluster: Cluster) -> None:
-        """Answer small requests as long as the cluster is up."""
+        """Keep the workers up and answer small requests, as long as the cluster is up."""
         async with express(cluster) as resolve_at_once:
             with closing(ExpressLane(resolve_at_once)) as self.express:
                 try:
                     while cluster.is_up():
+                        cluster.restore()
                         workers = await asyncio.to_thread(cluster.workers)
                         self.express.notice(list(workers.values()))
                         await asyncio.sleep(_WATCH_SECONDS)
@@ -136,10 +139,8 @@ class Supervisor:
         folder.mkdir(exist_ok=True)
         for job in folder.iterdir():
             row = self._store.job(job.name)
-            if row is None or row.status in ("failed", "dismissed"):
-                shutil.rmtree(job)
-            elif row.status == "successful":
-                shutil.rmtree(job / "parts", ignore_errors=True)
+            if row is None or row.status not in LIVE:
+                _tidy(job, keep_result=row is not None and row.status == "successful")
 
     def stop(self) -> None:
         """Stop all jobs within seconds; they stay accepted, for the next process to take up."""
@@ -267,17 +268,32 @@ class Supervisor:
         row = self._store.job(id)
         if row is None or row.status in LIVE:
             return
-        folder = self._store.job_folder(id)
-        unneeded = folder / "parts" if row.status == "successful" else folder
-        shutil.rmtree(unneeded, ignore_errors=True)
+        _tidy(self._store.job_folder(id), keep_result=row.status == "successful")
         for dataset in {row.observations, row.references}:
             self._library.release(dataset)
 
 
+def _tidy(folder: Path, *, keep_result: bool) -> None:
+    """Remove the files of a job that has ended: all but its result, or all."""
+    if not keep_result:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    # Not the parts alone: a worker that was killed leaves the result it was writing.
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != RESULT_NAME:
+            path.unlink(missing_ok=True)
+
+
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
-    # A scheduler that is gone cannot be told good-bye.
-    with contextlib.suppress(OSError, TimeoutError):
+    try:
         opening.__exit__(None, None, None)
+    except OSError:
+        # A scheduler that is gone cannot be told good-bye.
+        pass
+    except Exception:
+        logger.exception("the lost cluster could not be closed")
 
 
 class _Reporter:

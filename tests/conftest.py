@@ -1,14 +1,16 @@
 """What tests share: point sets, a real cluster, a real service."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -68,14 +70,7 @@ def cluster(device):
 def running_service(data_dir, *flags, ready=True):
     """A real service in a process of its own; yields a client, which has the process."""
     log = (data_dir.parent / f"{data_dir.name}.log").open("ab")
-    arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", *map(str, arguments), *map(str, flags)],
-        stdout=log,
-        stderr=log,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    process = start_service(data_dir, log, *flags)
     start = log.tell()
     try:
         with httpx.Client(timeout=60, base_url=_wait_for_url(process, log.name, start)) as client:
@@ -94,6 +89,51 @@ def running_service(data_dir, *flags, ready=True):
             raise
         finally:
             log.close()
+
+
+def start_service(data_dir, log, *flags):
+    """The process of a service, which writes to a log; it need not answer yet."""
+    arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "service", "serve", *map(str, arguments), *map(str, flags)],
+        stdout=log,
+        stderr=log,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def start_scheduler(port, log=subprocess.DEVNULL):
+    """The process of a Dask scheduler that the service does not own."""
+    return _start_dask(log, "scheduler", "--port", str(port))
+
+
+def start_worker(port, log=subprocess.DEVNULL):
+    """The process of a Dask nanny for the scheduler on a port, with one worker."""
+    return _start_dask(log, "worker", f"tcp://127.0.0.1:{port}", "--nworkers=1", "--nthreads=1")
+
+
+def _start_dask(log, *arguments):
+    flags = ["--no-dashboard", "--host", "127.0.0.1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", *arguments, *flags], stdout=log, stderr=log, cwd=ROOT
+    )
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def kill_with_children(process):
+    """Kill a process and what it started, as a power cut would."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for one in family:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
 
 
 def _wait_for_url(process, log, start):
@@ -140,5 +180,5 @@ def finished(client, location):
         info.update(client.get(location).raise_for_status().json())
         return info["status"] not in ("accepted", "running")
 
-    wait_until(ended)
+    wait_until(ended, seconds=100)
     return info

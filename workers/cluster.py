@@ -22,9 +22,11 @@ _DASK_CONFIG = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.scheduler.worker-ttl": "60s",
     "distributed.scheduler.worker-saturation": 1.0,
-    "distributed.scheduler.no-workers-timeout": "60s",
     # Small jobs go to workers as plain calls through the scheduler, one after the other.
     "distributed.scheduler.reuse-broadcast-comm": True,
+    "distributed.scheduler.no-workers-timeout": "120s",
+    # Dask gives up a worker that is not back by then, and starts no other: `restore` does.
+    "distributed.deploy.lost-worker-timeout": "30s",
 }
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
@@ -42,15 +44,28 @@ class Cluster:
         What its workers compute on.
     dashboard_url
         Where the Dask dashboard answers, or None.
+    connection
+        The client's connection to the scheduler whose workers have passed their check.
     """
 
     client: Client
     device: Device
     dashboard_url: str | None
+    connection: object
 
     def is_up(self) -> bool:
-        """Whether the scheduler is connected; a lost one is not waited for here."""
-        return bool(self.client.status == "running")
+        """Whether the scheduler is still connected; a cluster that was lost once stays lost.
+
+        A client connects again by itself, but perhaps to another scheduler: that one knows nothing
+        of what was submitted, and its workers have not passed their check.
+        """
+        return self.client.status == "running" and self.client.scheduler_comm is self.connection
+
+    def restore(self) -> None:
+        """Start the workers of an own cluster anew that Dask has given up."""
+        own = self.client.cluster
+        if own is not None and len(own.workers) < len(own.worker_spec):
+            own.scale(len(own.worker_spec))
 
     def workers(self) -> dict[str, str]:
         """Addresses of the workers that are up and have passed their check, by name."""
@@ -86,7 +101,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         client.register_plugin(Warmup(settings.device))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
-        cluster = Cluster(client, device, client.dashboard_link or None)
+        cluster = Cluster(client, device, client.dashboard_link or None, client.scheduler_comm)
         logger.info(
             "cluster open: device %s, workers %s, dashboard %s",
             device,

@@ -9,6 +9,8 @@ from workers.datasets import Dataset
 
 How = Literal["left", "inner"]
 
+RESULT_NAME = "matches.parquet"
+
 
 class Cancelled(Exception):
     """The job was cancelled while one of its tasks ran."""
@@ -61,7 +63,7 @@ class Job:
     @property
     def result(self) -> Path:
         """The finished result; it appears complete or not at all."""
-        return self.folder / "matches.parquet"
+        return self.folder / RESULT_NAME
 
     @property
     def cancel_flag(self) -> Path:

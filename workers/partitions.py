@@ -42,14 +42,8 @@ def part_path(job: Job, chunk: Chunk) -> Path:
     return job.parts / f"{chunk.start:012d}-{chunk.stop:012d}.arrow"
 
 
-def read_chunk(chunk: Chunk, attempt: int, job: Job) -> Frame:
-    """Read the coordinates of a chunk as a frame of pandas or cudf.
-
-    Parameters
-    ----------
-    attempt
-        Number of the attempt. Dask names tasks by their arguments, and a new attempt is a new task.
-    """
+def read_chunk(chunk: Chunk, job: Job) -> Frame:
+    """Read the coordinates of a chunk as a frame of pandas or cudf."""
     _seconds.clear()
     job.stop_if_cancelled()
     with _stage("read"):

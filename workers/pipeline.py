@@ -3,15 +3,17 @@
 import contextlib
 import json
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
 
 import dask.dataframe as dd
 import pandas as pd
-from distributed import CancelledError, Client, Future, futures_of, wait
+from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
 
 from workers.cluster import Cluster
@@ -51,7 +53,11 @@ class JobCancelled(Exception):
 
 
 class WorkerLost(RuntimeError):
-    """Workers died again and again while they held one chunk."""
+    """Workers died again and again while they held one task."""
+
+
+class ClusterLost(RuntimeError):
+    """The scheduler is gone and with it what was submitted; what stands is taken up elsewhere."""
 
 
 @dataclass
@@ -106,7 +112,9 @@ def run(
     JobCancelled
         When `cancelled` said so.
     WorkerLost
-        When one chunk ended several workers.
+        When one task ended several workers.
+    ClusterLost
+        When the scheduler was lost.
     """
     make_folder(job.parts)
     job.cancel_flag.unlink(missing_ok=True)
@@ -133,14 +141,9 @@ def run(
             report(progress)
     progress.seconds["partitions"] = time.perf_counter() - start
 
-    parts = [part_path(job, chunk) for chunk in plan]
-    arguments = (job, parts, dict(progress.counts))
-    future = cluster.client.submit(assemble, *arguments, key=f"assemble-{job.id}")
     with cluster.client.as_current():
-        while not _finished([future]):
-            if cancelled():
-                _stop(cluster.client, job, [future])
-    result: Result = future.result()
+        parts = [part_path(job, chunk) for chunk in plan]
+        result = _assemble(cluster, job, parts, dict(progress.counts), cancelled)
     progress.seconds["assemble"] = result.seconds
     return result, progress
 
@@ -155,48 +158,95 @@ def _records(
     running: dict[Future[Any], Chunk] = {}
     try:
         while waiting or running:
-            if cancelled():
-                _stop(cluster.client, job, list(running))
+            _check(cluster, job, cancelled, list(running))
             # Refill at half a window: one graph for many chunks costs little more than for one.
             if waiting and len(running) <= window // 2:
                 batch = [waiting.pop() for _ in range(min(len(waiting), window - len(running)))]
                 attempts.update(batch)
-                running |= _submit(cluster.client, job, batch, [attempts[c] for c in batch])
+                running |= _submit(cluster.client, job, batch)
             for future in _finished(list(running)):
                 chunk = running.pop(future)
-                if future.status == "finished":
+                frame = _outcome(job, future)
+                if frame is not None:
                     # The part file is the record; a future held would be recomputed, for nothing,
                     # when its worker dies.
-                    yield json.loads(future.result()["record"][0])
-                    continue
-                error = future.exception()
-                if not isinstance(error, KilledWorker | CancelledError):
-                    raise error
-                if attempts[chunk] >= _ATTEMPTS:
+                    yield json.loads(frame["record"][0])
+                elif attempts[chunk] < _ATTEMPTS:
+                    waiting.append(chunk)
+                else:
                     raise WorkerLost(
                         f"observations {chunk.start} to {chunk.stop - 1} ended their workers in "
                         f"{_ATTEMPTS} attempts"
-                    ) from error
-                logger.warning("job %s: %s lost its worker", job.id, chunk)
-                waiting.append(chunk)
+                    )
     except BaseException:
-        cluster.client.cancel(list(running))
+        if cluster.is_up():
+            cluster.client.cancel(list(running))
         raise
 
 
-def _submit(
-    client: Client, job: Job, batch: list[Chunk], attempts: list[int]
-) -> dict[Future[Any], Chunk]:
+def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], Chunk]:
     """Send a batch of chunks to the workers as one dataframe collection."""
     collection = (
-        dd.from_map(read_chunk, batch, attempts, job=job, meta=_COORDINATES)
+        dd.from_map(read_chunk, batch, job=job, meta=_COORDINATES)
         .map_partitions(resolve, job, meta=_ANSWER, enforce_metadata=False)
         .map_partitions(write_part, job, meta=RECORD, enforce_metadata=False)
+        # Optimised, the three functions of a chunk are one task: its frames stay on one worker.
+        .optimize()
     )
-    # Optimised, the three functions of a chunk are one task: its frames stay on one worker.
-    futures = futures_of(client.persist(collection.optimize()))
-    # A key ends in the number of its partition.
-    return {future: batch[future.key[1]] for future in futures}
+    graph, partitions = dict(collection.dask), collection.__dask_keys__()
+    keys = _keys("read-resolve-write", job, [str(chunk.start) for chunk in batch])
+    tasks = {
+        key: graph[partition].substitute({}, key)
+        for key, partition in zip(keys, partitions, strict=True)
+    }
+    return dict(zip(client.get(tasks, keys, sync=False), batch, strict=True))
+
+
+def _assemble(
+    cluster: Cluster,
+    job: Job,
+    parts: list[Path],
+    counts: dict[str, int],
+    cancelled: Callable[[], bool],
+) -> Result:
+    for _ in range(_ATTEMPTS):
+        [key] = _keys("assemble", job, ["result"])
+        future = cluster.client.submit(assemble, job, parts, counts, key=key)
+        while not _finished([future]):
+            _check(cluster, job, cancelled, [future])
+        result: Result | None = _outcome(job, future)
+        if result is not None:
+            return result
+    raise WorkerLost(f"putting the result together ended its workers in {_ATTEMPTS} attempts")
+
+
+def _keys(function: str, job: Job, parts: list[str]) -> list[str]:
+    """Names of tasks: the dashboard and the logs of workers show which job they belong to.
+
+    Dask groups them by their first words. A name is never used twice: a scheduler of which a killed
+    service was a client may still know its tasks.
+    """
+    run = secrets.token_hex(4)
+    return [f"{function}-{job.id}-{part}-{run}" for part in parts]
+
+
+def _check(
+    cluster: Cluster, job: Job, cancelled: Callable[[], bool], running: list[Future[Any]]
+) -> None:
+    """End the run when the job is cancelled, or the cluster lost."""
+    if cancelled():
+        _stop(cluster.client, job, running)
+    if not cluster.is_up():
+        raise ClusterLost("the connection to the scheduler was lost")
+
+
+def _outcome(job: Job, future: Future[Any]) -> Any:
+    """What a task gave; None when it was lost with its workers and is to be submitted again."""
+    try:
+        return future.result()
+    except (KilledWorker, CancelledError) as error:
+        logger.warning("job %s: a task was lost: %s", job.id, error)
+        return None
 
 
 def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:

@@ -2,14 +2,13 @@
 
 import io
 import os
-import socket
+import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import httpx
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,7 +19,18 @@ from service.listing import Page
 from service.matching import accept_job
 from service.models import MatchParameters
 from service.store import Delivery, Store
-from tests.conftest import ROOT, finished, points, running_service, store_points, wait_until
+from tests.conftest import (
+    ROOT,
+    finished,
+    free_port,
+    kill_with_children,
+    points,
+    running_service,
+    start_scheduler,
+    start_worker,
+    store_points,
+    wait_until,
+)
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -114,6 +124,8 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
     stale.mkdir()
     orphan = data_dir / "datasets" / "orphan.parquet"
     orphan.touch()
+    result = data_dir / undisturbed.strip("/") / "matches.parquet"
+    (result.parent / ".matches.parquet.half-written").touch()
     with running_service(data_dir, "--device", device) as client:
         assert finished(client, running)["status"] == "successful"
         assert client.get(f"{running}/report").json()["sha256"] == expected
@@ -121,6 +133,7 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
         assert len(client.get("/jobs").json()["jobs"]) == 5
     assert not stale.exists()
     assert not orphan.exists()
+    assert list(result.parent.iterdir()) == [result]
     assert list((data_dir / "datasets").iterdir()) == []
 
 
@@ -166,26 +179,17 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
 @contextmanager
 def scheduler_on(port):
     """A scheduler with one worker, each a process of its own, killed at the end."""
-    address = f"tcp://127.0.0.1:{port}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
-    dask = [sys.executable, "-m", "dask"]
-    flags = ["--no-dashboard", "--host", "127.0.0.1"]
-    scheduler = subprocess.Popen([*dask, "scheduler", "--port", str(port), *flags], **quiet)
-    worker = subprocess.Popen(
-        [*dask, "worker", address, "--nworkers", "1", "--nthreads", "1", *flags], **quiet
-    )
+    processes = [start_scheduler(port), start_worker(port)]
     try:
-        yield address
+        yield
     finally:
-        for process in (scheduler, worker):
+        for process in processes:
             kill_with_children(process)
 
 
 def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
     observations, references, options = long_job
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         with scheduler_on(port):
@@ -218,6 +222,23 @@ def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device
         assert finished(client, location)["status"] == "successful"
 
 
+def test_a_job_whose_end_cannot_be_written_down_is_run_again(service):
+    database = sqlite3.connect(service.log.with_suffix("") / "georesolve.sqlite", timeout=30)
+    with closing(database):
+        database.executescript(
+            "CREATE TRIGGER full BEFORE UPDATE ON jobs WHEN NEW.finished IS NOT NULL "
+            "BEGIN SELECT RAISE(FAIL, 'no space left'); END"
+        )
+        try:
+            start = service.log.stat().st_size
+            location = start_job(service, points(10, 1), points(10, 2))
+            wait_until(lambda: b"the store failed" in service.log.read_bytes()[start:])
+            assert service.get(location).json()["status"] == "running"
+        finally:
+            database.executescript("DROP TRIGGER full")
+    assert finished(service, location)["status"] == "successful"
+
+
 def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
     store = Store(tmp_path)
     library = Library(store)
@@ -230,14 +251,6 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
         accept_job(store, *rows, MatchParameters(), Delivery())
     assert store.jobs(Page()) == []
     store.close()
-
-
-def kill_with_children(process):
-    """Kill a service and what it started, as a power cut would."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    for one in family:
-        one.kill()
-    process.wait()
 
 
 def test_limits(tmp_path, device):

@@ -1,10 +1,23 @@
 """Opening clusters: an existing scheduler, devices asked for, workers that answer wrongly."""
 
+import os
+import signal
+
+import dask
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import points, sphere, store_points
+from tests.conftest import (
+    free_port,
+    kill_with_children,
+    points,
+    sphere,
+    start_scheduler,
+    start_worker,
+    store_points,
+    wait_until,
+)
 from tests.oracle import nearest
 from workers import plugin
 from workers.cluster import open_cluster
@@ -36,6 +49,37 @@ def test_no_scheduler_answers():
     settings = ClusterSettings(scheduler="tcp://127.0.0.1:9", connect_seconds=1)
     with pytest.raises(OSError, match="Timed out"), open_cluster(settings):
         pass
+
+
+def test_a_worker_that_dask_gives_up_is_started_anew(device):
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster:
+        [pid] = cluster.client.run(os.getpid).values()
+        # In no time: the nanny that starts another worker is closed before that one is there.
+        with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not cluster.client.cluster.workers)
+        cluster.restore()
+        wait_until(lambda: cluster.client.cluster.workers and cluster.workers())
+        assert pid not in cluster.client.run(os.getpid).values()
+
+
+def test_a_cluster_that_was_lost_stays_lost(device):
+    port = free_port()
+    settings = ClusterSettings(device=device, scheduler=f"tcp://127.0.0.1:{port}")
+    processes = [start_scheduler(port), start_worker(port)]
+    try:
+        with open_cluster(settings) as cluster:
+            assert cluster.is_up()
+            kill_with_children(processes[0])
+            processes[0] = start_scheduler(port)
+            wait_until(lambda: cluster.client.status == "connecting")
+            wait_until(lambda: cluster.client.status == "running")
+            assert not cluster.is_up()
+            assert not cluster.workers()
+    finally:
+        for process in processes:
+            kill_with_children(process)
 
 
 def test_choose_device(monkeypatch):

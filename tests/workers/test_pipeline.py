@@ -17,6 +17,7 @@ from workers.jobs import Job, MatchOptions
 from workers.matches import STATUSES
 from workers.pipeline import JobCancelled, run
 from workers.plan import Chunk
+from workers.result import assemble
 
 
 def never():
@@ -200,6 +201,44 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
     assert progress.counts["matched"] == progress.rows_done == 20_000
     cluster.client.wait_for_workers(len(pids), timeout=60)
     assert victim not in cluster.client.run(os.getpid).values()
+
+
+def assemble_after_two_deaths(job, parts, counts):
+    """Ends its worker the first two times."""
+    deaths = job.folder / "deaths"
+    if not deaths.exists() or deaths.stat().st_size < 2:
+        with deaths.open("ab") as handle:
+            handle.write(b"x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return assemble(job, parts, counts)
+
+
+def test_killed_workers_do_not_fail_the_last_step(cluster, make_job, monkeypatch):
+    workers = len(cluster.workers())
+    monkeypatch.setattr(pipeline, "assemble", assemble_after_two_deaths)
+    job = make_job(points(100, 1), points(20, 2))
+    result, _ = run(cluster, job, ignore, never)
+    assert (job.folder / "deaths").stat().st_size == 2
+    assert result.rows == 100
+    cluster.client.wait_for_workers(workers, timeout=60)
+
+
+def test_tasks_are_named_after_their_job(cluster, make_job):
+    def task_prefixes(dask_scheduler):
+        return set(dask_scheduler.task_prefixes)
+
+    def keys_of(dask_scheduler, job):
+        events = dask_scheduler.transition_log
+        return {str(event[0]) for event in events if job in str(event[0])}
+
+    for _ in range(2):
+        job = make_job(points(10, 1), points(20, 2))
+        run(cluster, job, ignore, never)
+    keys = cluster.client.run_on_scheduler(keys_of, job=job.id)
+    assert {key.partition(f"-{job.id}-")[0] for key in keys} == {"read-resolve-write", "assemble"}
+    # Dask keeps what it learns by prefix for ever, so a prefix must not be a job's.
+    prefixes = cluster.client.run_on_scheduler(task_prefixes)
+    assert not [prefix for prefix in prefixes if job.id in prefix]
 
 
 def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
