@@ -15,7 +15,9 @@ from service.errors import PROBLEM_ANSWER, install_error_handlers
 from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
+from service.journal import Journal
 from service.library import Library
+from service.metrics import Metrics
 from service.ownership import owned
 from service.queries import refuse_repeated
 from service.quotas import Quotas
@@ -37,6 +39,7 @@ Coordinates are degrees, WGS 84. Distances are metres on the great circle of a s
 
 def create_app(settings: Settings) -> FastAPI:
     """Make the application; nothing is opened before it starts."""
+    metrics = Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -49,7 +52,8 @@ def create_app(settings: Settings) -> FastAPI:
             refuse_unprotected(settings, store.keys)
             library = Library(store, settings.dataset_hours)
             library.sweep()
-            supervisor = Supervisor(settings, store, library)
+            supervisor = Supervisor(settings, store, library, metrics)
+            metrics.read_when_asked(settings, store, supervisor)
             app.state.service = Service(
                 settings=settings,
                 store=store,
@@ -60,6 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
                 claims=Claims(),
                 disk=Disk(settings),
                 quotas=Quotas(settings),
+                metrics=metrics,
             )
             retention = Retention(settings, store, library)
             async with supervisor.running(), retention.running():
@@ -77,6 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Access, settings=settings)
+    app.add_middleware(Journal, metrics=metrics)
     install_error_handlers(app)
     for module in (landing, resolve, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)

@@ -81,8 +81,12 @@ class HeadAsGet:
 
         # A HEAD has no range: what it asks for is the length of the whole.
         headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
-        scope = {**scope, "method": "GET", "headers": headers}
-        await self._app(scope, until_ended, without_body)
+        as_get = {**scope, "method": "GET", "headers": headers}
+        try:
+            await self._app(as_get, until_ended, without_body)
+        finally:
+            # Who stands outside sees the route that was found.
+            scope.update({name: as_get[name] for name in ("route", "endpoint") if name in as_get})
 
 
 def media_type(headers: Headers) -> str:

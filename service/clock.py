@@ -18,3 +18,10 @@ def now(seconds: float = 0.0) -> str:
 def in_hours(hours: float) -> str | None:
     """The time that many hours from now; for 0 None, which is never."""
     return now(3600 * hours) if hours else None
+
+
+def seconds_between(start: str, end: str) -> float:
+    """Seconds from one time to another, as they stand in the database."""
+    return (
+        datetime.datetime.fromisoformat(end) - datetime.datetime.fromisoformat(start)
+    ).total_seconds()

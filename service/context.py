@@ -10,6 +10,7 @@ from service.exports import Exports
 from service.idempotency import Claims
 from service.ingest import Ingest
 from service.library import Library
+from service.metrics import Metrics
 from service.quotas import Quotas
 from service.settings import Settings
 from service.store import Store
@@ -29,6 +30,7 @@ class Service:
     claims: Claims
     disk: Disk
     quotas: Quotas
+    metrics: Metrics
 
     def of(self, owner: str) -> "Service":
         """The service as one owner sees it: datasets and jobs of others are not there."""

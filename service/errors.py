@@ -180,7 +180,7 @@ def problem_of_failure(error: BaseException) -> Problem:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every error of an application a problem."""
+    """Make every error that is foreseen a problem; `Journal` does so with the others."""
 
     @app.exception_handler(Problem)
     async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
@@ -210,13 +210,6 @@ def install_error_handlers(app: FastAPI) -> None:
         problem.title = HTTPStatus(error.status_code).phrase
         problem.type = _OWN + problem.title.lower().replace(" ", "-")
         return problem_response(problem, request)
-
-    @app.exception_handler(Exception)
-    async def _unforeseen_handler(request: Request, error: Exception) -> JSONResponse:
-        # Starlette logs the traceback; the client gets no line of it.
-        return problem_response(
-            Problem("an error of the service; its log has the details"), request
-        )
 
 
 def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:

@@ -223,6 +223,7 @@ async def _express(
         parameters.options(),
     )
     answer = await lane.resolve(job)
+    service.metrics.count_rows("express", job.observations.rows, answer.counts)
     content = await service.exports.converted(answer.content, terms.format)
     seconds = {"lane": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):

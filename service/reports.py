@@ -1,8 +1,8 @@
 """The report of a finished job: counts, time by stage, checksums, versions."""
 
-from datetime import datetime
 from importlib import metadata
 
+from service.clock import seconds_between
 from service.models import Report
 from service.store import DatasetRow, JobRow
 from workers import __version__
@@ -36,10 +36,7 @@ def seconds_before(
     row: JobRow, observations: DatasetRow, references: DatasetRow
 ) -> dict[str, float]:
     """Time by stage of what came before the job ran: receive, decode, queue."""
-    created, started = (
-        datetime.fromisoformat(time) for time in (row.created, row.started or row.created)
-    )
-    seconds = {"queue": (started - created).total_seconds()}
+    seconds = {"queue": seconds_between(row.created, row.started or row.created)}
     for name, dataset in (("observations", observations), ("references", references)):
         for stage, value in dataset.seconds.items():
             seconds[f"{stage}_{name}"] = value

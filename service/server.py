@@ -1,6 +1,5 @@
 """`serve`: the application under uvicorn, its log, and what a signal does."""
 
-import logging
 from types import FrameType
 
 import uvicorn
@@ -8,11 +7,11 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.settings import Settings
+from workers.logs import configure_log
 
 _DRAIN_SECONDS = 10
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients and proxies keep a connection: whoever closes first breaks no request."""
-_LEVELS = {"distributed": "WARNING", "tornado": "WARNING", "bokeh": "ERROR"}
 
 
 class _Server(uvicorn.Server):
@@ -32,18 +31,14 @@ class _Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Run the service until a signal ends it; returns the exit code of the process."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.captureWarnings(True)
-    for name, level in _LEVELS.items():
-        logging.getLogger(name).setLevel(level)
+    configure_log(settings.log_format)
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         log_config=None,
+        access_log=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from workers.logs import LogFormat
 from workers.settings import ClusterSettings, DeviceChoice
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -42,6 +43,10 @@ class Settings(BaseSettings):
     )
     workers: int | None = Field(
         None, ge=1, description="worker processes of an own cluster; one a GPU or core by default"
+    )
+
+    log_format: LogFormat = Field(
+        "text", description="text, or json for a line of JSON an event, with ids of request and job"
     )
 
     concurrent_jobs: int = Field(2, ge=1, le=64, description="jobs that run at the same time")
@@ -119,6 +124,7 @@ class Settings(BaseSettings):
             dashboard_address=self.dashboard_address,
             workers=self.workers,
             scratch=self.data_dir / "scratch",
+            log_format=self.log_format,
         )
 
 

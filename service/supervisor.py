@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import shutil
 import time
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -16,14 +18,16 @@ from service.clock import in_hours
 from service.errors import is_disk_full, problem_of_failure
 from service.express import ExpressLane
 from service.library import Library
+from service.metrics import Metrics
 from service.reports import job_report, seconds_before
 from service.settings import Settings
-from service.store import LIVE, EchoOptions, Store
+from service.store import LIVE, EchoOptions, JobStatus, Store
 from workers.cluster import Cluster, open_cluster
 from workers.estimate import Pace
 from workers.express import express
 from workers.gpus import choose_device
 from workers.jobs import RESULT_NAME, Job, MatchOptions
+from workers.logs import about
 from workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
@@ -50,7 +54,9 @@ class Supervisor:
         Whether jobs are being stopped, because the process is about to end.
     """
 
-    def __init__(self, settings: Settings, store: Store, library: Library) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, library: Library, metrics: Metrics
+    ) -> None:
         self.cluster: Cluster | None = None
         self.express: ExpressLane | None = None
         self.trouble = "the cluster is being opened"
@@ -58,6 +64,7 @@ class Supervisor:
         self._settings = settings
         self._store = store
         self._library = library
+        self._metrics = metrics
         self._opened = asyncio.Event()
         self._places = asyncio.Semaphore(settings.concurrent_jobs)
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
@@ -81,7 +88,7 @@ class Supervisor:
         self._sweep()
         keeper = asyncio.create_task(self._keep_cluster_open())
         for job in self._store.live_jobs():
-            logger.info("job %s taken up again", job.id)
+            logger.info("job %s taken up again", job.id, extra={"job": job.id})
             self.start(job.id)
         try:
             yield
@@ -141,6 +148,9 @@ class Supervisor:
             row = self._store.job(job.name)
             if row is None or row.status not in LIVE:
                 _tidy(job, keep_result=row is not None and row.status == "successful")
+                # Nobody writes now: what is hidden was never finished.
+                for path in job.glob(".*"):
+                    path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Stop all jobs within seconds; they stay accepted, for the next process to take up."""
@@ -148,6 +158,7 @@ class Supervisor:
 
     def start(self, id: str) -> None:
         """Run an accepted job when its turn comes."""
+        logger.info("job %s accepted", id, extra={"job": id})
         task = asyncio.create_task(self._run(id), name=f"job {id}")
         self._tasks[id] = task
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
@@ -161,7 +172,7 @@ class Supervisor:
     async def dismiss(self, id: str) -> None:
         """Stop a live job, whose workers are free within seconds, or remove a finished one."""
         message = "dismissed by the client"
-        if await asyncio.to_thread(self._store.finish_job, id, "dismissed", message):
+        if await asyncio.to_thread(self._end, id, "dismissed", message):
             # What the job holds goes once its task has let go of it.
             if id in self._tasks:
                 self._dismissed.add(id)
@@ -172,10 +183,24 @@ class Supervisor:
         self._store.dismiss_finished_job(id)
         shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
 
+    def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
+        """End a live job, as `Store.finish_job` does, and count it."""
+        if not self._store.finish_job(id, status, message, **outcome):
+            return False
+        row = self._store.job(id)
+        if row is not None:
+            self._metrics.count_job(row)
+        return True
+
     def _is_cancelled(self, id: str) -> bool:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
+        with about(job=id):
+            await self._run_to_its_end(id)
+        self._dismissed.discard(id)
+
+    async def _run_to_its_end(self, id: str) -> None:
         has_ended = False
         while not has_ended and not self.stopping:
             try:
@@ -189,7 +214,6 @@ class Supervisor:
                 # Its end could not be written down, so it is run again: its parts stand.
                 logger.exception("job %s: the store failed", id)
                 await asyncio.sleep(_WATCH_SECONDS)
-        self._dismissed.discard(id)
 
     async def _echo(self, id: str, options: EchoOptions) -> None:
         """Wait as long as an echo is told to; what it gives back stands in its row."""
@@ -198,7 +222,7 @@ class Supervisor:
         while (left := end - time.monotonic()) > 0 and not self._is_cancelled(id):
             await asyncio.sleep(min(left, _WATCH_SECONDS))
         if not self.stopping:
-            await asyncio.to_thread(self._store.finish_job, id, "successful", "done")
+            await asyncio.to_thread(self._end, id, "successful", "done")
 
     async def _run_on_cluster(self, id: str) -> None:
         loop = asyncio.get_running_loop()
@@ -207,8 +231,10 @@ class Supervisor:
             await self._opened.wait()
             async with self._places:
                 if self.cluster is not None and not self.stopping:
+                    # What is logged in the thread is about the same job.
+                    context = contextvars.copy_context()
                     has_ended = await loop.run_in_executor(
-                        self._threads, self._run_blocking, id, self.cluster
+                        self._threads, context.run, self._run_blocking, id, self.cluster
                     )
             if not has_ended:
                 await asyncio.sleep(_WATCH_SECONDS)
@@ -234,9 +260,7 @@ class Supervisor:
             if is_disk_full(error):
                 # What it wrote is in its own way, and in that of the line that says so.
                 shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
-            self._store.finish_job(
-                id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}")
-            )
+            self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
         finally:
             self._clear(id)
         return True
@@ -260,7 +284,8 @@ class Supervisor:
         report.seconds |= seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
         document = report.model_dump()
-        if self._store.finish_job(id, "successful", "done", report=document, expires=expires):
+        if self._end(id, "successful", "done", report=document, expires=expires):
+            self._metrics.count_rows("jobs", progress.rows_done, report.counts)
             logger.info("job %s successful: %s", id, report.counts)
 
     def _clear(self, id: str) -> None:
@@ -278,12 +303,10 @@ def _tidy(folder: Path, *, keep_result: bool) -> None:
     if not keep_result:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    # Not the parts alone: a worker that was killed leaves the result it was writing.
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.name != RESULT_NAME:
-            path.unlink(missing_ok=True)
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    # A worker that was killed leaves the result that it was writing.
+    for path in (folder / "cancelled", *folder.glob(f".{RESULT_NAME}.*")):
+        path.unlink(missing_ok=True)
 
 
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:

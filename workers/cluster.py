@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 
 from kernels.devices import Device
 from workers.gpus import choose_device, count_gpus
+from workers.logs import WorkerLog
 from workers.plugin import Warmup
 from workers.settings import ClusterSettings
 
@@ -98,6 +99,8 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
             local = stack.enter_context(_local_cluster(settings))
             client = stack.enter_context(Client(local, set_as_default=False))
         client.wait_for_workers(1, timeout=settings.connect_seconds)
+        if settings.log_format and not settings.scheduler:
+            client.register_plugin(WorkerLog(settings.log_format))
         client.register_plugin(Warmup(settings.device))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"

@@ -1,6 +1,7 @@
 """What runs on one partition: read a chunk, resolve it, write its part file."""
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
+
+logger = logging.getLogger(__name__)
 
 RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
@@ -119,6 +122,11 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     ):
         writer.write_table(table.replace_schema_metadata(schema.metadata))
     _seconds["write"] = time.perf_counter() - start
+    logger.info(
+        "job %s: observations %d to %d done",
+        *(job.id, chunk.start, chunk.stop - 1),
+        extra={"job": job.id, "seconds": _seconds},
+    )
     record = {**done, "worker": str(get_worker().name), "seconds": _seconds}
     return pd.DataFrame({"record": [json.dumps(record)]})
 

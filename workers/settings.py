@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from workers.logs import LogFormat
+
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
@@ -25,6 +27,8 @@ class ClusterSettings(BaseModel):
         Processes of one's own cluster; None for one a GPU or core.
     scratch
         Folder for what workers spill.
+    log_format
+        How the workers of one's own cluster log; None leaves it to Dask.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,3 +39,4 @@ class ClusterSettings(BaseModel):
     dashboard_address: str = "127.0.0.1:8787"
     workers: int | None = Field(default=None, ge=1)
     scratch: Path | None = None
+    log_format: LogFormat | None = None

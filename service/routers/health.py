@@ -1,8 +1,10 @@
-"""`/livez`, `/readyz`: whether the process lives, and whether it can do its work."""
+"""`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from service.context import Service, WholeService
+from service.metrics import CONTENT_TYPE
 from service.models import Check, Health
 
 router = APIRouter(tags=["health"])
@@ -24,6 +26,12 @@ def ready(service: WholeService, response: Response) -> Health:
     response.status_code = 503
     response.headers["Retry-After"] = "2"
     return Health(status="unavailable", checks=checks)
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def show_metrics(service: WholeService) -> Response:
+    """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
+    return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _store(service: Service) -> Check:

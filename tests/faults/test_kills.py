@@ -28,18 +28,20 @@ DISMISSED = 3
 KILLS = 16
 LONGEST_PAUSE = 7.0
 """Seconds between two kills at most: about what a service takes to be ready again."""
-RETRY = httpx.TransportError
+RETRY, REFUSED = httpx.TransportError, httpx.ConnectError
 
 
 class Work(NamedTuple):
     """One job to do: two files and how to match them."""
 
+    number: int
     files: dict
     parameters: dict
 
     def send(self, client, **further):
-        """Submit it; returns the answer."""
-        parameters, headers = self.parameters | further, {"Prefer": "respond-async"}
+        """Submit it; returns the answer. Sent again it is the same job."""
+        parameters = self.parameters | further
+        headers = {"Prefer": "respond-async", "Idempotency-Key": f"work-{self.number}"}
         return client.post("/resolve", params=parameters, files=self.files, headers=headers)
 
 
@@ -73,7 +75,7 @@ def make_work(number):
     suffix, write = ("csv", csv) if draw.random() < 0.2 else ("parquet", parquet)
     tables = {"observations": observations, "references": references}
     files = {role: (f"{role}.{suffix}", write(table)) for role, table in tables.items()}
-    return Work(files, parameters)
+    return Work(number, files, parameters)
 
 
 def sha256(content):
@@ -103,13 +105,12 @@ class Witness:
 
     def __init__(self, stage, expected):
         self._stage = stage
-        self._expected = expected
+        self.expected = expected
         self._client = httpx.Client(base_url=stage.url, timeout=10)
         self._draw = random.Random(SEED)
         self._hashed = set()
         self.number_of = {}
         self.dismissed = set()
-        self.unanswered = 0
         self.status = {}
         self.looks = Counter()
 
@@ -130,6 +131,7 @@ class Witness:
         ids = [job["id"] for job in jobs]
         assert len(set(ids)) == len(ids), "a job is there twice"
         assert set(known) <= set(ids), "an accepted job is lost"
+        assert len(ids) <= JOBS, "a job sent again became another one"
         for job in jobs:
             before = self.status.get(job["id"], "accepted")
             if before not in ("accepted", "running"):
@@ -145,7 +147,7 @@ class Witness:
                 continue
             answer = self._client.get(f"/jobs/{id}/results")
             if answer.status_code == 200:
-                assert sha256(answer.content) == self._expected[number]
+                assert sha256(answer.content) == self.expected[number]
                 self.looks["at results"] += 1
             elif answer.status_code == 404:
                 assert answer.json()["type"].endswith("/result-not-ready")
@@ -161,7 +163,7 @@ class Witness:
                 checksum = sha256(path.read_bytes())
             except FileNotFoundError:
                 continue
-            assert checksum == self._expected[number], f"{path} is not complete"
+            assert checksum == self.expected[number], f"{path} is not complete"
             self._hashed.add(path.parent.name)
             self.looks["at result files"] += 1
 
@@ -179,7 +181,7 @@ def submit_all(works, stage, witness, draw, stop):
                     answer = works[number].send(client, algorithm="brute")
                 except RETRY as error:
                     # It may have been accepted although nobody said so.
-                    witness.unanswered += not isinstance(error, httpx.ConnectError)
+                    witness.looks["unanswered submissions"] += not isinstance(error, REFUSED)
                     stop.wait(0.2)
                     continue
                 assert answer.status_code == 201, answer.text
@@ -279,19 +281,14 @@ def all_ended(stage, witness, tasks):
 def check_the_end(stage, witness):
     """All is as it would be undisturbed, and nothing else is left."""
     jobs = witness.status
-    accepted = set(witness.number_of)
-    assert len(accepted) == JOBS
-    assert len(set(jobs) - accepted) <= witness.unanswered
+    assert len(witness.number_of) == JOBS
+    assert set(jobs) == set(witness.number_of), "a job sent again became another one"
     for id in jobs:
         assert jobs[id] == ("dismissed" if id in witness.dismissed else "successful")
     with httpx.Client(base_url=stage.url, timeout=30) as client:
         for id in set(jobs) - witness.dismissed:
             content = client.get(f"/jobs/{id}/results").content
-            number = witness.number_of.get(id)
-            if number is None:
-                assert sha256(content) in witness._expected
-            else:
-                assert sha256(content) == witness._expected[number]
+            assert sha256(content) == witness.expected[witness.number_of[id]]
             assert client.get(f"/jobs/{id}/report").json()["sha256"] == sha256(content)
     folder = stage.data_dir / "jobs"
     files = {id: {"matches.parquet"} for id in set(jobs) - witness.dismissed}
@@ -314,5 +311,5 @@ def summary(stage, witness, seconds):
     return (
         f"\n{type(stage).__name__}: {len(witness.number_of)} jobs accepted, "
         f"{dict(ends)}; {sum(stage.kills.values())} kills ({kills}); looks {looks}; "
-        f"{witness.unanswered} submissions unanswered; {seconds:.0f} s\n"
+        f"{seconds:.0f} s\n"
     )

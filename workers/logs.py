@@ -1,0 +1,91 @@
+"""The log: lines of text or of JSON, which carry what they are about: a job, a request."""
+
+import contextlib
+import logging
+import logging.config
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from distributed import Worker, WorkerPlugin
+from pythonjsonlogger.core import RESERVED_ATTRS
+
+LogFormat = Literal["text", "json"]
+
+_FORMATTERS: dict[LogFormat, dict[str, Any]] = {
+    "text": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+    "json": {
+        "()": "pythonjsonlogger.json.JsonFormatter",
+        "fmt": ["levelname", "name", "message"],
+        "rename_fields": {"levelname": "level", "name": "logger"},
+        "timestamp": "time",
+        # uvicorn says everything twice, once in colour.
+        "reserved_attrs": [*RESERVED_ATTRS, "color_message"],
+    },
+}
+# distributed gives each of these a handler of its own when it is imported.
+_LEVELS = {
+    "distributed": "WARNING",
+    "distributed.client": "WARNING",
+    "distributed.gc": "WARNING",
+    "tornado": "WARNING",
+    "tornado.application": "ERROR",
+    "bokeh": "ERROR",
+}
+
+_about: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039
+
+
+@contextlib.contextmanager
+def about(**fields: str) -> Iterator[None]:
+    """Let the lines that are logged within carry fields: ``about(job=id)``."""
+    token = _about.set({**_about.get(), **fields})
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+def configure_log(format: LogFormat) -> None:
+    """Send the log of this process to standard error, a line an event."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "filters": {"about": {"()": lambda: _add_fields}},
+            "formatters": {"line": _FORMATTERS[format]},
+            "handlers": {
+                "stderr": {
+                    "class": "logging.StreamHandler",
+                    "formatter": "line",
+                    "filters": ["about"],
+                }
+            },
+            "root": {"level": "INFO", "handlers": ["stderr"]},
+            "loggers": {
+                name: {"level": level, "handlers": [], "propagate": True}
+                for name, level in _LEVELS.items()
+            },
+        }
+    )
+    logging.captureWarnings(True)
+
+
+def _add_fields(record: logging.LogRecord) -> bool:
+    for name, value in _about.get().items():
+        if not hasattr(record, name):
+            setattr(record, name, value)
+    return True
+
+
+class WorkerLog(WorkerPlugin):
+    """Gives the workers of an own cluster the log of the service: their output is one stream."""
+
+    name = "georesolve-log"
+
+    def __init__(self, format: LogFormat) -> None:
+        self.format = format
+
+    def setup(self, worker: Worker) -> None:
+        """Called by Dask in every worker."""
+        configure_log(self.format)
