@@ -1,6 +1,7 @@
 """Who may ask: the key of a request names its owner; without keys, only this machine asks."""
 
 import asyncio
+import base64
 import contextlib
 import hmac
 import logging
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 """What anybody may ask: probes know neither keys nor names."""
+DASHBOARD = "/dask"
+"""What people look at in a browser, which can send a key as the password of Basic only."""
 DECLARED = (
     Security(HTTPBearer(auto_error=False, description="the key, where the service asks for one")),
     Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="the same")),
@@ -104,7 +107,7 @@ class Access:
         if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
             raise Unauthorized(
                 "the key that was sent opens nothing here: it is wrong, or was revoked",
-                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
+                headers=_challenge(connection, 'Bearer error="invalid_token"'),
             )
         if key.last_used is None or key.last_used < now(-_NOTE_SECONDS):
             # A note less is no reason to refuse a request.
@@ -134,15 +137,36 @@ def _refuse_other_sites(connection: HTTPConnection) -> None:
 
 
 def _key_of(connection: HTTPConnection) -> str:
-    scheme, _, bearer = connection.headers.get("authorization", "").partition(" ")
-    key = bearer.strip() if scheme.lower() == "bearer" else connection.headers.get("x-api-key", "")
+    scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        key = credentials.strip()
+    elif scheme.lower() == "basic" and _is_page(connection):
+        key = _password_of(credentials)
+    else:
+        key = connection.headers.get("x-api-key", "")
     if not key:
         raise Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
             "'X-API-Key: KEY'",
-            headers={"WWW-Authenticate": "Bearer"},
+            headers=_challenge(connection, "Bearer"),
         )
     return key
+
+
+def _is_page(connection: HTTPConnection) -> bool:
+    return f"{connection.url.path}/".startswith(f"{DASHBOARD}/")
+
+
+def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:
+    asked = 'Basic realm="georesolve: any name, a key as password"'
+    return {"WWW-Authenticate": asked if _is_page(connection) else otherwise}
+
+
+def _password_of(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def _without_port(host: str) -> str:

@@ -22,7 +22,17 @@ from service.ownership import owned
 from service.queries import refuse_repeated
 from service.quotas import Quotas
 from service.retention import Retention
-from service.routers import datasets, estimate, events, health, jobs, landing, processes, resolve
+from service.routers import (
+    dask,
+    datasets,
+    estimate,
+    events,
+    health,
+    jobs,
+    landing,
+    processes,
+    resolve,
+)
 from service.settings import Settings
 from service.store import Store
 from service.supervisor import Supervisor
@@ -67,7 +77,11 @@ def create_app(settings: Settings) -> FastAPI:
                 metrics=metrics,
             )
             retention = Retention(settings, store, library)
-            async with supervisor.running(), retention.running():
+            async with (
+                dask.dashboard_client() as app.state.dashboard,
+                supervisor.running(),
+                retention.running(),
+            ):
                 yield
 
     app = FastAPI(
@@ -87,4 +101,6 @@ def create_app(settings: Settings) -> FastAPI:
     for module in (landing, resolve, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)
     app.include_router(health.router)
+    if settings.expose_dashboard:
+        app.include_router(dask.router)
     return app

@@ -7,6 +7,7 @@ from typing import Literal, get_origin
 
 from fastapi import Request
 from pydantic import Field
+from starlette.requests import HTTPConnection
 
 from service.errors import InvalidRequest
 from service.links import Link
@@ -96,7 +97,7 @@ _LISTS = {
 """Query parameters that may be given several times."""
 
 
-def refuse_repeated(request: Request) -> None:
+def refuse_repeated(request: HTTPConnection) -> None:
     """Refuse a query that gives a parameter twice where one value counts.
 
     Raises

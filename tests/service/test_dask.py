@@ -1,0 +1,147 @@
+"""`/dask`: the dashboard through the service, for those who may see it and their pages only."""
+
+import base64
+import json
+import re
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from tests.conftest import running_service, wait_until
+from tests.service.test_keys import new_key
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory, device):
+    """A service that exposes its dashboard and has a key; yields client and key."""
+    data_dir = tmp_path_factory.mktemp("exposed") / "data"
+    key = new_key(data_dir, "ann")
+    with running_service(data_dir, "--device", device, "--expose-dashboard") as client:
+        yield client, key
+
+
+def basic(password):
+    return {"Authorization": f"Basic {base64.b64encode(f'me:{password}'.encode()).decode()}"}
+
+
+def test_it_is_not_there_unless_a_setting_exposes_it(service):
+    for path in ("/dask", "/dask/status", "/dask/info/main/workers.html"):
+        assert service.get(path).status_code == 404
+    with pytest.raises(InvalidStatus), connect(websocket_url(service, "/dask/status/ws")):
+        pass
+
+
+@pytest.mark.parametrize("headers", [{}, basic("wrong"), {"Authorization": "Basic %%%"}])
+def test_a_browser_is_asked_for_a_key(exposed, headers):
+    client, _ = exposed
+    answer = client.get("/dask/status", headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic realm=")
+
+
+def test_basic_is_for_the_dashboard_only(exposed):
+    client, key = exposed
+    assert client.get("/jobs", headers=basic(key)).status_code == 401
+    assert client.get("/jobs", headers={"X-API-Key": key}).status_code == 200
+    assert client.get("/daskxyz", headers=basic(key)).status_code == 401
+
+
+def test_pages_and_what_they_are_made_of(exposed):
+    client, key = exposed
+    auth = basic(key)
+    start = client.get("/dask", headers=auth, follow_redirects=True)
+    assert str(start.url).endswith("/dask/status")
+    assert "<title>Dask Diagnostic UI</title>" in start.text
+    made_of = re.findall(r'(?:src|href)="(statics?/[^"]*)"', start.text)
+    assert len(made_of) > 5
+    for path in made_of:
+        part = client.get(f"/dask/{path}", headers=auth)
+        assert part.status_code == 200
+        assert len(part.content) > 0
+        etag = part.headers["etag"]
+        again = client.get(f"/dask/{path}", headers={**auth, "If-None-Match": etag})
+        assert again.status_code == 304
+    assert client.get("/dask/info/main/workers.html", headers=auth).status_code == 200
+    assert client.head("/dask/status", headers=auth).status_code == 200
+    assert client.get("/dask/no-such-page", headers=auth).status_code == 404
+
+
+def test_what_leads_elsewhere_or_changes_something_is_closed(exposed):
+    client, key = exposed
+    port = client.base_url.port
+    for path in (f"proxy/{port}/127.0.0.1/livez", f"%70roxy/{port}/127.0.0.1/livez", "/proxy/1/x/"):
+        assert client.get(f"/dask/{path}", headers=basic(key)).status_code == 404
+    assert client.post("/dask/status", headers=basic(key)).status_code == 405
+
+
+def websocket_url(client, path):
+    return str(client.base_url.copy_with(scheme="ws", path=path))
+
+
+def bokeh(client, key, page="status", **headers):
+    """Connect as a page of the dashboard does."""
+    text = client.get(f"/dask/{page}", headers=basic(key)).text
+    token = re.search(r'"token":"([^"]+)"', text)[1]
+    return connect(
+        websocket_url(client, f"/dask/{page}/ws"),
+        subprotocols=["bokeh", token],
+        additional_headers={**basic(key), **headers},
+        max_size=None,
+    )
+
+
+def header_of(connection):
+    """The header of the next message: the parts that follow it have none."""
+    while True:
+        part = connection.recv(timeout=60)
+        if isinstance(part, str) and "msgtype" in (parsed := json.loads(part)):
+            return parsed
+
+
+def test_a_page_is_kept_up_to_date(exposed):
+    client, key = exposed
+    origin = str(client.base_url).rstrip("/")
+    with bokeh(client, key, Origin=origin) as connection:
+        assert connection.subprotocol == "bokeh"
+        assert header_of(connection)["msgtype"] == "ACK"
+        for part in ({"msgid": "mine", "msgtype": "PULL-DOC-REQ"}, {}, {}):
+            connection.send(json.dumps(part))
+        while (header := header_of(connection)).get("reqid") != "mine":
+            pass
+        assert header["msgtype"] == "PULL-DOC-REPLY"
+
+
+def test_pages_of_other_sites_may_not_connect(exposed):
+    client, key = exposed
+    for origin in ("https://elsewhere.example", "null", "http://127.0.0.1:1"):
+        with pytest.raises(InvalidStatus) as refused, bokeh(client, key, Origin=origin):
+            pass
+        assert refused.value.response.status_code == 403
+    with pytest.raises(InvalidStatus) as refused:
+        connect(websocket_url(client, "/dask/status/ws"))
+    assert refused.value.response.status_code == 401
+
+
+def test_a_client_that_leaves_leaves_nothing_behind(exposed):
+    client, key = exposed
+    before = client.log.stat().st_size
+    with bokeh(client, key) as connection:
+        connection.recv(timeout=60)
+
+    def log():
+        return client.log.read_bytes()[before:].decode()
+
+    wait_until(lambda: "WEBSOCKET /dask/status/ws 101" in log())
+    assert "Traceback" not in log()
+
+
+def test_without_a_cluster_it_says_so(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9", "--expose-dashboard"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        answer = client.get("/dask/status")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        with pytest.raises(InvalidStatus) as refused:
+            connect(websocket_url(client, "/dask/status/ws"))
+        assert refused.value.response.status_code == 503
+        assert client.get("/livez").status_code == 200
