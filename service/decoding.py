@@ -5,19 +5,20 @@ not happen to the service. The child gives back a dataset or a problem, nothing 
 """
 
 import contextlib
+import io
 import math
-import multiprocessing
 import os
 import resource
 from collections.abc import Iterator
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from service.children import Children
 from service.columns import Columns, Reading, find_columns
 from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full
 from service.geometry import add_coordinates, geometry_of
@@ -26,6 +27,7 @@ from service.readers import Source, Table, read
 from workers.datasets import Dataset, read_rows, write_dataset
 
 _ERROR_LENGTH = 500
+_NAME_LENGTH = 500
 
 
 class Limits(NamedTuple):
@@ -35,16 +37,6 @@ class Limits(NamedTuple):
     seconds: float
     rows: int
     columns: int
-
-
-# The server process of this context is started once and has pyarrow loaded: a child costs a fork.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["service.decoding"])
-
-
-def start_decoder() -> None:
-    """Start the server process of the decoders now, so that the first upload need not wait."""
-    forkserver.ensure_running()
 
 
 def decode_in_child(source: Source, target: Path, limits: Limits) -> Dataset:
@@ -57,35 +49,38 @@ def decode_in_child(source: Source, target: Path, limits: Limits) -> Dataset:
     TooLarge
         When it takes more memory, time, rows or columns than the limits allow.
     """
-    receiver, sender = _context.Pipe(duplex=False)
-    child = _context.Process(
-        target=_child, args=(sender, source, target, limits), name="decode", daemon=True
-    )
-    child.start()
-    sender.close()
-    try:
-        if not receiver.poll(limits.seconds):
-            raise TooLarge(
-                f"{source.file}: decoding took longer than the limit of {limits.seconds:g} s"
-            )
-        answer = receiver.recv()
-    except EOFError:
-        child.join()
-        raise InvalidInput(
-            f"{source.file}: the file broke the decoder (exit code {child.exitcode}); "
-            "write it again with a current library"
-        ) from None
-    finally:
-        receiver.close()
-        child.kill()
-        child.join()
+    with _children.child() as child:
+        try:
+            child.connection.send((source, target, limits))
+            if not child.connection.poll(limits.seconds):
+                raise TooLarge(
+                    f"{source.file}: decoding took longer than the limit of {limits.seconds:g} s"
+                )
+            answer = child.connection.recv()
+        except (EOFError, ConnectionError):
+            raise InvalidInput(
+                f"{source.file}: the file broke the decoder (exit code "
+                f"{_children.exit_code(child)}); write it again with a current library"
+            ) from None
     if isinstance(answer, Problem):
         raise answer
     dataset: Dataset = answer
     return dataset
 
 
-def _child(sender: Connection, source: Source, target: Path, limits: Limits) -> None:
+def start_decoder() -> None:
+    """Have a child ready, so that the first upload need not wait for one."""
+    _children.make_ready()
+
+
+def _child(connection: Connection) -> None:
+    # The other pools hold a gigabyte of address space from the start, and give it out unlimited.
+    pa.set_memory_pool(pa.system_memory_pool())
+    _warm_up()
+    try:
+        source, target, limits = connection.recv()
+    except EOFError:
+        return
     # Address space, not resident memory: only that is enforced at the allocation itself.
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (own + limits.memory_bytes,) * 2)
@@ -104,7 +99,19 @@ def _child(sender: Connection, source: Source, target: Path, limits: Limits) -> 
         answer = _problem_of(error, source)
     # The service may have been killed meanwhile.
     with contextlib.suppress(BrokenPipeError):
-        sender.send(answer)
+        connection.send(answer)
+
+
+def _warm_up() -> None:
+    """Touch what decoding needs while nobody waits for it."""
+    table = pa.table({"lat": [0.5], "lon": [0.5]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    read = Table(table.schema, pq.ParquetFile(sink).iter_batches(), 1)
+    canonicalise(read, Reading(), "", None, Limits(0, 0, 1, 2))
+
+
+_children = Children(_child, preload=["service.decoding"])
 
 
 def _problem_of(error: Exception, source: Source) -> Problem:
@@ -114,7 +121,7 @@ def _problem_of(error: Exception, source: Source) -> Problem:
     number = getattr(error, "errno", None)
     if number is not None:
         return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
-    text = str(error).replace(str(source.path), source.file)[:_ERROR_LENGTH]
+    text = str(error).replace(str(source.path), source.file).strip()[:_ERROR_LENGTH]
     return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
 
 
@@ -122,7 +129,7 @@ def decode(source: Source, target: Path, limits: Limits) -> Dataset:
     """Decode a file to a canonical dataset, in this process."""
     if source.path.stat().st_size == 0:
         raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
-    return canonicalise(read(source), source.reading, source.file, target, limits)
+    return canonicalise(read(source, limits.columns), source.reading, source.file, target, limits)
 
 
 def canonicalise(
@@ -151,6 +158,7 @@ def canonicalise(
             for name in (geometry.lon, geometry.lat):
                 schema = schema.append(pa.field(name, pa.float64()))
             reading = reading._replace(lat=geometry.lat, lon=geometry.lon)
+    _check_names(schema.names, file)
     columns = find_columns(schema.names, reading, file)
     for name in (columns.lat, columns.lon):
         _check_numeric(schema.field(name), file)
@@ -161,10 +169,24 @@ def canonicalise(
     dataset = write_dataset(
         schema, checked, target, lat=columns.lat, lon=columns.lon, id=columns.id
     )
+    if declared_rows not in (None, dataset.rows):
+        raise InvalidInput(
+            f"{file}: the file says that it has {declared_rows} rows, and has {dataset.rows}"
+        )
     evidence.refuse(columns, reading, file)
     # What cannot be read again (too deep a nesting, say) must not become a dataset.
     read_rows(dataset.file, 0, 0, [])
     return dataset
+
+
+def _check_names(names: list[str], file: str) -> None:
+    for name in names:
+        if "\0" in name or len(name) > _NAME_LENGTH:
+            raise InvalidInput(
+                f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
+                f"{_NAME_LENGTH} are allowed, and no NUL among them",
+                [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
+            )
 
 
 def _plain_type(type: pa.DataType) -> pa.DataType:

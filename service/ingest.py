@@ -6,6 +6,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path
@@ -63,6 +64,8 @@ class Ingest:
             rows=settings.dataset_rows,
             columns=settings.dataset_columns,
         )
+        # Not the threads of all others, which a few slow files would take up.
+        self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
         # What a killed service left half received is worth nothing.
         shutil.rmtree(self._incoming, ignore_errors=True)
         # It is there still when a decoder of the killed service wrote while it was removed.
@@ -97,8 +100,9 @@ class Ingest:
         format = input_format(upload.media_type, upload.name, head, upload.file)
         at_decode = time.perf_counter()
         source = Source(received, format, reading, upload.file, _charset(upload.media_type))
-        dataset = await asyncio.to_thread(
-            decode_in_child, source, folder / f"{uuid.uuid4().hex}.parquet", self._limits
+        target = folder / f"{uuid.uuid4().hex}.parquet"
+        dataset = await asyncio.get_running_loop().run_in_executor(
+            self._decoders, decode_in_child, source, target, self._limits
         )
         received.unlink()
         refuse_invalid(dataset, upload.file, reading.on_invalid)

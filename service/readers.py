@@ -8,16 +8,18 @@ import codecs
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from service.columns import Reading, find_columns
-from service.errors import InvalidInput, Problem
+from service.errors import InvalidInput, Problem, TooLarge
 from service.formats import InputFormat
 
 BATCH_ROWS = 65_536
@@ -29,6 +31,13 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+_PACKERS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\x03\x04": "zip",
+}
+_MAGIC_BYTES = max(map(len, _PACKERS))
 _NOT_UTF_8 = "text that is not UTF-8: declare its charset, as in 'text/csv; charset=windows-1252'"
 
 
@@ -70,14 +79,30 @@ class Table(NamedTuple):
     declared_rows: int | None = None
 
 
-def read(source: Source) -> Table:
-    """Open a file with the reader of its format."""
+def read(source: Source, most_columns: int) -> Table:
+    """Open a file with the reader of its format.
+
+    Raises
+    ------
+    Problem
+        When it cannot be read; for one when it is compressed as a whole.
+    """
+    with source.path.open("rb") as handle:
+        head = handle.read(_MAGIC_BYTES)
+    for magic, packer in _PACKERS.items():
+        if head.startswith(magic):
+            raise InvalidInput(
+                f"{source.file}: the file is compressed with {packer}: send it unpacked"
+            )
+    if source.format == "geojson":
+        return _read_geojson(source, most_columns)
     return _READERS[source.format](source)
 
 
 def _read_parquet(source: Source) -> Table:
     file = pq.ParquetFile(source.path)
-    return Table(file.schema_arrow, file.iter_batches(BATCH_ROWS), file.metadata.num_rows)
+    batches = _validated(file.iter_batches(BATCH_ROWS))
+    return Table(file.schema_arrow, batches, file.metadata.num_rows)
 
 
 def _read_arrow(source: Source) -> Table:
@@ -94,7 +119,7 @@ def _read_arrow(source: Source) -> Table:
 
 
 def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # Arrow files are memory laid out by a stranger: nothing in them may be followed unchecked.
+    # Memory laid out by a stranger, and text of bytes: nothing may be followed unchecked.
     for batch in batches:
         batch.validate(full=True)
         for start in range(0, batch.num_rows, BATCH_ROWS):
@@ -106,15 +131,21 @@ def _read_csv(source: Source) -> Table:
         head = handle.read(_SNIFFED_BYTES)
     encoding = _encoding_of(head, source)
     # Newlines in quotes: without it pyarrow may cut a quoted value in two, and make rows of it.
-    parse = {
-        "delimiter": _separator_of(head.decode(encoding, errors="replace")),
-        "newlines_in_values": True,
-    }
+    delimiter = _separator_of(head.decode(encoding, errors="replace"))
+    parse = {"delimiter": delimiter, "newlines_in_values": True}
     # Only for the names of the columns; rows that are wrong are found when all are read.
     skip_ragged = pa.csv.ParseOptions(**parse, invalid_row_handler=lambda row: "skip")
     read_options = pa.csv.ReadOptions(encoding=encoding)
-    with pa.csv.open_csv(source.path, read_options, skip_ragged) as reader:
-        header = reader.schema.names
+    try:
+        with pa.csv.open_csv(source.path, read_options, skip_ragged) as reader:
+            header = reader.schema.names
+    except pa.ArrowInvalid as error:
+        if "cannot infer number of columns" in str(error):
+            raise InvalidInput(
+                f"{source.file}: its first line is no header: write the names of the columns "
+                "there, close every quote, and use fewer bytes than a megabyte for it"
+            ) from None
+        raise
     columns = find_columns(header, source.reading, source.file)
     # Text is carried as it is; only an empty field is null. What is a whole number in every row
     # becomes one afterwards, if it can be written back the same.
@@ -132,6 +163,8 @@ def _read_csv(source: Source) -> Table:
         # With one thread the errors of pyarrow tell the row.
         read_options.use_threads = False
         table = _read_csv_slowly(source, header, read_options, parse, convert)
+    if _has_newlines(header, table):
+        _check_quotes(source, encoding, delimiter)
     table = pa.table(
         {
             name: column if name in columns[:2] else _whole_numbers(column)
@@ -139,6 +172,36 @@ def _read_csv(source: Source) -> Table:
         }
     )
     return Table(table.schema, iter(table.to_batches(BATCH_ROWS)), table.num_rows)
+
+
+def _has_newlines(header: list[str], table: pa.Table) -> bool:
+    texts = [*table.columns, pa.chunked_array([header], pa.string())]
+    return any(
+        pc.any(pc.match_substring_regex(text, "[\r\n]")).as_py()
+        for text in texts
+        if pa.types.is_string(text.type)
+    )
+
+
+def _check_quotes(source: Source, encoding: str, delimiter: str) -> None:
+    """Refuse a quote that is not closed, or closed within a value: it swallows rows unseen.
+
+    pyarrow lets both pass; Python's reader is slow, so it looks only where values have newlines.
+    """
+    csv.field_size_limit(sys.maxsize)
+    with source.path.open(encoding=encoding, newline="") as handle:
+        rows = csv.reader(handle, delimiter=delimiter, strict=True)
+        started = 1
+        try:
+            for _ in rows:
+                started = rows.line_num + 1
+        except csv.Error as error:
+            raise InvalidInput(
+                f"{source.file}: the row that starts in line {started} has a quote that is not "
+                f"closed, or not at the end of its value ({error}): close it, and double those "
+                "that belong to the text",
+                [{"file": source.file, "line": started, "detail": str(error)}],
+            ) from None
 
 
 def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -214,7 +277,7 @@ def _bad_cell(source: Source, column: str | None, row: int | None, detail: str) 
     )
 
 
-def _read_geojson(source: Source) -> Table:
+def _read_geojson(source: Source, most_columns: int) -> Table:
     document = json.loads(source.path.read_bytes())
     features = document.get("features") if isinstance(document, dict) else None
     if not isinstance(features, list) or document.get("type") != "FeatureCollection":
@@ -226,6 +289,11 @@ def _read_geojson(source: Source) -> Table:
         )
     rows = [_row_of(feature, row, source) for row, feature in enumerate(features)]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["lon", "lat"]
+    if len(names) > most_columns:
+        # Here, before all of them have a value for every row.
+        raise TooLarge(
+            f"{source.file}: {len(names)} columns are more than the limit of {most_columns}"
+        )
     table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
     types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
     types |= {name: pa.float64() for name in ("lon", "lat")}
@@ -260,5 +328,4 @@ _READERS: dict[InputFormat, Callable[[Source], Table]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "csv": _read_csv,
-    "geojson": _read_geojson,
 }

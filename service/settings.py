@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     decode_bytes: int = Field(
         4 << 30, ge=256 << 20, description="memory that decoding one file may take"
     )
+    concurrent_decodes: int = Field(
+        4, ge=1, le=64, description="files that are decoded at the same time"
+    )
     decode_seconds: float = Field(300.0, gt=0, description="time that decoding one file may take")
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service import decoding
+from service.children import Children
 from service.columns import Reading
 from service.decoding import Limits, decode_in_child
 from service.errors import InvalidInput, TooLarge
@@ -82,7 +83,7 @@ def test_a_bomb_is_stopped_by_its_memory(tmp_path):
 
 
 def test_time_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "_child", _sleep)
+    monkeypatch.setattr(decoding, "_children", Children(_sleep, []))
     start = time.monotonic()
     with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
         decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]), seconds=0.5)
@@ -90,7 +91,7 @@ def test_time_is_limited(tmp_path, monkeypatch):
 
 
 def test_a_crash_is_the_fault_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "_child", _crash)
+    monkeypatch.setattr(decoding, "_children", Children(_crash, []))
     with pytest.raises(InvalidInput, match=r"broke the decoder \(exit code -11\)"):
         decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]))
 
