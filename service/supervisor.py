@@ -105,7 +105,9 @@ class Supervisor:
 
     async def _keep_cluster_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
-        while True:
+        # Not for ever: a client of Dask that closes after its scheduler was lost swallows the
+        # cancellation that was meant for this task.
+        while not self.stopping:
             opening = open_cluster(self._settings.cluster())
             try:
                 self.cluster = await asyncio.to_thread(opening.__enter__)

@@ -20,7 +20,8 @@ class ClusterSettings(BaseModel):
     scheduler
         Address of an existing scheduler to connect to; None opens a cluster of one's own.
     connect_seconds
-        How long to wait for an existing scheduler and its first worker.
+        How long to wait for an existing scheduler and its first worker. A process that is told to
+        end meanwhile waits as long.
     dashboard_address
         Where the dashboard of one's own cluster listens.
     workers
@@ -35,7 +36,7 @@ class ClusterSettings(BaseModel):
 
     device: DeviceChoice = "auto"
     scheduler: str | None = None
-    connect_seconds: float = Field(default=30.0, gt=0)
+    connect_seconds: float = Field(default=10.0, gt=0)
     dashboard_address: str = "127.0.0.1:8787"
     workers: int | None = Field(default=None, ge=1)
     scratch: Path | None = None
