@@ -202,6 +202,19 @@ def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
             assert finished(client, location)["status"] == "successful"
 
 
+def test_a_signal_ends_a_service_that_has_just_lost_its_scheduler(tmp_path, device, long_job):
+    observations, references, options = long_job
+    port = free_port()
+    flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        with scheduler_on(port):
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            location = start_job(client, observations, references, **options)
+            wait_until(lambda: client.get(location).json()["progress"] > 0)
+        client.process.terminate()
+        client.process.wait(60)
+
+
 def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device, long_job):
     data_dir = tmp_path / "data"
     observations, references, options = long_job
