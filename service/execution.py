@@ -28,7 +28,7 @@ from service.negotiation import wanted_format
 from service.preferences import Preference, preference_of
 from service.representations import Format
 from service.results import echo_response, result_response
-from service.store import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
+from service.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
 from workers.jobs import Job
 from workers.plan import is_small
 

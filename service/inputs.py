@@ -16,7 +16,7 @@ from service.context import Service
 from service.errors import InvalidRequest, UnsupportedFormat, invalid_request
 from service.ingest import Ingested, Upload
 from service.models import InlineRequest, TableParameters
-from service.store import DatasetRow
+from service.rows import DatasetRow
 
 ROLES = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}

@@ -8,7 +8,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.clock import in_hours, new_id, now
 from service.errors import DatasetInUse, NoSuchDataset, is_disk_full
 from service.ingest import Ingested
-from service.store import DatasetRow, Store
+from service.rows import DatasetRow
+from service.store import Store
 from workers.files import durable, make_folder, move_durably
 
 _NOTED_FROM = 0.95

@@ -5,7 +5,8 @@ from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
 from service.idempotency import Repeat
 from service.ingest import refuse_invalid
 from service.models import MatchParameters
-from service.store import DatasetRow, Delivery, Store
+from service.rows import DatasetRow, Delivery
+from service.store import Store
 from workers.datasets import Dataset
 
 

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.columns import OnInvalid, Reading, Trust
 from service.links import OGC_RELATION, Link
-from service.store import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
+from service.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
 

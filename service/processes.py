@@ -11,8 +11,8 @@ from service.errors import NoSuchProcess
 from service.links import OGC_RELATION, Link
 from service.models import InlineRequest, MatchParameters, Parameters
 from service.representations import PARQUET
+from service.rows import Delivery, EchoOptions, ProcessId
 from service.schemas import schema_of, without_null
-from service.store import Delivery, EchoOptions, ProcessId
 from workers import __version__
 
 

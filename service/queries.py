@@ -13,7 +13,7 @@ from service.errors import InvalidRequest
 from service.links import Link
 from service.listing import Page, Selection, cursor_after
 from service.models import MatchParameters, Parameters
-from service.store import DatasetRow, JobRow, JobStatus, ProcessId
+from service.rows import DatasetRow, JobRow, JobStatus, ProcessId
 
 
 class PageQuery(Parameters):

@@ -4,7 +4,7 @@ from importlib import metadata
 
 from service.clock import seconds_between
 from service.models import Report
-from service.store import DatasetRow, JobRow
+from service.rows import DatasetRow, JobRow
 from workers import __version__
 from workers.jobs import Job
 from workers.pipeline import Progress

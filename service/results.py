@@ -13,7 +13,7 @@ from service.files import file_response
 from service.links import OGC_RELATION, base_of
 from service.negotiation import wanted_format
 from service.representations import PARQUET, Format
-from service.store import Delivery, EchoOptions, JobRow
+from service.rows import Delivery, EchoOptions, JobRow
 
 
 async def result_response(service: Service, job: JobRow, request: Request) -> Response:

@@ -2,9 +2,9 @@
 
 import copy
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -16,101 +16,23 @@ from service.idempotency import Repeat
 from service.keys import Keys
 from service.listing import ALL, Page, Selection
 from service.ownership import claimed
+from service.rows import (
+    LIVE,
+    DatasetRow,
+    Delivery,
+    EchoOptions,
+    JobRow,
+    JobStatus,
+    ProcessId,
+    dataset_row,
+    job_row,
+    stored_dataset,
+)
 from service.schema import datasets as _datasets
 from service.schema import idempotency as _idempotency
 from service.schema import jobs as _jobs
-from workers.datasets import Dataset, InvalidRow
+from workers.datasets import Dataset
 from workers.jobs import MatchOptions
-
-JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
-ProcessId = Literal["nearest", "echo"]
-LIVE: tuple[JobStatus, ...] = ("accepted", "running")
-
-
-@dataclass(frozen=True)
-class DatasetRow:
-    """A dataset that the service keeps.
-
-    Attributes
-    ----------
-    owner
-        The id of the key that it was made with; empty without keys.
-    expires
-        When it may be removed; None for never.
-    registered
-        Whether a client registered it; the others came with a request and go with its job.
-    seconds
-        Time that receiving and decoding it took.
-    """
-
-    id: str
-    owner: str
-    created: str
-    expires: str | None
-    registered: bool
-    dataset: Dataset
-    seconds: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How the result of a job is given, in the words of OGC API - Processes 1.0.
-
-    Attributes
-    ----------
-    response
-        ``raw``: the output as it is; ``document``: JSON with the output in it.
-    transmission
-        ``value``: the output itself; ``reference``: where it is.
-    """
-
-    response: Literal["raw", "document"] = "raw"
-    transmission: Literal["value", "reference"] = "value"
-
-
-@dataclass(frozen=True)
-class EchoOptions:
-    """What the process `echo` is told: what to give back, and after how many seconds."""
-
-    message: str
-    pause: float = 0.0
-
-
-@dataclass(frozen=True)
-class JobRow:
-    """A job as the store knows it; times are RFC 3339 in UTC.
-
-    Attributes
-    ----------
-    owner
-        The id of the key that it was made with; empty without keys.
-    expires
-        When its result may be removed; None for never.
-    observations, references
-        Ids of its datasets; empty for a process that has none.
-    options
-        What its process was told.
-    """
-
-    id: str
-    owner: str
-    process: ProcessId
-    status: JobStatus
-    created: str
-    started: str | None
-    finished: str | None
-    updated: str
-    expires: str | None
-    observations: str
-    references: str
-    options: MatchOptions | EchoOptions
-    delivery: Delivery
-    rows: int
-    rows_done: int
-    rows_a_second: float | None
-    message: str
-    problem: dict[str, Any] | None
-    report: dict[str, Any] | None
 
 
 class Store:
@@ -192,7 +114,7 @@ class Store:
             "expires": row.expires,
             "sha256": row.dataset.sha256,
             "registered": row.registered,
-            "dataset": {k: v for k, v in asdict(row.dataset).items() if k != "file"},
+            "dataset": stored_dataset(row.dataset),
             "seconds": row.seconds,
         }
         try:
@@ -236,23 +158,14 @@ class Store:
         query = sa.select(_datasets).where(condition)
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
-        return self._dataset_row(row) if row else None
-
-    def _dataset_row(self, row: Any) -> DatasetRow:
-        stored = dict(row["dataset"])
-        stored["file"] = self.dataset_path(row["id"])
-        stored["columns"] = tuple(stored["columns"])
-        stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
-        stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
-        fields = {name: row[name] for name in row if name != "sha256"}
-        return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
+        return dataset_row(row, self.dataset_path(row["id"])) if row else None
 
     def registered_datasets(self, page: Page) -> list[DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
         query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
         with self._engine.connect() as connection:
             rows = connection.execute(page.of(query, _datasets)).mappings()
-            return [self._dataset_row(row) for row in rows]
+            return [dataset_row(row, self.dataset_path(row["id"])) for row in rows]
 
     def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
@@ -361,7 +274,7 @@ class Store:
         query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
-        return _job_row(row) if row else None
+        return job_row(row) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobRow]:
         """A page of jobs, and one more when there is another page."""
@@ -369,14 +282,14 @@ class Store:
         query = selection.of(query, now(), self._engine.dialect.name)
         with self._engine.connect() as connection:
             rows = connection.execute(page.of(query, _jobs)).mappings()
-            return [_job_row(row) for row in rows]
+            return [job_row(row) for row in rows]
 
     def live_jobs(self) -> list[JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
         query = query.order_by(_jobs.c.created)
         with self._engine.connect() as connection:
-            return [_job_row(row) for row in connection.execute(query).mappings()]
+            return [job_row(row) for row in connection.execute(query).mappings()]
 
     def forget_jobs(self, before: str) -> int:
         """Forget jobs that ended before a time, and the keys of their requests; tells how many.
@@ -449,15 +362,3 @@ class Store:
 
 def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
     return table.c.expires.is_not(None) & (table.c.expires <= now())
-
-
-def _job_row(row: Any) -> JobRow:
-    stored = dict(row["options"])
-    options: MatchOptions | EchoOptions
-    if row["process"] == "echo":
-        options = EchoOptions(**stored)
-    else:
-        for name in ("columns", "observation_columns"):
-            stored[name] = tuple(stored[name])
-        options = MatchOptions(**stored)
-    return JobRow(**{**row, "options": options, "delivery": Delivery(**row["delivery"])})

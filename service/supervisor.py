@@ -20,8 +20,9 @@ from service.express import ExpressLane
 from service.library import Library
 from service.metrics import Metrics
 from service.reports import job_report, seconds_before
+from service.rows import LIVE, EchoOptions, JobStatus
 from service.settings import Settings
-from service.store import LIVE, EchoOptions, JobStatus, Store
+from service.store import Store
 from workers.cluster import Cluster, open_cluster
 from workers.estimate import Pace
 from workers.express import express

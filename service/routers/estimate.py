@@ -17,8 +17,8 @@ from service.matching import check_match
 from service.models import MatchParameters
 from service.preferences import Preference
 from service.processes import NearestExecution
+from service.rows import DatasetRow
 from service.schemas import json_answer, json_request
-from service.store import DatasetRow
 from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
 
 router = APIRouter(tags=["resolve"])

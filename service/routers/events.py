@@ -12,7 +12,7 @@ from service.context import ServiceContext
 from service.links import base_of
 from service.models import StatusInfo
 from service.routers.jobs import job_of
-from service.store import LIVE, JobRow
+from service.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 

@@ -12,7 +12,7 @@ from service.models import JobList, Report, StatusInfo
 from service.queries import JobQuery, links_of_page
 from service.representations import FORMATS, Format
 from service.results import format_response, result_response
-from service.store import LIVE, JobRow
+from service.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 

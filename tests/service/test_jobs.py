@@ -18,7 +18,8 @@ from service.library import Library
 from service.listing import Page
 from service.matching import accept_job
 from service.models import MatchParameters
-from service.store import Delivery, Store
+from service.rows import Delivery
+from service.store import Store
 from tests.conftest import (
     ROOT,
     finished,

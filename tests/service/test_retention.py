@@ -9,8 +9,9 @@ from service.clock import now
 from service.ingest import Ingested
 from service.library import Library
 from service.retention import Retention
+from service.rows import Delivery
 from service.settings import Settings
-from service.store import Delivery, Store
+from service.store import Store
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
 from workers.jobs import MatchOptions

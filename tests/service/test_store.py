@@ -19,8 +19,9 @@ from service.keys import hash_of, prefix_of
 from service.library import Library
 from service.listing import Page, Selection, cursor_after
 from service.ownership import DatabaseInUseError
+from service.rows import Delivery, EchoOptions
 from service.schema import metadata
-from service.store import Delivery, EchoOptions, Store
+from service.store import Store
 from tests.conftest import ROOT, finished, points, running_service, store_points
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job

@@ -1,0 +1,129 @@
+"""Datasets and jobs as the database has them, and as the rest of the service does."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from workers.datasets import Dataset, InvalidRow
+from workers.jobs import MatchOptions
+
+JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
+ProcessId = Literal["nearest", "echo"]
+LIVE: tuple[JobStatus, ...] = ("accepted", "running")
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """A dataset that the service keeps.
+
+    Attributes
+    ----------
+    owner
+        The id of the key that it was made with; empty without keys.
+    expires
+        When it may be removed; None for never.
+    registered
+        Whether a client registered it; the others came with a request and go with its job.
+    seconds
+        Time that receiving and decoding it took.
+    """
+
+    id: str
+    owner: str
+    created: str
+    expires: str | None
+    registered: bool
+    dataset: Dataset
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How the result of a job is given, in the words of OGC API - Processes 1.0.
+
+    Attributes
+    ----------
+    response
+        ``raw``: the output as it is; ``document``: JSON with the output in it.
+    transmission
+        ``value``: the output itself; ``reference``: where it is.
+    """
+
+    response: Literal["raw", "document"] = "raw"
+    transmission: Literal["value", "reference"] = "value"
+
+
+@dataclass(frozen=True)
+class EchoOptions:
+    """What the process `echo` is told: what to give back, and after how many seconds."""
+
+    message: str
+    pause: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the store knows it; times are RFC 3339 in UTC.
+
+    Attributes
+    ----------
+    owner
+        The id of the key that it was made with; empty without keys.
+    expires
+        When its result may be removed; None for never.
+    observations, references
+        Ids of its datasets; empty for a process that has none.
+    options
+        What its process was told.
+    """
+
+    id: str
+    owner: str
+    process: ProcessId
+    status: JobStatus
+    created: str
+    started: str | None
+    finished: str | None
+    updated: str
+    expires: str | None
+    observations: str
+    references: str
+    options: MatchOptions | EchoOptions
+    delivery: Delivery
+    rows: int
+    rows_done: int
+    rows_a_second: float | None
+    message: str
+    problem: dict[str, Any] | None
+    report: dict[str, Any] | None
+
+
+def stored_dataset(dataset: Dataset) -> dict[str, Any]:
+    """A dataset as JSON; where its file lies follows from its id."""
+    return {name: value for name, value in asdict(dataset).items() if name != "file"}
+
+
+def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
+    """A row of the table of datasets, with the path of its file."""
+    stored = dict(row["dataset"])
+    stored["file"] = path
+    stored["columns"] = tuple(stored["columns"])
+    stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
+    stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
+    fields = {name: row[name] for name in row if name != "sha256"}
+    return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
+
+
+def job_row(row: sa.RowMapping) -> JobRow:
+    """A row of the table of jobs."""
+    stored = dict(row["options"])
+    options: MatchOptions | EchoOptions
+    if row["process"] == "echo":
+        options = EchoOptions(**stored)
+    else:
+        for name in ("columns", "observation_columns"):
+            stored[name] = tuple(stored[name])
+        options = MatchOptions(**stored)
+    return JobRow(**{**row, "options": options, "delivery": Delivery(**row["delivery"])})
