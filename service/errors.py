@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Match
 
 from workers.pipeline import WorkerLost
 
@@ -207,10 +208,26 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:
         problem = Problem(str(error.detail), headers=dict(error.headers or {}))
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            # Starlette names the methods of the first route that has the path, not of all.
+            problem.headers["Allow"] = ", ".join(_allowed(request))
         problem.status = error.status_code
         problem.title = HTTPStatus(error.status_code).phrase
         problem.type = _OWN + problem.title.lower().replace(" ", "-")
         return problem_response(problem, request)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of a request takes."""
+    taken = [
+        method
+        for method in ("GET", "POST", "DELETE")
+        if any(
+            route.matches({**request.scope, "method": method})[0] == Match.FULL
+            for route in request.app.routes
+        )
+    ]
+    return taken + ["HEAD"] * ("GET" in taken)
 
 
 def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:

@@ -79,7 +79,7 @@ async def json_body(request: Request, model: type[M]) -> M:
             f"the media type {given[:80] or 'none'} is not supported here: send application/json"
         )
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(await request.body(), strict=True)
     except ValidationError as error:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
 
