@@ -27,7 +27,6 @@ unit: $(VENV)/.dev
 
 test-faults: $(VENV)/.dev  ## kill everything at random moments, again and again; takes minutes
 	$(BIN)/pytest tests/faults
-	GEORESOLVE_FUZZ_SECONDS=240 $(BIN)/pytest tests/service/test_schema.py
 
 serve: $(VENV)/.cpu  ## run the service on this machine
 	$(BIN)/georesolve serve
