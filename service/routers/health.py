@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
+from service.access import DECLARED
 from service.context import Service, WholeService
 from service.metrics import CONTENT_TYPE
 from service.models import Check, Health
@@ -28,7 +29,7 @@ def ready(service: WholeService, response: Response) -> Health:
     return Health(status="unavailable", checks=checks)
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=DECLARED)
 def show_metrics(service: WholeService) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
