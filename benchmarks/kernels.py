@@ -17,6 +17,7 @@ import argparse
 import importlib.metadata
 import json
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -289,8 +290,12 @@ def measure(
                 method, points, state = runs[name, order]
                 rows = np.asarray(method.query(state, points), np.int64)[sample]
                 differing[name, order] = int((rows != want).sum())
+    turn = list(runs.items())
+    chance = random.Random(0)
     for _ in range(repeats):
-        for key, (method, points, state) in runs.items():
+        # Who has just freed memory, or emptied the caches, slows the next: nobody is always next.
+        chance.shuffle(turn)
+        for key, (method, points, state) in turn:
             if m <= WARM_OBSERVATIONS:
                 # The others have emptied the caches and left threads to be woken.
                 method.query(method.build(references) if not case.built else state, points)
