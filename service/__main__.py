@@ -1,8 +1,18 @@
-"""`python -m service`: the same as `georesolve`."""
+"""`georesolve`, and `python -m service`, which is the same.
+
+A process that decodes a file imports the script that the service was started with, and so this:
+nothing is loaded here before it runs.
+"""
 
 import sys
 
-from service.cli import main
+
+def main() -> int:
+    """Run the command line; returns its exit code."""
+    from service import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from service.clock import now
-from service.errors import Forbidden, Problem, Unauthorized, UnknownHost, problem_response
+from service.errors import Forbidden, Problem, Unauthorized, UnknownHost
+from service.handlers import problem_response
 from service.keys import Key, Keys, hash_of, prefix_of
 from service.settings import Settings
 

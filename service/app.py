@@ -7,12 +7,13 @@ from contextlib import closing
 from fastapi import Depends, FastAPI
 
 from service.access import DECLARED, Access, refuse_unprotected
+from service.answers import PROBLEM_ANSWER
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
 from service.disk import Disk
-from service.errors import PROBLEM_ANSWER, install_error_handlers
 from service.exports import Exports
+from service.handlers import install_error_handlers
 from service.idempotency import Claims
 from service.ingest import Ingest
 from service.journal import Journal

@@ -1,27 +1,17 @@
-"""Errors as RFC 9457 problems: one table from exception to status, type and title."""
+"""Errors as RFC 9457 problems: one table from exception to status, type and title.
+
+The process that decodes files loads this, so it imports no framework: `service.handlers` makes
+answers of problems, `service.answers` describes them.
+"""
 
 import errno
-import logging
 import sqlite3
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Any
-
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import DBAPIError
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, HTTPConnection
-from starlette.routing import Match
-
-from workers.pipeline import WorkerLost
-
-logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
-_OWN = "urn:georesolve:problem:"
+OWN_TYPES = "urn:georesolve:problem:"
 _SQLITE_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 _POSTGRES_FULL = "53100"
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
@@ -75,7 +65,7 @@ class Problem(Exception):
         return document
 
 
-def _problem(name: str, status: int, slug: str, title: str, base: str = _OWN) -> type[Problem]:
+def _problem(name: str, status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
     return type(name, (Problem,), {"status": status, "type": base + slug, "title": title})
 
 
@@ -119,29 +109,6 @@ NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
 
 
-_TEXT = {"type": "string"}
-PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "what is wrong, as RFC 9457 has it",
-        "content": {
-            PROBLEM_JSON: {
-                "schema": {
-                    "type": "object",
-                    "required": ["type", "title", "status", "detail"],
-                    "properties": {
-                        **dict.fromkeys(("type", "title", "detail", "instance"), _TEXT),
-                        "status": {"type": "integer"},
-                        "errors": {"type": "array", "items": {"type": "object"}},
-                    },
-                },
-                "example": NoSuchJob("there is no job 'x'").document("/jobs/x"),
-            }
-        },
-    }
-}
-"""What OpenAPI says of every answer that is no success."""
-
-
 def invalid_request(errors: Sequence[Any]) -> Problem:
     """The problem of what pydantic found wrong with a request."""
     places = [
@@ -153,12 +120,12 @@ def invalid_request(errors: Sequence[Any]) -> Problem:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error of a file or of the database says that there is no space left."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, DBAPIError) and (
-        getattr(error.orig, "sqlite_errorcode", None) in _SQLITE_FULL
-        or getattr(error.orig, "sqlstate", None) == _POSTGRES_FULL
-    )
+    # SQLAlchemy wraps the error of the driver.
+    cause = getattr(error, "orig", error)
+    if isinstance(cause, OSError):
+        return cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    is_sqlite_full = getattr(cause, "sqlite_errorcode", None) in _SQLITE_FULL
+    return is_sqlite_full or getattr(cause, "sqlstate", None) == _POSTGRES_FULL
 
 
 def disk_full() -> Problem:
@@ -167,74 +134,4 @@ def disk_full() -> Problem:
         "the disk of the service became full, and nothing was kept of this: remove datasets and "
         "results that are no longer needed, or come again later",
         headers={"Retry-After": "60"},
-    )
-
-
-def problem_of_failure(error: BaseException) -> Problem:
-    """What the client is told of a job that ended with an error of ours."""
-    if isinstance(error, Problem):
-        return error
-    if isinstance(error, WorkerLost):
-        return JobFailed(str(error))
-    if is_disk_full(error):
-        return disk_full()
-    return JobFailed("an error of the service; its log has the details")
-
-
-def install_error_handlers(app: FastAPI) -> None:
-    """Make every error that is foreseen a problem; `Journal` does so with the others."""
-
-    @app.exception_handler(Problem)
-    async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
-        return problem_response(error, request)
-
-    @app.exception_handler(RequestValidationError)
-    async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
-        return problem_response(invalid_request(error.errors()), request)
-
-    @app.exception_handler(ClientDisconnect)
-    async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
-        # Nobody hears it; 499 is what proxies write into their logs for this.
-        return Response(status_code=499)
-
-    @app.exception_handler(OSError)
-    @app.exception_handler(DBAPIError)
-    async def _disk_handler(request: Request, error: Exception) -> JSONResponse:
-        if not is_disk_full(error):
-            raise error
-        logger.error("the disk is full: %s", error)
-        return problem_response(disk_full(), request)
-
-    @app.exception_handler(HTTPException)
-    async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:
-        problem = Problem(str(error.detail), headers=dict(error.headers or {}))
-        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            # Starlette names the methods of the first route that has the path, not of all.
-            problem.headers["Allow"] = ", ".join(_allowed(request))
-        problem.status = error.status_code
-        problem.title = HTTPStatus(error.status_code).phrase
-        problem.type = _OWN + problem.title.lower().replace(" ", "-")
-        return problem_response(problem, request)
-
-
-def _allowed(request: Request) -> list[str]:
-    """The methods that the path of a request takes."""
-    taken = [
-        method
-        for method in ("GET", "POST", "DELETE")
-        if any(
-            route.matches({**request.scope, "method": method})[0] == Match.FULL
-            for route in request.app.routes
-        )
-    ]
-    return taken + ["HEAD"] * ("GET" in taken)
-
-
-def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:
-    """The answer that tells of a problem with a request."""
-    return JSONResponse(
-        problem.document(connection.url.path),
-        status_code=problem.status,
-        headers=problem.headers,
-        media_type=PROBLEM_JSON,
     )

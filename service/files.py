@@ -7,7 +7,8 @@ from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors import BadRange, RangeNotSatisfiable, problem_response
+from service.errors import BadRange, RangeNotSatisfiable
+from service.handlers import problem_response
 
 
 def file_response(

@@ -11,7 +11,8 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.clock import new_id
-from service.errors import Problem, problem_response
+from service.errors import Problem
+from service.handlers import problem_response
 from service.metrics import Metrics
 from workers.logs import about
 

@@ -15,8 +15,9 @@ from typing import Any
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from service.clock import in_hours
-from service.errors import is_disk_full, problem_of_failure
+from service.errors import is_disk_full
 from service.express import ExpressLane
+from service.failures import problem_of_failure
 from service.library import Library
 from service.metrics import Metrics
 from service.reports import job_report, seconds_before

@@ -20,7 +20,8 @@ from websockets.typing import Subprotocol
 
 from service.access import DASHBOARD
 from service.context import Service
-from service.errors import Forbidden, NotReady, NotThere, Problem, problem_response
+from service.errors import Forbidden, NotReady, NotThere, Problem
+from service.handlers import problem_response
 
 router = APIRouter(include_in_schema=False)
 

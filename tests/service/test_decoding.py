@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+import tomllib
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +18,9 @@ from service.columns import Reading
 from service.decoding import Limits, decode_in_child
 from service.errors import InvalidInput, TooLarge
 from service.readers import Source
+from tests.conftest import ROOT
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 
@@ -102,3 +107,21 @@ def _sleep(*arguments):
 
 def _crash(*arguments):
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_child_loads_only_what_decodes(tmp_path):
+    """Each upload starts one; here from a script as pip writes it for `georesolve`."""
+    module, _, function = PROJECT["scripts"]["georesolve"].partition(":")
+    script = tmp_path / "georesolve"
+    script.write_text(
+        f"from {module} import {function}\n"
+        "if __name__ == '__main__':\n"
+        "    from tests.service.loaded import write_modules_of_child\n"
+        "    write_modules_of_child()\n"
+    )
+    run = [sys.executable, script]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert "pyarrow" in loaded
+    assert not loaded & {"alembic", "dask", "distributed", "fastapi", "pydantic", "sqlalchemy"}

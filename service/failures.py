@@ -1,0 +1,15 @@
+"""What a client is told of a job that failed."""
+
+from service.errors import JobFailed, Problem, disk_full, is_disk_full
+from workers.pipeline import WorkerLost
+
+
+def problem_of_failure(error: BaseException) -> Problem:
+    """What the client is told of a job that ended with an error of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, WorkerLost):
+        return JobFailed(str(error))
+    if is_disk_full(error):
+        return disk_full()
+    return JobFailed("an error of the service; its log has the details")

@@ -1,0 +1,82 @@
+"""Answers that tell of problems, and what makes every error that is foreseen such an answer."""
+
+import logging
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.routing import Match
+
+from service.errors import (
+    OWN_TYPES,
+    PROBLEM_JSON,
+    Problem,
+    disk_full,
+    invalid_request,
+    is_disk_full,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error that is foreseen a problem; `Journal` does so with the others."""
+
+    @app.exception_handler(Problem)
+    async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
+        return problem_response(error, request)
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
+        return problem_response(invalid_request(error.errors()), request)
+
+    @app.exception_handler(ClientDisconnect)
+    async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
+        # Nobody hears it; 499 is what proxies write into their logs for this.
+        return Response(status_code=499)
+
+    @app.exception_handler(OSError)
+    @app.exception_handler(DBAPIError)
+    async def _disk_handler(request: Request, error: Exception) -> JSONResponse:
+        if not is_disk_full(error):
+            raise error
+        logger.error("the disk is full: %s", error)
+        return problem_response(disk_full(), request)
+
+    @app.exception_handler(HTTPException)
+    async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:
+        problem = Problem(str(error.detail), headers=dict(error.headers or {}))
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            # Starlette names the methods of the first route that has the path, not of all.
+            problem.headers["Allow"] = ", ".join(_allowed(request))
+        problem.status = error.status_code
+        problem.title = HTTPStatus(error.status_code).phrase
+        problem.type = OWN_TYPES + problem.title.lower().replace(" ", "-")
+        return problem_response(problem, request)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods that the path of a request takes."""
+    taken = [
+        method
+        for method in ("GET", "POST", "DELETE")
+        if any(
+            route.matches({**request.scope, "method": method})[0] == Match.FULL
+            for route in request.app.routes
+        )
+    ]
+    return taken + ["HEAD"] * ("GET" in taken)
+
+
+def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:
+    """The answer that tells of a problem with a request."""
+    return JSONResponse(
+        problem.document(connection.url.path),
+        status_code=problem.status,
+        headers=problem.headers,
+        media_type=PROBLEM_JSON,
+    )
