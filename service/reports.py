@@ -6,9 +6,9 @@ from service.clock import seconds_between
 from service.models import Report
 from service.rows import DatasetRow, JobRow
 from workers import __version__
+from workers.assembly import Result
 from workers.jobs import Job
 from workers.pipeline import Progress
-from workers.result import Result
 
 _LIBRARIES = ("dask", "numba", "pyarrow")
 

@@ -25,7 +25,7 @@ from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
-from workers.result import write_result
+from workers.result import provenance, write_rows
 
 
 class ExpressAnswer(NamedTuple):
@@ -140,6 +140,6 @@ def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnsw
     start = time.perf_counter()
     table, counts = matches(job, Chunk(0, job.observations.rows), found)
     sink = io.BytesIO()
-    write_result(sink, job, table, counts)
+    write_rows(sink, table.replace_schema_metadata(provenance(job, counts)), job.options.k)
     write = time.perf_counter() - start
     return ExpressAnswer(sink.getvalue(), counts, {**seconds, "write": write})

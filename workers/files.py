@@ -11,17 +11,27 @@ from pyarrow import Buffer
 
 
 @contextmanager
-def durable(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; on success it becomes `path` and survives a power cut.
+def complete(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to; on success it becomes `path`, on any error it is removed.
 
-    The temporary file lies in the same folder, so the rename is atomic. On any error it is removed.
+    The temporary file lies in the same folder, so the rename is atomic. A power cut may damage what
+    has been written lately.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield temporary
-        move_durably(temporary, path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[Path]:
+    """Give a temporary path to write to, as `complete` does; the file survives a power cut."""
+    with complete(path) as temporary:
+        yield temporary
+        _sync(temporary)
+    _sync(path.parent)
 
 
 def move_durably(source: Path, target: Path) -> None:

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
+import pyarrow.parquet as pq
 from distributed import get_worker
 
 import kernels
 from kernels.coordinates import is_valid
-from workers.files import durable
+from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
 from workers.references import resident_index
+from workers.result import write_rows
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def _stage(name: str) -> Iterator[None]:
 
 def part_path(job: Job, chunk: Chunk) -> Path:
     """The part file of a chunk; its name sorts by row."""
-    return job.parts / f"{chunk.start:012d}-{chunk.stop:012d}.arrow"
+    return job.parts / f"{chunk.start:012d}-{chunk.stop:012d}.parquet"
 
 
 def read_chunk(chunk: Chunk, job: Job) -> Frame:
@@ -99,8 +100,8 @@ def _first_row(frame: Frame) -> int:
 def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     """Write the part file of a resolved chunk, carried columns included.
 
-    The file is an uncompressed Arrow file with the record of the chunk in its metadata: once it
-    stands, the chunk is done, whatever happens to the worker or to the future.
+    The file is Parquet as it will be in the result, with the record of the chunk in its metadata:
+    once it stands, the chunk is done, whatever happens to the worker or to the future.
 
     Returns
     -------
@@ -114,13 +115,10 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
     table, counts = matches(job, chunk, answer)
     done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
-    schema = table.schema.with_metadata({"record": json.dumps(done)})
-    with (
-        durable(part_path(job, chunk)) as temporary,
-        pa.OSFile(str(temporary), "wb") as sink,
-        pa.ipc.new_file(sink, schema) as writer,
-    ):
-        writer.write_table(table.replace_schema_metadata(schema.metadata))
+    # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
+    with complete(part_path(job, chunk)) as temporary:
+        table = table.replace_schema_metadata({"record": json.dumps(done)})
+        write_rows(temporary, table, job.options.k)
     _seconds["write"] = time.perf_counter() - start
     logger.info(
         "job %s: observations %d to %d done",
@@ -131,8 +129,18 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     return pd.DataFrame({"record": [json.dumps(record)]})
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """The record of a chunk that an earlier run of the job has done, from its part file."""
-    with pa.OSFile(str(path), "rb") as source:
-        record: dict[str, Any] = json.loads(pa.ipc.open_file(source).schema.metadata[b"record"])
+def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
+    """The record of a chunk that an earlier run of the job has done; None when it has not.
+
+    A part file that is damaged does not count.
+    """
+    path = part_path(job, chunk)
+    try:
+        part = pq.read_table(path, memory_map=True, page_checksum_verification=True)
+        record: dict[str, Any] = json.loads(part.schema.metadata[b"record"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        logger.warning("job %s: the part file %s is damaged: %s", job.id, path.name, error)
+        return None
     return record

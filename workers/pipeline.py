@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 import dask.dataframe as dd
@@ -16,19 +15,18 @@ import pandas as pd
 from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
 
+from workers.assembly import Result, assembly
 from workers.cluster import Cluster
 from workers.files import make_folder
 from workers.jobs import Job
 from workers.partitions import (
     RECORD,
-    part_path,
     read_chunk,
-    read_record,
     resolve,
+    standing_record,
     write_part,
 )
 from workers.plan import Chunk, chunks
-from workers.result import Result, assemble
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +69,8 @@ class Progress:
     counts
         Finished result rows by status.
     seconds
-        Time by stage, summed over workers; `partitions` and `assemble` are wall time.
+        Time by stage, summed over workers. Wall time are `partitions`, until the last chunk has
+        joined the result, and `assemble`, from then until that is on the disk.
     chunks_by_worker
         Number of chunks that each worker finished.
     """
@@ -119,7 +118,6 @@ def run(
     make_folder(job.parts)
     job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
-    todo = []
     plan = chunks(
         job.observations.rows,
         job.references.rows,
@@ -127,31 +125,33 @@ def run(
         cluster.device,
         max(1, len(cluster.workers())),
     )
-    for chunk in plan:
-        if part_path(job, chunk).exists():
-            progress.add(read_record(part_path(job, chunk)))
-        else:
-            todo.append(chunk)
-    report(progress)
-
     start = time.perf_counter()
-    with cluster.client.as_current():
-        for record in _records(cluster, job, todo, cancelled):
+    with cluster.client.as_current(), assembly(job, plan) as result:
+        todo = []
+        for chunk in plan:
+            _check(cluster, job, cancelled, [])
+            record = standing_record(job, chunk)
+            if record is None:
+                todo.append(chunk)
+            else:
+                progress.add(record)
+                result.add(chunk)
+        report(progress)
+        for chunk, record in _records(cluster, job, todo, cancelled):
             progress.add(record)
             report(progress)
-    progress.seconds["partitions"] = time.perf_counter() - start
-
-    with cluster.client.as_current():
-        parts = [part_path(job, chunk) for chunk in plan]
-        result = _assemble(cluster, job, parts, dict(progress.counts), cancelled)
-    progress.seconds["assemble"] = result.seconds
-    return result, progress
+            result.add(chunk)
+        progress.seconds["partitions"] = time.perf_counter() - start
+        start = time.perf_counter()
+        finished = result.finish(dict(progress.counts))
+    progress.seconds["assemble"] = time.perf_counter() - start
+    return finished, progress
 
 
 def _records(
     cluster: Cluster, job: Job, todo: list[Chunk], cancelled: Callable[[], bool]
-) -> Iterator[dict[str, Any]]:
-    """Yield the records of chunks as they finish, a window of them in flight."""
+) -> Iterator[tuple[Chunk, dict[str, Any]]]:
+    """Yield chunks with their records as they finish, a window of them in flight."""
     window = _WINDOW_A_WORKER * max(1, len(cluster.workers()))
     attempts: Counter[Chunk] = Counter()
     waiting = todo[::-1]
@@ -170,7 +170,7 @@ def _records(
                 if frame is not None:
                     # The part file is the record; a future held would be recomputed, for nothing,
                     # when its worker dies.
-                    yield json.loads(frame["record"][0])
+                    yield chunk, json.loads(frame["record"][0])
                 elif attempts[chunk] < _ATTEMPTS:
                     waiting.append(chunk)
                 else:
@@ -194,7 +194,7 @@ def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], C
         .optimize()
     )
     graph, partitions = dict(collection.dask), collection.__dask_keys__()
-    keys = _keys("read-resolve-write", job, [str(chunk.start) for chunk in batch])
+    keys = [_key(job, chunk) for chunk in batch]
     tasks = {
         key: graph[partition].substitute({}, key)
         for key, partition in zip(keys, partitions, strict=True)
@@ -202,32 +202,13 @@ def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], C
     return dict(zip(client.get(tasks, keys, sync=False), batch, strict=True))
 
 
-def _assemble(
-    cluster: Cluster,
-    job: Job,
-    parts: list[Path],
-    counts: dict[str, int],
-    cancelled: Callable[[], bool],
-) -> Result:
-    for _ in range(_ATTEMPTS):
-        [key] = _keys("assemble", job, ["result"])
-        future = cluster.client.submit(assemble, job, parts, counts, key=key)
-        while not _finished([future]):
-            _check(cluster, job, cancelled, [future])
-        result: Result | None = _outcome(job, future)
-        if result is not None:
-            return result
-    raise WorkerLost(f"putting the result together ended its workers in {_ATTEMPTS} attempts")
+def _key(job: Job, chunk: Chunk) -> str:
+    """Name of a task: the dashboard and the logs of workers show which job it belongs to.
 
-
-def _keys(function: str, job: Job, parts: list[str]) -> list[str]:
-    """Names of tasks: the dashboard and the logs of workers show which job they belong to.
-
-    Dask groups them by their first words. A name is never used twice: a scheduler of which a killed
-    service was a client may still know its tasks.
+    Dask groups tasks by their first words. A name is never used twice: a scheduler of which a
+    killed service was a client may still know its tasks.
     """
-    run = secrets.token_hex(4)
-    return [f"{function}-{job.id}-{part}-{run}" for part in parts]
+    return f"read-resolve-write-{job.id}-{chunk.start}-{secrets.token_hex(4)}"
 
 
 def _check(

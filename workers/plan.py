@@ -5,6 +5,7 @@ from typing import NamedTuple
 from kernels.devices import Device
 from workers.datasets import ROW_GROUP
 from workers.jobs import MatchOptions
+from workers.result import observations_a_group
 
 # Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 4e6, "cuda": 1e8}
@@ -31,14 +32,16 @@ def chunks(
     """Cut the observations into chunks.
 
     A chunk is short enough to take about a second, and there are enough of them to keep every
-    worker busy. Large chunks are whole row groups, so that no row group is decoded twice.
+    worker busy. Large chunks are whole row groups, of the observations and of the result: none is
+    decoded or encoded twice.
     """
     rate = rows_a_second(n_references, options, device)
     size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rate))
     size = min(size, -(-n_observations // (_CHUNKS_A_WORKER * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
-    if size > ROW_GROUP:
-        size = size // ROW_GROUP * ROW_GROUP
+    grain = max(ROW_GROUP, observations_a_group(options.k))
+    if size >= grain // 2:
+        size = max(1, round(size / grain)) * grain
     # No observations are one empty chunk: their result has columns, too.
     starts = range(0, max(1, n_observations), size)
     return [Chunk(start, min(start + size, n_observations)) for start in starts]

@@ -1,82 +1,86 @@
-"""`matches.parquet`: the part files of a job assembled, in input order, into one result."""
+"""`matches.parquet`: the rows of a result as Parquet, cut the same way whatever the chunks were."""
 
 import json
-import time
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernels.distance import EARTH_RADIUS_M
 from workers import __version__
-from workers.files import durable, sha256_of
 from workers.jobs import Job
 
 RESULT_ROW_GROUP = 131_072
-"""Rows of a row group of the result, however the job was cut into chunks: part of the bytes."""
+"""Rows that a row group of the result has at most: part of its bytes."""
 _PLAIN = ("observation", "rank", "reference", "distance_m")
 
 
-class Result(NamedTuple):
-    """A finished result file."""
+def observations_a_group(k: int) -> int:
+    """Number of observations whose rows make a row group: a power of two.
 
-    rows: int
-    size_bytes: int
-    sha256: str
-    seconds: float
+    Row groups hold the rows of fixed ranges of observations, so a chunk that begins and ends with
+    such a range can be encoded where it was resolved.
+    """
+    return 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
 
 
-def assemble(job: Job, parts: list[Path], counts: dict[str, int]) -> Result:
-    """Write the result of a job from its part files.
+def write_rows(where: Path | BinaryIO, table: pa.Table, k: int) -> None:
+    """Write result rows, of whole ranges of observations, as Parquet.
 
-    The bytes depend on the two inputs, the options and the version of georesolve alone: not on
-    devices, workers, chunks or time.
+    Pages carry checksums: what was damaged on its way is found when it is read.
 
     Parameters
     ----------
-    parts
-        All part files in the order of their rows, at least one.
-    counts
-        Number of result rows by status.
+    table
+        Result rows in the order of their observations, metadata included.
+    k
+        Neighbours an observation.
     """
-    start = time.perf_counter()
-    pieces = [pa.ipc.open_file(pa.memory_map(str(part))).read_all() for part in parts]
-    table = pa.concat_tables(pieces)
-    with durable(job.result) as temporary:
-        write_result(temporary, job, table, counts)
-        sha256 = sha256_of(temporary)
-        size_bytes = temporary.stat().st_size
-    return Result(table.num_rows, size_bytes, sha256, time.perf_counter() - start)
-
-
-def write_result(where: Path | BinaryIO, job: Job, table: pa.Table, counts: dict[str, int]) -> None:
-    """Write all result rows of a job as Parquet."""
-    table = table.replace_schema_metadata({"georesolve": _provenance(job, counts)})
     carried = [name for name in table.schema.names if name not in _PLAIN]
     compression = {name: "none" if name in _PLAIN else "zstd" for name in table.schema.names}
     with pq.ParquetWriter(
-        where, table.schema, compression=compression, use_dictionary=carried
+        where,
+        table.schema,
+        compression=compression,
+        use_dictionary=carried,
+        write_page_checksum=True,
     ) as writer:
-        for row in range(0, max(1, table.num_rows), RESULT_ROW_GROUP):
-            job.stop_if_cancelled()
-            # In one piece: pages break where pieces do, and must not show the chunks.
-            group = table.slice(row, RESULT_ROW_GROUP).combine_chunks()
+        for group in _row_groups(table, observations_a_group(k)):
             writer.write_table(group, RESULT_ROW_GROUP)
 
 
-def _provenance(job: Job, counts: dict[str, int]) -> str:
+def _row_groups(table: pa.Table, observations: int) -> Iterator[pa.Table]:
+    if not table.num_rows:
+        return
+    of = table["observation"].to_numpy()
+    first = of[0] // observations * observations
+    starts = np.unique(np.searchsorted(of, np.arange(first, of[-1] + 1, observations))).tolist()
+    for start, stop in pairwise([*starts, table.num_rows]):
+        # In one piece: pages break where pieces do, and must not show the chunks.
+        yield table.slice(start, stop - start).combine_chunks()
+
+
+def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
+    """What the metadata of a result says of where it comes from.
+
+    Parameters
+    ----------
+    counts
+        Number of result rows by status.
+    """
     # Not the algorithm: it does not change the answer, so it must not change the bytes.
     options = {name: value for name, value in asdict(job.options).items() if name != "algorithm"}
-    return json.dumps(
-        {
-            "version": __version__,
-            "radius_m": EARTH_RADIUS_M,
-            "options": options,
-            "counts": counts,
-            "observations_sha256": job.observations.sha256,
-            "references_sha256": job.references.sha256,
-        },
-        sort_keys=True,
-    )
+    content = {
+        "version": __version__,
+        "radius_m": EARTH_RADIUS_M,
+        "options": options,
+        "counts": counts,
+        "observations_sha256": job.observations.sha256,
+        "references_sha256": job.references.sha256,
+    }
+    return {"georesolve": json.dumps(content, sort_keys=True)}

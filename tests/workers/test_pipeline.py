@@ -17,7 +17,6 @@ from workers.jobs import Job, MatchOptions
 from workers.matches import STATUSES
 from workers.pipeline import JobCancelled, run
 from workers.plan import Chunk
-from workers.result import assemble
 
 
 def never():
@@ -203,24 +202,20 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
     assert victim not in cluster.client.run(os.getpid).values()
 
 
-def assemble_after_two_deaths(job, parts, counts):
-    """Ends its worker the first two times."""
-    deaths = job.folder / "deaths"
-    if not deaths.exists() or deaths.stat().st_size < 2:
-        with deaths.open("ab") as handle:
-            handle.write(b"x")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return assemble(job, parts, counts)
-
-
-def test_killed_workers_do_not_fail_the_last_step(cluster, make_job, monkeypatch):
-    workers = len(cluster.workers())
-    monkeypatch.setattr(pipeline, "assemble", assemble_after_two_deaths)
-    job = make_job(points(100, 1), points(20, 2))
-    result, _ = run(cluster, job, ignore, never)
-    assert (job.folder / "deaths").stat().st_size == 2
-    assert result.rows == 100
-    cluster.client.wait_for_workers(workers, timeout=60)
+def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 500)
+    tables = points(2_000, 1), points(100, 2)
+    job = make_job(*tables)
+    expected, _ = run(cluster, job, ignore, never)
+    damaged, standing, *_ = sorted(job.parts.iterdir())
+    with damaged.open("r+b") as part:
+        part.seek(damaged.stat().st_size // 3)
+        part.write(bytes(64))
+    modified = [path.stat().st_mtime_ns for path in (damaged, standing)]
+    result, progress = run(cluster, job, ignore, never)
+    assert (result, progress.rows_done) == (expected, 2_000)
+    again = [path.stat().st_mtime_ns for path in (damaged, standing)]
+    assert [old == new for old, new in zip(modified, again, strict=True)] == [False, True]
 
 
 def test_tasks_are_named_after_their_job(cluster, make_job):
@@ -235,7 +230,7 @@ def test_tasks_are_named_after_their_job(cluster, make_job):
         job = make_job(points(10, 1), points(20, 2))
         run(cluster, job, ignore, never)
     keys = cluster.client.run_on_scheduler(keys_of, job=job.id)
-    assert {key.partition(f"-{job.id}-")[0] for key in keys} == {"read-resolve-write", "assemble"}
+    assert {key.partition(f"-{job.id}-")[0] for key in keys} == {"read-resolve-write"}
     # Dask keeps what it learns by prefix for ever, so a prefix must not be a job's.
     prefixes = cluster.client.run_on_scheduler(task_prefixes)
     assert not [prefix for prefix in prefixes if job.id in prefix]

@@ -1,0 +1,135 @@
+"""Results put together from parts: byte for byte what Arrow writes when it has all rows at once."""
+
+import hashlib
+import io
+import random
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conftest import points, store_points
+from workers import footers, result
+from workers.assembly import assembly
+from workers.jobs import Job, MatchOptions
+from workers.partitions import part_path
+from workers.plan import Chunk
+from workers.result import RESULT_ROW_GROUP, observations_a_group, provenance, write_rows
+
+COUNTS = {"matched": 1}
+
+
+@pytest.fixture
+def small_groups(monkeypatch):
+    monkeypatch.setattr(result, "RESULT_ROW_GROUP", 64)
+
+
+def rows_of(n, k=1):
+    """Result rows with every type that matters to their bytes: plain, dictionary, text, nested."""
+    chance = np.random.default_rng(n)
+    missing = chance.random(n * k) < 0.1
+    columns = {
+        "observation": pa.array(np.repeat(np.arange(n), k)),
+        "reference": pa.array(chance.integers(0, 50, n * k), mask=missing),
+        "distance_m": pa.array(chance.random(n * k), mask=missing),
+        "status": pa.DictionaryArray.from_arrays(
+            pa.array(missing.astype(np.int8)), ["matched", "beyond", "never"]
+        ),
+        "reference_id": pa.array([f"place {i % 7}" for i in range(n * k)], mask=missing),
+        "observation_tags": pa.array(
+            [[i, i % 3] if i % 5 else None for i in range(n * k)],
+            # As Parquet names what is in a list.
+            pa.list_(pa.field("element", pa.int64())),
+        ),
+    }
+    return pa.table(columns)
+
+
+def make_job(folder, n, k=1):
+    (folder / "job" / "parts").mkdir(parents=True)
+    dataset = store_points(points(max(n, 1), 1), folder / "points.parquet")
+    return Job("job", folder / "job", dataset, dataset, MatchOptions(k=k))
+
+
+def put_together(job, table, edges, *, seed=0):
+    plan = [Chunk(*edge) for edge in pairwise(edges)]
+    observation = table["observation"].to_numpy()
+    for chunk in plan:
+        start, stop = np.searchsorted(observation, chunk)
+        part = table.slice(start, stop - start).replace_schema_metadata({"record": str(chunk)})
+        write_rows(part_path(job, chunk), part, job.options.k)
+    finished = list(plan)
+    random.Random(seed).shuffle(finished)
+    with assembly(job, plan) as growing:
+        for chunk in finished:
+            growing.add(chunk)
+        return growing.finish(COUNTS)
+
+
+def at_once(job, table):
+    """The same rows through one writer, cut into row groups by hand."""
+    table = table.replace_schema_metadata(provenance(job, COUNTS))
+    encoded = io.BytesIO()
+    write_rows(encoded, table, job.options.k)
+    return encoded.getvalue()
+
+
+@pytest.mark.parametrize("edges", [[0, 1_000], [0, 64, 640, 1_000], [0, 10, 64, 129, 700, 1_000]])
+def test_the_bytes_are_those_of_one_writer(tmp_path, small_groups, edges):
+    job, table = make_job(tmp_path, 1_000), rows_of(1_000)
+    result = put_together(job, table, edges)
+    content = job.result.read_bytes()
+    assert content == at_once(job, table)
+    assert result == (1_000, len(content), hashlib.sha256(content).hexdigest())
+    assert pq.read_table(job.result).equals(table)
+    assert pq.read_metadata(job.result).num_row_groups == 16
+
+
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_cut_in_any_order_gives_the_same_bytes(tmp_path, small_groups, k, seed):
+    job, table = make_job(tmp_path, 500, k), rows_of(500, k)
+    if seed % 2:
+        table = table.filter(pa.array(table["status"].combine_chunks().indices.to_numpy() == 0))
+    chance = random.Random(seed)
+    edges = [0, *sorted(chance.sample(range(1, 500), chance.randrange(1, 20))), 500]
+    put_together(job, table, edges, seed=seed)
+    assert job.result.read_bytes() == at_once(job, table)
+    pq.read_table(job.result, page_checksum_verification=True).validate(full=True)
+
+
+@pytest.mark.parametrize("edges", [[0, 0], [0, 32, 64, 96]])
+def test_no_rows_at_all(tmp_path, small_groups, edges):
+    job = make_job(tmp_path, edges[-1])
+    result = put_together(job, rows_of(10).slice(0, 0), edges)
+    table = pq.read_table(job.result)
+    assert (result.rows, table.num_rows) == (0, 0)
+    assert table.schema.equals(rows_of(10).schema)
+
+
+def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
+    job = make_job(tmp_path, 10)
+    with pytest.raises(FileNotFoundError), assembly(job, [Chunk(0, 10)]) as growing:
+        growing.add(Chunk(0, 10))
+    assert [path.name for path in job.folder.iterdir()] == ["parts"]
+
+
+def test_a_row_group_is_a_range_of_observations():
+    sizes = {k: observations_a_group(k) for k in range(1, 65)}
+    assert sizes[1] == RESULT_ROW_GROUP
+    assert all(size * k <= RESULT_ROW_GROUP < 2 * size * k for k, size in sizes.items())
+
+
+def test_a_footer_is_kept_as_it_is(tmp_path):
+    job = make_job(tmp_path, 10)
+    for file in (at_once(job, rows_of(1_000)), job.observations.file.read_bytes()):
+        content, footer = footers.split(memoryview(file))
+        assert footers.MAGIC + bytes(content) + footers.ending(footer) == file
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + bytes(8) + b"PARE"])
+def test_what_is_no_parquet_is_refused(content):
+    with pytest.raises(ValueError, match="do not end as a Parquet file"):
+        footers.split(memoryview(content))

@@ -1,0 +1,221 @@
+"""Parquet footers taken apart and put together, so that files can be joined without decoding them.
+
+A footer is a struct of Apache Thrift in its compact protocol [1]_, and what its fields mean is in
+the Parquet format [2]_. What is read is kept as it is, known or not: only what a move changes is
+touched.
+
+References
+----------
+.. [1] https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
+.. [2] https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+"""
+
+from typing import Any, NamedTuple
+
+MAGIC = b"PAR1"
+"""How a Parquet file begins and ends."""
+_LENGTH_BYTES = 4
+
+# Types of the compact protocol: those that a footer has.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64 = range(1, 7)
+_BINARY, _LIST, _STRUCT = 8, 9, 12
+_LONG_LIST = 15
+"""What stands in place of the size of a list that has as many values or more."""
+
+
+class Typed(NamedTuple):
+    """A value and its type in the compact protocol."""
+
+    type: int
+    value: Any
+
+
+Struct = dict[int, Typed]
+"""The fields of a struct by their ids, in the order in which they stand."""
+
+
+class FileMetaData:
+    """Ids of the fields of a footer that are used here."""
+
+    NUM_ROWS, ROW_GROUPS = 3, 4
+
+
+class RowGroup:
+    """Ids of the fields of a row group."""
+
+    COLUMNS, NUM_ROWS, FILE_OFFSET, ORDINAL = 1, 3, 5, 7
+
+
+class ColumnChunk:
+    """Ids of the fields of a column in a row group: those that are offsets, and its metadata."""
+
+    OFFSETS, META_DATA = (2, 4, 6), 3
+
+
+class ColumnMetaData:
+    """Ids of the fields of a column's metadata that are offsets: of pages and of a Bloom filter."""
+
+    OFFSETS = (9, 10, 11, 14)
+
+
+def split(file: memoryview) -> tuple[memoryview, Struct]:
+    """The row groups of a Parquet file as they stand, and its footer.
+
+    Raises
+    ------
+    ValueError
+        When the bytes are no Parquet file.
+    """
+    tail = len(MAGIC) + _LENGTH_BYTES
+    if len(file) < len(MAGIC) + tail or bytes(file[-len(MAGIC) :]) != MAGIC:
+        raise ValueError(f"{len(file)} bytes that do not end as a Parquet file does")
+    stop = len(file) - tail
+    start = stop - int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
+    return file[len(MAGIC) : start], _Reader(file[start:stop]).struct()
+
+
+def ending(footer: Struct) -> bytes:
+    """The end of a Parquet file: its footer, the length of that, and the magic bytes."""
+    content = bytearray()
+    _write_struct(content, footer)
+    return bytes(content) + len(content).to_bytes(_LENGTH_BYTES, "little") + MAGIC
+
+
+def row_groups(footer: Struct) -> list[Struct]:
+    """The row groups of a footer."""
+    groups: list[Struct] = footer[FileMetaData.ROW_GROUPS].value.value
+    return groups
+
+
+def move(group: Struct, ordinal: int, shift: int) -> None:
+    """Make a row group the one of another number, so many bytes further on in its file."""
+    if RowGroup.ORDINAL in group:
+        group[RowGroup.ORDINAL] = Typed(_I16, ordinal)
+    _shift(group, (RowGroup.FILE_OFFSET,), shift)
+    for column in group[RowGroup.COLUMNS].value.value:
+        _shift(column, ColumnChunk.OFFSETS, shift)
+        _shift(column[ColumnChunk.META_DATA].value, ColumnMetaData.OFFSETS, shift)
+
+
+def rows(footer: Struct) -> int:
+    """Number of rows of a file."""
+    number: int = footer[FileMetaData.NUM_ROWS].value
+    return number
+
+
+def join(footer: Struct, groups: list[Struct]) -> Struct:
+    """A footer with other row groups."""
+    rows = sum(group[RowGroup.NUM_ROWS].value for group in groups)
+    return footer | {
+        FileMetaData.NUM_ROWS: Typed(_I64, rows),
+        FileMetaData.ROW_GROUPS: Typed(_LIST, Typed(_STRUCT, groups)),
+    }
+
+
+def _shift(struct: Struct, ids: tuple[int, ...], shift: int) -> None:
+    for id in ids:
+        # Zero is what writers put where they have nothing to say.
+        if id in struct and struct[id].value:
+            struct[id] = Typed(struct[id].type, struct[id].value + shift)
+
+
+class _Reader:
+    """Reads values one after the other."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+        self._at = 0
+
+    def struct(self) -> Struct:
+        fields: Struct = {}
+        id = 0
+        while head := self._byte():
+            delta, type = head >> 4, head & 15
+            id = id + delta if delta else self._integer()
+            fields[id] = Typed(type, self._value(type))
+        return fields
+
+    def _value(self, type: int) -> Any:
+        if type in (_TRUE, _FALSE):  # of a field, and its value
+            return None
+        if type == _BYTE:
+            return self._byte()
+        if type in (_I16, _I32, _I64):
+            return self._integer()
+        if type == _BINARY:
+            return self._take(self._varint())
+        if type == _LIST:
+            return self._list()
+        if type == _STRUCT:
+            return self.struct()
+        raise ValueError(f"a Parquet footer has no values of type {type}")
+
+    def _list(self) -> Typed:
+        head = self._byte()
+        size, type = head >> 4, head & 15
+        if size == _LONG_LIST:
+            size = self._varint()
+        return Typed(type, [self._value(type) for _ in range(size)])
+
+    def _take(self, size: int) -> bytes:
+        self._at += size
+        return bytes(self._content[self._at - size : self._at])
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._content[self._at - 1]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while (byte := self._byte()) & 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        return value | byte << shift
+
+    def _integer(self) -> int:
+        zigzag = self._varint()
+        return zigzag >> 1 ^ -(zigzag & 1)
+
+
+def _write_struct(content: bytearray, struct: Struct) -> None:
+    before = 0
+    for id, (type, value) in struct.items():
+        delta = id - before
+        if 0 < delta < 16:
+            content.append(delta << 4 | type)
+        else:
+            content.append(type)
+            _write_integer(content, id)
+        _write_value(content, type, value)
+        before = id
+    content.append(0)
+
+
+def _write_value(content: bytearray, type: int, value: Any) -> None:
+    if type == _BYTE:
+        content.append(value)
+    elif type in (_I16, _I32, _I64):
+        _write_integer(content, value)
+    elif type == _BINARY:
+        _write_varint(content, len(value))
+        content += value
+    elif type == _LIST:
+        of, values = value
+        content.append(min(len(values), _LONG_LIST) << 4 | of)
+        if len(values) >= _LONG_LIST:
+            _write_varint(content, len(values))
+        for one in values:
+            _write_value(content, of, one)
+    elif type == _STRUCT:
+        _write_struct(content, value)
+
+
+def _write_varint(content: bytearray, value: int) -> None:
+    while value > 0x7F:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+
+
+def _write_integer(content: bytearray, value: int) -> None:
+    _write_varint(content, value << 1 ^ value >> 63)
