@@ -7,7 +7,6 @@ from contextlib import closing
 from fastapi import Depends, FastAPI
 
 from service.access import DECLARED, Access, refuse_unprotected
-from service.answers import PROBLEM_ANSWER
 from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
 from service.decoding import start_decoder
@@ -19,6 +18,7 @@ from service.ingest import Ingest
 from service.journal import Journal
 from service.library import Library
 from service.metrics import Metrics
+from service.openapi import DescribedApp
 from service.ownership import owned
 from service.queries import refuse_repeated
 from service.quotas import Quotas
@@ -85,13 +85,12 @@ def create_app(settings: Settings) -> FastAPI:
             ):
                 yield
 
-    app = FastAPI(
+    app = DescribedApp(
         title="georesolve",
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url="/api",
-        responses=PROBLEM_ANSWER,
         dependencies=[Depends(refuse_repeated)],
     )
     app.add_middleware(BodyLimit, settings=settings)

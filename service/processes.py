@@ -63,15 +63,6 @@ class NearestExecution(Parameters):
         return Delivery(self.response, wanted.transmissionMode)
 
 
-NEAREST_EXAMPLE = {
-    "inputs": {
-        "observations": {"lat": [52.52, 48.86], "lon": [13.4, 2.35]},
-        "references": {"lat": [50.11, 47.37], "lon": [8.68, 8.54]},
-        "max_distance_m": 600_000,
-    }
-}
-
-
 class EchoExecution(Parameters):
     """A request to run the process `echo`."""
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fastapi.encoders import jsonable_encoder
 from pydantic import BaseModel
 
 
@@ -32,14 +31,3 @@ def without_null(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("default", 0) is None:
         del schema["default"]
     return schema | (kinds[0] if len(kinds) == 1 else {"oneOf": kinds} if kinds else {})
-
-
-def json_request(model: type[BaseModel], example: Any) -> dict[str, Any]:
-    """What OpenAPI says of a request whose body is a model as JSON."""
-    content = {"application/json": {"schema": schema_of(model), "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def json_answer(example: Any) -> dict[int | str, dict[str, Any]]:
-    """What OpenAPI says of a successful answer that is JSON."""
-    return {200: {"content": {"application/json": {"example": jsonable_encoder(example)}}}}

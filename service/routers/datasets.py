@@ -6,40 +6,66 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
+from service import examples
+from service.answers import bytes_of, created, file_answers, json_answer
 from service.bounds import media_type
 from service.context import ServiceContext
-from service.errors import InvalidRequest
+from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
 from service.files import file_response
 from service.ingest import Upload
-from service.links import base_of
+from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.queries import PageQuery, links_of_page
+from service.refusals import CHANGES, FILES, TABLES, refusals
 from service.representations import PARQUET
+from service.requests import IF_NONE_MATCH, RANGE, DatasetId, headers
 
 router = APIRouter(tags=["datasets"])
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+_HERE = f"/datasets/{examples.DATASET_ID}"
+_LIST = {
+    "datasets": [examples.DATASET],
+    "links": [Link(href=f"{EXAMPLE_BASE}/datasets", rel="self", title="this document")],
+}
 _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             PARQUET.media_type: _BINARY,
             "application/vnd.apache.arrow.stream": _BINARY,
-            "text/csv": {"schema": {"type": "string"}},
-            "application/geo+json": {"schema": {"type": "object"}},
+            "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
+            "application/geo+json": {
+                "schema": {"type": "object"},
+                "example": examples.CITIES_GEOJSON,
+            },
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
                     "required": ["file"],
                     "properties": {"file": {"type": "string", "format": "binary"}},
-                }
+                },
+                "example": {"file": examples.CITIES_CSV},
             },
         },
     }
 }
 
 
-@router.post("/datasets", status_code=201, openapi_extra=_UPLOAD)
+_REGISTERED = json_answer(examples.DATASET, "registered before: the same content", 200)
+_REGISTERED[200]["model"] = DatasetInfo
+
+
+@router.post(
+    "/datasets",
+    operation_id="registerDataset",
+    summary="Register a dataset",
+    status_code=201,
+    responses=json_answer(examples.DATASET, "registered", 201, created("the dataset"))
+    | _REGISTERED
+    | refusals("/datasets", *(one for one in TABLES if one is not NoSuchDataset)),
+    openapi_extra=_UPLOAD,
+)
 async def register_dataset(
     request: Request,
     response: Response,
@@ -74,7 +100,12 @@ async def register_dataset(
     return DatasetInfo.of(row)
 
 
-@router.get("/datasets")
+@router.get(
+    "/datasets",
+    operation_id="getDatasets",
+    summary="All registered datasets",
+    responses=json_answer(_LIST, "a page of datasets") | refusals("/datasets"),
+)
 def list_datasets(
     request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
@@ -87,21 +118,43 @@ def list_datasets(
     )
 
 
-@router.get("/datasets/{id}")
-def show_dataset(id: str, service: ServiceContext) -> DatasetInfo:
-    """One dataset."""
+@router.get(
+    "/datasets/{id}",
+    operation_id="getDataset",
+    summary="A dataset",
+    responses=json_answer(examples.DATASET, "the dataset") | refusals(_HERE, NoSuchDataset),
+)
+def show_dataset(id: DatasetId, service: ServiceContext) -> DatasetInfo:
+    """A registered dataset: its rows, columns, extent, checksum and when it expires."""
     return DatasetInfo.of(service.library.get(id))
 
 
-@router.get("/datasets/{id}/data.parquet", response_class=Response)
-def download_dataset(id: str, service: ServiceContext, request: Request) -> Response:
+@router.get(
+    "/datasets/{id}/data.parquet",
+    operation_id="downloadDataset",
+    summary="The points of a dataset",
+    response_class=Response,
+    responses=file_answers(bytes_of(PARQUET.media_type), "the points")
+    | refusals(f"{_HERE}/data.parquet", NoSuchDataset, *FILES),
+    openapi_extra=headers(RANGE, IF_NONE_MATCH),
+)
+def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates."""
     row = service.library.get(id)
     path = service.store.dataset_path(row.id)
     return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)
 
 
-@router.delete("/datasets/{id}", status_code=204)
-def remove_dataset(id: str, service: ServiceContext) -> None:
+@router.delete(
+    "/datasets/{id}",
+    operation_id="removeDataset",
+    summary="Remove a dataset",
+    status_code=204,
+    responses={
+        204: {"description": "removed"},
+        **refusals(_HERE, NoSuchDataset, DatasetInUse, *CHANGES),
+    },
+)
+def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
     """Remove a dataset; results made with it stay."""
     service.library.remove(id)

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, model_validator
 
+from service import examples
+from service.answers import json_answer
 from service.context import Service, ServiceContext
 from service.errors import NotReady
 from service.execution import refuse_unready
@@ -17,8 +19,9 @@ from service.matching import check_match
 from service.models import MatchParameters
 from service.preferences import Preference
 from service.processes import NearestExecution
+from service.refusals import TABLES, refusals
+from service.requests import json_request
 from service.rows import DatasetRow
-from service.schemas import json_answer, json_request
 from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
 
 router = APIRouter(tags=["resolve"])
@@ -75,8 +78,9 @@ _ANSWER = EstimateInfo(
 @router.post(
     "/estimate",
     operation_id="estimate",
-    openapi_extra=json_request(EstimateRequest, _EXAMPLE),
-    responses=json_answer(_ANSWER),
+    summary="What a job would take",
+    openapi_extra=json_request((EstimateRequest, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
+    responses=json_answer(_ANSWER, "what it would take") | refusals("/estimate", *TABLES, NotReady),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""

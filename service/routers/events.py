@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -9,8 +10,12 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from service.context import ServiceContext
+from service.errors import NoSuchJob
+from service.examples import DONE, JOB_ID
 from service.links import base_of
 from service.models import StatusInfo
+from service.refusals import refusals
+from service.requests import JobId
 from service.routers.jobs import job_of
 from service.rows import LIVE, JobRow
 
@@ -18,7 +23,7 @@ router = APIRouter(tags=["jobs"])
 
 _LOOK_SECONDS = 5.0
 """How often a listener looks for itself: the service may be stopping."""
-_EXAMPLE = 'event: progress\ndata: {"status": "running", "progress": 40, ...}\nid: running:400000\n'
+_EXAMPLE = f"event: end\ndata: {json.dumps(DONE)}\nid: successful:2\n\n"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "`status` first and when that changes, `progress` with every piece of work, "
@@ -35,10 +40,13 @@ def _event_id(row: JobRow) -> str:
 
 
 def _last_known(
-    id: str,
+    id: JobId,
     service: ServiceContext,
     response: Response,
-    last_event_id: Annotated[str | None, Header()] = None,
+    last_event_id: Annotated[
+        str | None,
+        Header(description="what the client knows already", examples=["running:400000"]),
+    ] = None,
 ) -> str | None:
     """What the client knows already; found out before the stream begins, as errors are."""
     row = job_of(service, id)
@@ -52,10 +60,11 @@ def _last_known(
     "/jobs/{id}/events",
     operation_id="getEvents",
     response_class=EventSourceResponse,
-    responses=_ANSWERS,
+    summary="How far a job is, while it runs",
+    responses=_ANSWERS | refusals(f"/jobs/{JOB_ID}/events", NoSuchJob),
 )
 async def show_events(
-    id: str,
+    id: JobId,
     request: Request,
     service: ServiceContext,
     known: Annotated[str | None, Depends(_last_known)],

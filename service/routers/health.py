@@ -3,22 +3,51 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
+from service import examples
 from service.access import DECLARED
+from service.answers import Answers, json_answer
 from service.context import Service, WholeService
 from service.metrics import CONTENT_TYPE
 from service.models import Check, Health
+from service.refusals import refusals
 
 router = APIRouter(tags=["health"])
 
 
-@router.get("/livez")
+_ALIVE = Health(status="ok", checks=[])
+_RETRY = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+
+
+def _readiness(path: str) -> Answers:
+    not_ready = json_answer(examples.UNHEALTHY, "it cannot work, and why", 503, _RETRY)
+    not_ready[503]["model"] = Health
+    ready = json_answer(examples.HEALTHY, "it can work")
+    return ready | not_ready | refusals(path, guarded=False)
+
+
+@router.get(
+    "/livez",
+    operation_id="getLife",
+    summary="Whether the process lives",
+    responses=json_answer(_ALIVE, "it lives") | refusals("/livez", guarded=False),
+)
 async def live() -> Health:
     """The process answers."""
-    return Health(status="ok", checks=[])
+    return _ALIVE
 
 
-@router.get("/readyz", responses={503: {"model": Health}})
-@router.get("/healthz", responses={503: {"model": Health}}, name="healthy")
+@router.get(
+    "/readyz",
+    operation_id="getReadiness",
+    summary="Whether it can work",
+    responses=_readiness("/readyz"),
+)
+@router.get(
+    "/healthz",
+    operation_id="getHealth",
+    summary="The same as /readyz",
+    responses=_readiness("/healthz"),
+)
 def ready(service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 and why when it cannot."""
     checks = [_store(service), *_cluster(service)]
@@ -29,7 +58,20 @@ def ready(service: WholeService, response: Response) -> Health:
     return Health(status="unavailable", checks=checks)
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=DECLARED)
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="How it does, for Prometheus",
+    response_class=PlainTextResponse,
+    dependencies=DECLARED,
+    responses={
+        200: {
+            "description": "the text format of Prometheus",
+            "content": {"text/plain": {"example": examples.METRICS}},
+        },
+        **refusals("/metrics"),
+    },
+)
 def show_metrics(service: WholeService) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -5,16 +5,41 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service import examples
+from service.answers import (
+    IN_DOCUMENT,
+    MESSAGES,
+    Answers,
+    file_answers,
+    json_answer,
+    matches_content,
+)
 from service.context import Service, ServiceContext
-from service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from service.links import base_of
+from service.errors import JobDismissed, NoSuchJob, NotAcceptable, ResultNotReady
+from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import JobList, Report, StatusInfo
 from service.queries import JobQuery, links_of_page
+from service.refusals import CHANGES, FILES, RESULTS, refusals
 from service.representations import FORMATS, Format
+from service.requests import IF_NONE_MATCH, RANGE, JobId, headers
 from service.results import format_response, result_response
 from service.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
+
+_HERE = f"/jobs/{examples.JOB_ID}"
+_LIST = {
+    "jobs": [examples.DONE],
+    "links": [Link(href=f"{EXAMPLE_BASE}/jobs", rel="self", title="this document")],
+}
+_BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
+_LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}
+_RESULT: Answers = {
+    **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
+    204: {"description": "where the result is, as a link", "headers": _LINK},
+    **refusals(f"{_HERE}/results", *RESULTS, *FILES, NotAcceptable),
+}
+_DISMISSED = json_answer(examples.DISMISSED, "the job, dismissed")
 
 
 def job_of(service: Service, id: str) -> JobRow:
@@ -30,7 +55,13 @@ def job_of(service: Service, id: str) -> JobRow:
     return row
 
 
-@router.get("/jobs", operation_id="getJobs", response_model_exclude_none=True)
+@router.get(
+    "/jobs",
+    operation_id="getJobs",
+    summary="All jobs",
+    response_model_exclude_none=True,
+    responses=json_answer(_LIST, "a page of jobs") | refusals("/jobs"),
+)
 def list_jobs(
     request: Request,
     service: ServiceContext,
@@ -45,9 +76,17 @@ def list_jobs(
     )
 
 
-@router.get("/jobs/{id}", operation_id="getStatus", response_model_exclude_none=True)
-def show_job(id: str, request: Request, service: ServiceContext, response: Response) -> StatusInfo:
-    """How far a job is."""
+@router.get(
+    "/jobs/{id}",
+    operation_id="getStatus",
+    summary="How far a job is",
+    response_model_exclude_none=True,
+    responses=json_answer(examples.DONE, "its status") | refusals(_HERE, NoSuchJob),
+)
+def show_job(
+    id: JobId, request: Request, service: ServiceContext, response: Response
+) -> StatusInfo:
+    """What became of a job so far: status, progress, rows a second, and where its result is."""
     row = job_of(service, id)
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
@@ -57,13 +96,12 @@ def show_job(id: str, request: Request, service: ServiceContext, response: Respo
 @router.get(
     "/jobs/{id}/results",
     operation_id="getResult",
+    summary="The result of a job",
     response_class=Response,
-    responses={
-        200: {"description": "the result", "content": {one.media_type: {} for one in FORMATS}},
-        204: {"description": "where the result is, as a link"},
-    },
+    responses=_RESULT,
+    openapi_extra=headers(RANGE, IF_NONE_MATCH),
 )
-async def show_result(id: str, service: ServiceContext, request: Request) -> Response:
+async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
 
     A result that was wanted raw comes in the format that the header Accept likes best.
@@ -72,13 +110,18 @@ async def show_result(id: str, service: ServiceContext, request: Request) -> Res
 
 
 def _add_route(format: Format) -> None:
+    content = matches_content(format)
+
     @router.get(
         f"/jobs/{{id}}/results/{format.name}",
-        name=f"show_result_as_{format.suffix}",
+        operation_id=f"getResultAs{format.suffix.title()}",
+        summary=f"The result of a job as {format.name}",
         response_class=Response,
-        responses={200: {"description": "the result", "content": {format.media_type: {}}}},
+        responses=file_answers(content, "the result")
+        | refusals(f"{_HERE}/results/{format.name}", *RESULTS, *FILES),
+        openapi_extra=headers(RANGE, IF_NONE_MATCH),
     )
-    async def show_result_file(id: str, service: ServiceContext, request: Request) -> Response:
+    async def show_result_file(id: JobId, service: ServiceContext, request: Request) -> Response:
         """The result of a job in the format that the address names."""
         job = await asyncio.to_thread(job_of, service, id)
         return await format_response(service, job, format, request)
@@ -88,8 +131,14 @@ for _format in FORMATS:
     _add_route(_format)
 
 
-@router.get("/jobs/{id}/report")
-def show_report(id: str, service: ServiceContext) -> Report:
+@router.get(
+    "/jobs/{id}/report",
+    operation_id="getReport",
+    summary="What a job did",
+    responses=json_answer(examples.REPORT, "the report")
+    | refusals(f"{_HERE}/report", NoSuchJob, ResultNotReady, JobDismissed),
+)
+def show_report(id: JobId, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
     row = job_of(service, id)
     if row.status == "dismissed":
@@ -102,8 +151,14 @@ def show_report(id: str, service: ServiceContext) -> Report:
     return Report(**row.report)
 
 
-@router.delete("/jobs/{id}", operation_id="dismiss", response_model_exclude_none=True)
-async def dismiss_job(id: str, request: Request, service: ServiceContext) -> StatusInfo:
+@router.delete(
+    "/jobs/{id}",
+    operation_id="dismiss",
+    summary="Stop or remove a job",
+    response_model_exclude_none=True,
+    responses=_DISMISSED | refusals(_HERE, NoSuchJob, JobDismissed, *CHANGES),
+)
+async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
     if (await asyncio.to_thread(job_of, service, id)).status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed already")

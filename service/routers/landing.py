@@ -3,8 +3,9 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
+from service.answers import json_answer
 from service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
-from service.schemas import json_answer
+from service.refusals import refusals
 
 router = APIRouter(tags=["capabilities"])
 
@@ -51,14 +52,22 @@ def _conformance() -> Conformance:
     return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
 
 
-@router.get("/", operation_id="getLandingPage", responses=json_answer(_landing_page(EXAMPLE_BASE)))
+@router.get(
+    "/",
+    operation_id="getLandingPage",
+    summary="Where everything is",
+    responses=json_answer(_landing_page(EXAMPLE_BASE), "links to everything") | refusals("/"),
+)
 def show_landing_page(request: Request) -> LandingPage:
-    """Where everything is."""
+    """The landing page: links to the API, its processes, jobs and datasets."""
     return _landing_page(base_of(request))
 
 
 @router.get(
-    "/conformance", operation_id="getConformanceClasses", responses=json_answer(_conformance())
+    "/conformance",
+    operation_id="getConformanceClasses",
+    summary="Standards that hold",
+    responses=json_answer(_conformance(), "the classes") | refusals("/conformance"),
 )
 def show_conformance() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to."""

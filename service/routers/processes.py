@@ -1,18 +1,24 @@
 """`/processes`: what can be run, what it takes and gives, and how it is run."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
+from service import examples
+from service.answers import IN_DOCUMENT, TAKEN, Answers, json_answer, matches_answer, message_answer
 from service.context import ServiceContext
+from service.errors import (
+    NoSuchProcess,
+    NotAcceptable,
+    TooLarge,
+    UnsupportedFormat,
+)
 from service.execution import answer, echo, refuse_unready, terms_of
 from service.inputs import inputs_of_json, json_body
 from service.links import EXAMPLE_BASE, Link, base_of
-from service.models import StatusInfo
 from service.processes import (
-    NEAREST_EXAMPLE,
     PROCESSES,
     EchoExecution,
     NearestExecution,
@@ -20,8 +26,8 @@ from service.processes import (
     ProcessSummary,
     process,
 )
-from service.representations import FORMATS
-from service.schemas import json_answer, json_request
+from service.refusals import CHANGES, JOBS, TABLES, refusals
+from service.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
 
 router = APIRouter(tags=["processes"])
 
@@ -41,42 +47,43 @@ def _process_list(base: str, limit: int = 100) -> ProcessList:
 
 
 @router.get(
-    "/processes", operation_id="getProcesses", responses=json_answer(_process_list(EXAMPLE_BASE))
+    "/processes",
+    operation_id="getProcesses",
+    summary="All processes",
+    responses=json_answer(_process_list(EXAMPLE_BASE), "the processes") | refusals("/processes"),
 )
 def list_processes(
-    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
 ) -> ProcessList:
-    """The processes on offer."""
+    """The processes on offer: `nearest`, and `echo` to try a client with."""
     return _process_list(base_of(request), limit)
 
 
 @router.get(
     "/processes/{id}",
     operation_id="getProcessDescription",
-    responses=json_answer(process("echo", EXAMPLE_BASE)),
+    summary="What a process takes and gives",
+    responses=json_answer(process("echo", EXAMPLE_BASE), "the description")
+    | refusals("/processes/farthest", NoSuchProcess),
 )
-def show_process(id: str, request: Request) -> Process:
-    """What a process takes and gives."""
+def show_process(id: ProcessName, request: Request) -> Process:
+    """The description of a process, with the schemas of its inputs and outputs."""
     return process(id, base_of(request))
 
 
-_TAKEN: dict[int | str, dict[str, Any]] = {
-    201: {
-        "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
-        "model": StatusInfo,
-    }
-}
-_MATCHES: dict[int | str, dict[str, Any]] = {
-    **_TAKEN,
-    200: {
-        "description": "the matches; as JSON with `response: document`",
-        "content": {one.media_type: {} for one in FORMATS},
-    },
+_MATCHES: Answers = {
+    **TAKEN,
+    **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
+    **refusals("/processes/nearest/execution", *TABLES, *JOBS, NotAcceptable),
 }
-_MESSAGE: dict[int | str, dict[str, Any]] = {
-    **_TAKEN,
-    200: {"description": "the message", "content": {"application/json": {}}},
+_MESSAGE: Answers = {
+    **TAKEN,
+    **message_answer("the message; as an object with `response: document`"),
+    **refusals(
+        "/processes/echo/execution", *JOBS, *CHANGES, NotAcceptable, TooLarge, UnsupportedFormat
+    ),
 }
 
 
@@ -85,7 +92,9 @@ _MESSAGE: dict[int | str, dict[str, Any]] = {
     operation_id="executeNearest",
     response_class=Response,
     responses=_MATCHES,
-    openapi_extra=json_request(NearestExecution, NEAREST_EXAMPLE),
+    summary="Run `nearest`",
+    openapi_extra=json_request((NearestExecution, examples.EXECUTION))
+    | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
@@ -104,10 +113,12 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     operation_id="executeEcho",
     response_class=Response,
     responses=_MESSAGE,
-    openapi_extra=json_request(EchoExecution, {"inputs": {"message": "hello"}}),
+    summary="Run `echo`",
+    openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
+    | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
-    """Give back what was sent."""
+    """Give back what was sent, at once or as a job, for a client that learns to speak."""
     with terms_of(request, service) as terms:
         execution = await json_body(request, EchoExecution)
         terms = replace(terms, delivery=execution.delivery())

@@ -4,47 +4,49 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service import examples
+from service.answers import TAKEN, matches_answer
 from service.context import ServiceContext
+from service.errors import NotAcceptable
 from service.execution import answer, refuse_unready, terms_of
 from service.inputs import ROLES, inputs_of_body
-from service.models import InlineRequest, MatchParameters, StatusInfo
-from service.representations import FORMATS
+from service.models import InlineRequest, MatchParameters
+from service.refusals import JOBS, TABLES, refusals
+from service.requests import IDEMPOTENCY_KEY, PREFER, headers
 from service.schemas import schema_of
 
 router = APIRouter(tags=["resolve"])
 
 _FILE = {"type": "string", "format": "binary", "description": "a file, or the text dataset:<id>"}
+_FORM = {
+    "schema": {
+        "type": "object",
+        "required": list(ROLES),
+        "properties": dict.fromkeys(ROLES, _FILE),
+    },
+    "example": dict.fromkeys(ROLES, f"dataset:{examples.DATASET_ID}"),
+}
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": list(ROLES),
-                    "properties": dict.fromkeys(ROLES, _FILE),
-                }
-            },
-            "application/json": {
-                "schema": schema_of(InlineRequest),
-                "example": {
-                    "observations": {"lat": [52.52, 48.86], "lon": [13.4, 2.35]},
-                    "references": {"lat": [50.11, 47.37], "lon": [8.68, 8.54]},
-                },
-            },
+            "multipart/form-data": _FORM,
+            "application/json": {"schema": schema_of(InlineRequest), "example": examples.SETS},
         },
     }
 }
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "the result", "content": {one.media_type: {} for one in FORMATS}},
-    201: {
-        "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
-        "model": StatusInfo,
-    },
-}
 
 
-@router.post("/resolve", response_class=Response, responses=_ANSWERS, openapi_extra=_BODY)
+@router.post(
+    "/resolve",
+    operation_id="resolve",
+    summary="The nearest reference of every observation",
+    response_class=Response,
+    responses=matches_answer("the result, in the format that the header Accept likes best")
+    | TAKEN
+    | refusals("/resolve", *TABLES, *JOBS, NotAcceptable),
+    openapi_extra=_BODY | headers(PREFER, IDEMPOTENCY_KEY),
+)
 async def resolve(
     request: Request,
     service: ServiceContext,
