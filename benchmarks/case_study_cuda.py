@@ -7,9 +7,10 @@ a metre off and takes a wrong neighbour where references lie close; it is here t
 
 import math
 
-import cupy as cp
 import numpy as np
 from numba import cuda, float32, int32
+
+from kernels.devices import Array
 
 _ALL_LANES = 0xFFFFFFFF
 _BLOCK = (32, 16)
@@ -49,7 +50,7 @@ def block_min(reference, observation, block_distance, block_row):  # type: ignor
             sine_lat = math.sin((reference[j, 0] - lat) * _HALF)
             sine_lon = math.sin((reference[j, 1] - lon) * _HALF)
             a = sine_lat * sine_lat + cosine * math.cos(reference[j, 0]) * sine_lon * sine_lon
-            distance = _DIAMETER_M * math.asin(min(_ONE, math.sqrt(a)))
+            distance = _DIAMETER_M * math.asin(min(_ONE, math.sqrt(a)))  # type: ignore[arg-type]
             if distance < best:
                 best = distance
                 best_row = int32(j)
@@ -70,20 +71,28 @@ def global_min(block_distance, block_row, distance_m, row):  # type: ignore[no-u
             row[i] = best_row
 
 
-_block_min_fast = cuda.jit(fastmath=True)(block_min.py_func)
+fast_block_min = cuda.jit(fastmath=True)(block_min.py_func)
 """With hardware sine, root and division: twice as fast."""
 
 
-def nearest(
-    reference: cp.ndarray, observation: cp.ndarray, *, fast: bool = False
-) -> tuple[cp.ndarray, cp.ndarray]:
+def radians(lat_deg: Array, lon_deg: Array) -> Array:
+    """Points as the pair takes them, (n, 2) float32 radians."""
+    import cupy as cp
+
+    both = cp.stack([cp.radians(lat_deg), cp.radians(lon_deg)], axis=1)
+    return cp.ascontiguousarray(both, cp.float32)
+
+
+def nearest(reference: Array, observation: Array, *, fast: bool = False) -> tuple[Array, Array]:
     """Rows and float32 metres of the nearest references; arguments are (n, 2) float32 radians."""
+    import cupy as cp
+
     n = observation.shape[0]
     block_distance = cp.empty((n, 32), cp.float32)
     block_row = cp.empty((n, 32), cp.int32)
     distance_m = cp.empty(n, cp.float32)
     row = cp.empty(n, cp.int32)
-    kernel = _block_min_fast if fast else block_min
+    kernel = fast_block_min if fast else block_min
     kernel[_BLOCK_GRID, _BLOCK](reference, observation, block_distance, block_row)
     global_min[_GLOBAL_GRID, _BLOCK](block_distance, block_row, distance_m, row)
     return row, distance_m

@@ -47,3 +47,10 @@ def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pai
         return references, between(references, n_observations)
     draw = {"uniform": uniform, "cities": cities, "box": box}[kind]
     return draw(rng, n_references), draw(rng, n_observations)
+
+
+def cartesian(points: Pair) -> np.ndarray:
+    """Unit vectors (n, 3) as users of libraries make them."""
+    lat, lon = np.radians(points[0]), np.radians(points[1])
+    cosine = np.cos(lat)
+    return np.stack([cosine * np.cos(lon), cosine * np.sin(lon), np.sin(lat)], axis=1)

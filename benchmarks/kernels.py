@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import argparse
 import importlib.metadata
 import json
-import platform
 import random
 import statistics
 import subprocess
@@ -34,10 +33,13 @@ import numpy as np
 import pandas as pd
 
 import kernels
-from benchmarks.inputs import Pair, between, box, cities, nodes, uniform
+from benchmarks.inputs import Pair, cartesian, uniform
+from benchmarks.inputs import inputs as drawn
+from benchmarks.machine import machine
 from kernels import tree_cpu
 from kernels.coordinates_cpu import distances, unit_vectors
 from kernels.coordinates_cpu import observations as as_taken
+from kernels.nearest import Algorithm
 from kernels.order_cpu import ROW, scratch, sort
 
 ROOT = Path(__file__).parents[1]
@@ -68,13 +70,6 @@ class Method(NamedTuple):
     query: Callable[[Any, Pair], np.ndarray]
     takes: Callable[[int, int], bool] = lambda m, n: True
     ours: bool = False
-
-
-def cartesian(points: Pair) -> np.ndarray:
-    """Unit vectors (n, 3) as a user of these libraries makes them."""
-    lat, lon = np.radians(points[0]), np.radians(points[1])
-    cosine = np.cos(lat)
-    return np.stack([cosine * np.cos(lon), cosine * np.sin(lon), np.sin(lat)], axis=1)
 
 
 def _threads() -> int:
@@ -128,7 +123,8 @@ def _query_ball(tree: Any, observations: Pair) -> np.ndarray:
 
 
 @numba.njit(parallel=True, cache=True)
-def _haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
+def haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
+    """Find the rows of the nearest references by brute force; arguments are radians."""
     cosines = np.cos(lats)
     for i in numba.prange(lat.size):
         best = np.inf
@@ -143,11 +139,11 @@ def _haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
 
 def _query_haversine(references: Pair, observations: Pair) -> np.ndarray:
     rows = np.full(observations[0].size, -1, np.int64)
-    _haversine_loop(*map(np.radians, (*observations, *references)), rows)
+    haversine_loop(*map(np.radians, (*observations, *references)), rows)
     return rows
 
 
-def _ours(algorithm: str) -> Callable[[Any, Pair], np.ndarray]:
+def _ours(algorithm: Algorithm) -> Callable[[Any, Pair], np.ndarray]:
     return lambda index, points: kernels.nearest(index, *points, algorithm=algorithm).reference
 
 
@@ -233,17 +229,12 @@ TOY = {
 
 def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
     """References and observations of a case, in degrees."""
-    rng = np.random.default_rng(7)
     if case.references is None:
         read = pd.read_parquet if places.suffix == ".parquet" else pd.read_csv
         table = read(places, columns=["lat", "lon"]) if read is pd.read_parquet else read(places)
-        references = tuple(table[name].to_numpy(np.float64) for name in ("lat", "lon"))
-        return references, uniform(rng, case.observations)
-    if case.kind == "grid":
-        references = nodes(rng, case.references)
-        return references, between(references, case.observations)
-    draw = {"uniform": uniform, "cities": cities, "box": box}[case.kind]
-    return draw(rng, case.references), draw(rng, case.observations)
+        lat, lon = (table[name].to_numpy(np.float64) for name in ("lat", "lon"))
+        return (lat, lon), uniform(np.random.default_rng(7), case.observations)
+    return drawn(case.kind, case.observations, case.references)
 
 
 def along_the_curve(points: Pair) -> Pair:
@@ -283,7 +274,8 @@ def measure(
     index = kernels.build_index(*references)
     for order in orders:
         key = ("ours, auto", order)
-        points = tuple(p[sample] for p in runs[key][1])
+        lat, lon = runs[key][1]
+        points = lat[sample], lon[sample]
         want = kernels.nearest(index, *points, algorithm="brute").reference
         for name, other in runs:
             if other == order:
@@ -326,18 +318,9 @@ def measure(
 
 def environment() -> dict[str, Any]:
     """What the figures depend on."""
-    packages = sorted({method.package for method in METHODS.values()} | {"numpy"})
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return {
-        "machine": platform.machine(),
-        "python": platform.python_version(),
+        **machine(method.package for method in METHODS.values()),
         "threads": _threads(),
-        "versions": versions,
     }
 
 

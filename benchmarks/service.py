@@ -1,6 +1,6 @@
 """One job through a service of its own, over HTTP, with the time of every stage.
 
-    python benchmarks/service.py --device cpu --observations 20 --references 14 --runs 5
+    python -m benchmarks.service --device cpu --observations 20 --references 14 --runs 5
 
 The sets have 2^OBSERVATIONS and 2^REFERENCES points, uniform on the sphere, as Parquet. Each run
 posts both files, waits, and downloads the result; the first one is reported apart, as cold. With
@@ -18,33 +18,63 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.inputs import Pair, uniform
+
 ROOT = Path(__file__).parents[1]
+
+
+class Done(NamedTuple):
+    """A job that was successful: its statusInfo, its result, and the seconds its client saw."""
+
+    job: dict[str, Any]
+    content: bytes
+    seconds: dict[str, float]
 
 
 def sphere(n: int, seed: int) -> bytes:
     """Points uniform on the sphere, as a Parquet file."""
-    random = np.random.default_rng(seed)
-    lat = np.degrees(np.arcsin(random.uniform(-1, 1, n)))
+    return parquet(uniform(np.random.default_rng(seed), n))
+
+
+def parquet(points: Pair) -> bytes:
+    """Points as a Parquet file."""
     sink = io.BytesIO()
-    pq.write_table(pa.table({"lat": lat, "lon": random.uniform(-180, 180, n)}), sink)
+    pq.write_table(pa.table(dict(zip(("lat", "lon"), points, strict=True))), sink)
     return sink.getvalue()
 
 
-def start(device: str, data_dir: str, log: Path) -> tuple[subprocess.Popen[bytes], httpx.Client]:
+@contextmanager
+def running(device: str, data_dir: Path, log: Path, *flags: str) -> Iterator[httpx.Client]:
+    """A service of one's own, that is ready."""
+    process, client = start(device, data_dir, log, *flags)
+    try:
+        yield client
+    finally:
+        client.close()
+        process.terminate()
+        process.wait(60)
+
+
+def start(
+    device: str, data_dir: Path, log: Path, *flags: str
+) -> tuple[subprocess.Popen[bytes], httpx.Client]:
     """Start a service and wait until it is ready."""
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "service", "serve", "--port", "0"),
-                *("--device", device, "--data-dir", data_dir, "--dashboard-address", "127.0.0.1:0"),
+                *("--device", device, "--data-dir", str(data_dir)),
+                *("--dashboard-address", "127.0.0.1:0", *flags),
             ],
             stdout=sink,
             stderr=sink,
@@ -63,12 +93,12 @@ def start(device: str, data_dir: str, log: Path) -> tuple[subprocess.Popen[bytes
     sys.exit(f"the service did not start:\n{log.read_text()}")
 
 
-def run(client: httpx.Client, observations: bytes, references: bytes) -> dict[str, Any]:
-    """One job from the first byte sent to the last received."""
+def whole_job(client: httpx.Client, observations: bytes | str, references: bytes | str) -> Done:
+    """One job from the first byte sent to the last received, of files or of registered datasets."""
     begin = time.perf_counter()
     files = {
-        "observations": ("observations.parquet", observations),
-        "references": ("references.parquet", references),
+        name: (f"{name}.parquet", points) if isinstance(points, bytes) else (None, points)
+        for name, points in (("observations", observations), ("references", references))
     }
     answer = client.post("/resolve", files=files, headers={"Prefer": "respond-async"})
     answer.raise_for_status()
@@ -80,18 +110,25 @@ def run(client: httpx.Client, observations: bytes, references: bytes) -> dict[st
     if job["status"] != "successful":
         sys.exit(f"the job is {job['status']}: {job['message']}")
     successful = time.perf_counter()
-    content = client.get(f"/jobs/{job['id']}/results").content
+    content = client.get(f"/jobs/{job['id']}/results").raise_for_status().content
     end = time.perf_counter()
-    report = client.get(f"/jobs/{job['id']}/report").json()
-    if hashlib.sha256(content).hexdigest() != report["sha256"]:
-        sys.exit("the result that came is not the one that was written")
-    client.delete(f"/jobs/{job['id']}")
-    report["seconds"] |= {
+    seconds = {
         "total": end - begin,
         "accept": accepted - begin,
         "accepted_to_successful": successful - accepted,
         "send": end - successful,
     }
+    return Done(job, content, seconds)
+
+
+def run(client: httpx.Client, observations: bytes | str, references: bytes | str) -> dict[str, Any]:
+    """The report of one whole job, with what its client saw, and no trace of it left."""
+    done = whole_job(client, observations, references)
+    report: dict[str, Any] = client.get(f"/jobs/{done.job['id']}/report").json()
+    if hashlib.sha256(done.content).hexdigest() != report["sha256"]:
+        sys.exit("the result that came is not the one that was written")
+    client.delete(f"/jobs/{done.job['id']}")
+    report["seconds"] |= done.seconds
     return report
 
 
@@ -110,15 +147,11 @@ def main() -> None:
     else:
         files = [sphere(1 << options.observations, 1), sphere(1 << options.references, 2)]
     with tempfile.TemporaryDirectory() as folder:
-        process, client = start(options.device, f"{folder}/data", Path(folder) / "log")
-        try:
+        where = Path(folder)
+        with running(options.device, where / "data", where / "log") as client:
             checks = {c["name"]: c["detail"] for c in client.get("/readyz").json()["checks"]}
             dashboard = httpx.get(checks["dashboard"]).status_code
             cold, *warm = [run(client, *files) for _ in range(1 + options.runs)]
-        finally:
-            client.close()
-            process.terminate()
-            process.wait(60)
     checksums = {report["sha256"] for report in (cold, *warm)}
     if len(checksums) != 1:
         sys.exit(f"the runs differ: {checksums}")

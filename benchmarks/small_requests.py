@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.service import sphere, start
+from benchmarks.service import running, sphere
 
 
 def body_of(rows: int, seed: int, dataset: str) -> bytes:
@@ -107,8 +107,8 @@ def main() -> None:
     options = parser.parse_args()
     figures: dict[str, Any] = {"references": options.references, "rows": options.rows}
     with tempfile.TemporaryDirectory() as folder:
-        process, client = start(options.device, f"{folder}/data", Path(folder) / "log")
-        try:
+        where = Path(folder)
+        with running(options.device, where / "data", where / "log") as client:
             made = client.post(
                 "/datasets",
                 content=sphere(options.references, 1),
@@ -124,10 +124,6 @@ def main() -> None:
                 asyncio.run(together(url, bodies, clients, max(200, 10 * clients)))
                 for clients in loads
             ]
-        finally:
-            client.close()
-            process.terminate()
-            process.wait(60)
     print(f"{options.device}, {platform.machine()}: {options.references} references, milliseconds")
     for name in ("alone", "one observation"):
         print(f"\n{name:<24}{'min':>10}{'p50':>10}{'p99':>10}")

@@ -13,6 +13,9 @@ _FROM_ENVIRONMENT = "A flag not given is taken from its GEORESOLVE_* variable."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["bench"]:
+        return _bench(arguments[1:])
     given = vars(_parser().parse_args(arguments))
     run = given.pop("run")
     own = {name: given.pop(name) for name in ("name", "prefix") if name in given}
@@ -40,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(serve, Settings.model_fields)
     serve.set_defaults(run=_serve)
+    # Listed here; its flags are its own.
+    commands.add_parser("bench", help="measure it on this machine, beside other ways to search")
     keys = commands.add_parser("keys", help="make, list and revoke API keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
     create = verbs.add_parser(
@@ -77,6 +82,12 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
 
 
 # Imported in functions: every worker process imports this module again and needs none of it.
+
+
+def _bench(arguments: Sequence[str]) -> int:
+    from benchmarks.ladder import main
+
+    return main(arguments)
 
 
 def _serve(settings: Settings) -> int:

@@ -1,0 +1,1 @@
+"""How fast, beside what: the ladder of `georesolve bench`, and scripts that measure a part each."""

@@ -1,0 +1,63 @@
+"""What figures depend on: the processor, the memory, the GPUs, the versions."""
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from workers.gpus import count_gpus
+
+_PACKAGES = ("dask", "numba", "numpy", "pyarrow")
+_GPU_PACKAGES = ("cudf-cu12", "cupy-cuda12x", "dask-cuda", "numba-cuda", "rmm-cu12")
+
+
+def machine(packages: Iterable[str] = ()) -> dict[str, Any]:
+    """What this machine is, and the versions of what runs on it; None for what is absent."""
+    gpus, driver = _gpus()
+    names = {*_PACKAGES, *packages, *(_GPU_PACKAGES if gpus else ())}
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "gpus": gpus,
+        "driver": driver,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in sorted(names)},
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _gpus() -> tuple[list[str], str | None]:
+    """The GPUs that a program may use, each with its memory, and their driver."""
+    n = count_gpus()
+    if not n:
+        return [], None
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        gpus = []
+        for i in range(n):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(i)
+            gib = pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30
+            gpus.append(f"{pynvml.nvmlDeviceGetName(handle)}, {gib:.0f} GiB")
+        return gpus, str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
