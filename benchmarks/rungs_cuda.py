@@ -166,8 +166,8 @@ def spread(
         client.submit(load_part, problem.folder, i, len(workers), workers=[worker], pure=False)
         for i, worker in enumerate(workers)
     ]
-    wait(parts)
     with client.as_current():
+        wait(parts)
         observations = dd.from_delayed(parts, meta=_POINTS, verify_meta=False)
 
     def run() -> Any:
@@ -180,7 +180,7 @@ def spread(
                 enforce_metadata=False,
                 token=f"{resolve.__name__}-{secrets.token_hex(4)}",
             ).persist()
-        wait(answer)
+            wait(answer)
         return answer
 
     def rows(answer: Any) -> np.ndarray:
