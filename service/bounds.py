@@ -30,7 +30,6 @@ class BodyLimit:
         is_json = media_type(headers) == "application/json"
         limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
         advice = "send files, or arrays in smaller pieces" if is_json else "send less"
-        too_large = TooLarge(f"the body is larger than the limit of {limit} bytes: {advice}")
         declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         # Arrays stay in memory unless a job is made of them, which looks for itself.
         is_stored = not is_json and (declared > 0 or "transfer-encoding" in headers)
@@ -39,14 +38,19 @@ class BodyLimit:
         async def counted() -> Message:
             nonlocal received, looked_at
             if declared > limit:
-                raise too_large
+                raise TooLarge(
+                    f"the body has {declared} bytes, and the limit is {limit} bytes: {advice}"
+                )
             if is_stored and received >= looked_at:
                 self._disk.refuse_when_low(max(declared - received, 0))
                 looked_at = received + _LOOK_BYTES
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                raise too_large
+                raise TooLarge(
+                    f"{received} bytes of the body came, more than the limit of {limit} bytes, and "
+                    f"no more are taken: {advice}"
+                )
             return message
 
         await self._app(scope, counted, send)

@@ -1,4 +1,4 @@
-"""Datasets from requests: receive and bound what is sent, have it decoded, keep what is good."""
+"""Datasets from requests: have what was received decoded within bounds, keep what is good."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.message import Message
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -19,31 +19,13 @@ from service.decoding import Limits, canonicalise, decode_in_child
 from service.errors import InvalidInput, TooLarge
 from service.formats import input_format
 from service.readers import Source, Table
+from service.receiving import Upload
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow
 
 _HEAD_BYTES = 16
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
-
-
-class Upload(NamedTuple):
-    """A file as a request brought it.
-
-    Attributes
-    ----------
-    content
-        Its bytes, at the start.
-    media_type, name
-        What the client said of it.
-    file
-        What to call it in errors: the form field, or the file name.
-    """
-
-    content: BinaryIO
-    media_type: str | None
-    name: str | None
-    file: str
 
 
 class Ingested(NamedTuple):
@@ -92,22 +74,18 @@ class Ingest:
             When the file is not a readable table with coordinates, or too large.
         """
         start = time.perf_counter()
-        folder.mkdir(exist_ok=True)
-        received = folder / f"{uuid.uuid4().hex}.received"
-        await asyncio.to_thread(_copy, upload.content, received)
-        with received.open("rb") as handle:
+        with upload.path.open("rb") as handle:
             head = handle.read(_HEAD_BYTES)
         format = input_format(upload.media_type, upload.name, head, upload.file)
-        at_decode = time.perf_counter()
-        source = Source(received, format, reading, upload.file, _charset(upload.media_type))
+        source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
         target = folder / f"{uuid.uuid4().hex}.parquet"
         dataset = await asyncio.get_running_loop().run_in_executor(
             self._decoders, decode_in_child, source, target, self._limits
         )
-        received.unlink()
+        upload.path.unlink()
         refuse_invalid(dataset, upload.file, reading.on_invalid)
-        end = time.perf_counter()
-        return Ingested(dataset, {"receive": at_decode - start, "decode": end - at_decode})
+        seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
+        return Ingested(dataset, seconds)
 
     async def from_arrays(
         self,
@@ -155,11 +133,6 @@ def _charset(media_type: str | None) -> str | None:
     message = Message()
     message["Content-Type"] = media_type or ""
     return message.get_content_charset()
-
-
-def _copy(content: BinaryIO, target: Path) -> None:
-    with target.open("wb") as handle:
-        shutil.copyfileobj(content, handle, 1 << 20)
 
 
 def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:

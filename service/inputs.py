@@ -1,21 +1,19 @@
 """The two point sets of a request: made of files or arrays, or found among the datasets."""
 
 import asyncio
-import io
 import json
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import FormData, UploadFile
 
 from service.bounds import media_type
-from service.columns import listed
 from service.context import Service
 from service.errors import InvalidRequest, UnsupportedFormat, invalid_request
-from service.ingest import Ingested, Upload
+from service.ingest import Ingested
 from service.models import InlineRequest, TableParameters
+from service.receiving import Upload, keep_upload, receive_form
 from service.rows import DatasetRow
 
 ROLES = ("observations", "references")
@@ -44,16 +42,10 @@ async def inputs_of_body(
     """
     given = media_type(request.headers)
     if given == "multipart/form-data":
-        async with request.form(max_files=2, max_fields=2) as form:
-            names = [name for name, _ in form.multi_items()]
-            if sorted(names) != sorted(ROLES):
-                raise InvalidRequest(
-                    f"the form must have the parts {' and '.join(ROLES)}, once each; it has "
-                    f"{listed(names)} (options are query parameters)"
-                )
-            return Inputs(
-                *[await _from_part(form, role, service, parameters, folder) for role in ROLES]
-            )
+        form = await receive_form(request, folder, ROLES)
+        return Inputs(
+            *[await _from_part(form[role], role, service, parameters, folder) for role in ROLES]
+        )
     if given == "application/json":
         inline = await json_body(request, InlineRequest)
         return await inputs_of_json(inline, service, parameters, folder)
@@ -103,14 +95,11 @@ async def inputs_of_json(
 
 
 async def _from_part(
-    form: FormData, role: str, service: Service, parameters: TableParameters, folder: Path
+    part: Upload | str, role: str, service: Service, parameters: TableParameters, folder: Path
 ) -> Ingested | DatasetRow:
-    part = form[role]
     if isinstance(part, str):
         return await _registered(part, role, service)
-    assert isinstance(part, UploadFile)
-    upload = Upload(part.file, part.content_type, part.filename, role)
-    return await service.ingest.from_upload(upload, parameters.reading(), folder)
+    return await service.ingest.from_upload(part, parameters.reading(), folder)
 
 
 async def input_of_json(
@@ -126,8 +115,8 @@ async def input_of_json(
         case {"dataset": str(id), **rest} if not rest:
             return await asyncio.to_thread(service.library.use, id)
         case {"type": "FeatureCollection"}:
-            content = io.BytesIO(json.dumps(value).encode())
-            upload = Upload(content, "application/geo+json", None, pointer)
+            content = json.dumps(value).encode()
+            upload = keep_upload(content, folder, "application/geo+json", pointer)
             return await service.ingest.from_upload(upload, parameters.reading(), folder)
     for name, column in value.items():
         if not isinstance(column, list):

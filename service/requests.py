@@ -39,6 +39,11 @@ IDEMPOTENCY_KEY = _header(
     maxLength=255,
     pattern="^[!-~]([ -~]*[!-~])?$",
 )
+CONTENT_DIGEST = _header(
+    "Content-Digest",
+    "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is refused",
+    "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
+)
 RANGE = _header("Range", "the part of the file that is wanted, in bytes", "bytes=0-499")
 IF_NONE_MATCH = _header(
     "If-None-Match", "the ETag of what the client has: 304 if that is still it", '"23ce787a"'

@@ -4,7 +4,6 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.datastructures import UploadFile
 
 from service import examples
 from service.answers import bytes_of, created, file_answers, json_answer
@@ -12,13 +11,13 @@ from service.bounds import media_type
 from service.context import ServiceContext
 from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
 from service.files import file_response
-from service.ingest import Upload
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.queries import PageQuery, links_of_page
+from service.receiving import receive_body, receive_form
 from service.refusals import CHANGES, FILES, TABLES, refusals
 from service.representations import PARQUET
-from service.requests import IF_NONE_MATCH, RANGE, DatasetId, headers
+from service.requests import CONTENT_DIGEST, IF_NONE_MATCH, RANGE, DatasetId, headers
 
 router = APIRouter(tags=["datasets"])
 
@@ -64,7 +63,7 @@ _REGISTERED[200]["model"] = DatasetInfo
     responses=json_answer(examples.DATASET, "registered", 201, created("the dataset"))
     | _REGISTERED
     | refusals("/datasets", *(one for one in TABLES if one is not NoSuchDataset)),
-    openapi_extra=_UPLOAD,
+    openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
 )
 async def register_dataset(
     request: Request,
@@ -78,21 +77,13 @@ async def register_dataset(
     """
     with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
-            form = await request.form(max_files=1, max_fields=0)
-            part = form.get("file")
-            if not isinstance(part, UploadFile):
-                raise InvalidRequest("the form has no file named 'file'")
-            upload = Upload(part.file, part.content_type, part.filename, part.filename or "file")
+            part = (await receive_form(request, folder, ["file"]))["file"]
+            if isinstance(part, str):
+                raise InvalidRequest("the part 'file' of the form is a text: send it with a name")
+            upload = part._replace(file=part.name or "file")
         else:
-            folder.mkdir()
-            received = folder / "body"
-            with received.open("wb") as handle:
-                async for piece in request.stream():
-                    handle.write(piece)
-            kind = request.headers.get("content-type")
-            upload = Upload(received.open("rb"), kind, None, "the body")
-        with upload.content:
-            ingested = await service.ingest.from_upload(upload, parameters.reading(), folder)
+            upload = await receive_body(request, folder)
+        ingested = await service.ingest.from_upload(upload, parameters.reading(), folder)
         row, is_new = await asyncio.to_thread(service.library.register, ingested)
     if not is_new:
         response.status_code = 200

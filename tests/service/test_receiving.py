@@ -1,0 +1,202 @@
+"""Uploads: however they are cut they arrive whole, or are refused as early as can be."""
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import socket
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+from fastapi import Request
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import InvalidRequest
+from service.receiving import Upload, receive_body, receive_form
+from tests.conftest import points, running_service, wait_until
+from tests.service.test_jobs import PARQUET, files_of, parquet
+
+BOUNDARY = "a-b"
+FORM = f"multipart/form-data; boundary={BOUNDARY}"
+NAMES = ["observations", "references"]
+
+
+def part(name, content, filename=None):
+    about = f'; filename="{filename}"' if filename is not None else ""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{about}\r\n'
+    return f"{head}Content-Type: text/csv\r\n\r\n".encode() + content + b"\r\n"
+
+
+END = f"--{BOUNDARY}--\r\n".encode()
+
+
+def received(pieces, folder, receive=receive_form, names=NAMES, **headers):
+    """What comes of a body that arrives in pieces."""
+    messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    messages.append({"type": "http.request", "body": b"", "more_body": False})
+    coming = iter(messages)
+
+    async def next_message():
+        return next(coming)
+
+    headers = {"content-type": FORM, **headers}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    request = Request({"type": "http", "method": "POST", "headers": raw}, next_message)
+    more = (names,) if receive is receive_form else ()
+    return asyncio.run(receive(request, folder, *more))
+
+
+# Contents that look like the end of a part, or of the form.
+CONTENTS = st.lists(st.sampled_from([b"x", b"\r\n", b"--", b"a-b", b"\r\n--a-", b"\0" * 9])).map(
+    b"".join
+)
+
+
+@given(CONTENTS, CONTENTS, st.lists(st.integers(0, 400), max_size=6))
+def test_a_form_may_be_cut_anywhere(observations, references, cuts):
+    if f"\r\n--{BOUNDARY}".encode() in b"\r\n" + observations + b"\r\n" + references:
+        return
+    body = part("observations", observations, "o.csv") + part("references", references, "r") + END
+    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    pieces = [body[start:end] for start, end in itertools.pairwise(places)]
+    with tempfile.TemporaryDirectory() as folder:
+        form = received(pieces, Path(folder))
+        assert form["observations"].path.read_bytes() == observations
+        assert form["references"].path.read_bytes() == references
+        assert form["observations"][1:4] == ("text/csv", "o.csv", "observations")
+
+
+def test_texts_and_large_files(tmp_path):
+    large = bytes(range(256)) * 20_000
+    body = part("observations", large, "o") + part("references", b"dataset:1") + END
+    pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)]
+    form = received(pieces, tmp_path)
+    assert form["references"] == "dataset:1"
+    assert form["observations"].path.read_bytes() == large
+    assert form["observations"].seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (part("observations", b"1", "o") + END, "it has 'observations'"),
+        (END, "it has none"),
+        (part("observations", b"1", "o") + part("observations", b"2", "o"), "once each"),
+        (part("observations", b"1", "o") + part("other", b"2", "o"), "'observations', 'other'"),
+        (part("observations", b"1", "o") + part("references", b"2", "o"), "breaks off"),
+        (part("observations", b"1", "o") + part("references", b"2", "o")[:-1], "breaks off"),
+        (part("observations", b"1" * 201), "a text of more than 200 bytes"),
+        (b"lat,lon\n1,2\n", "cannot be read"),
+        (part("observations", b"1", "o").replace(b"-Disposition", b""), "it has ''"),
+    ],
+)
+def test_forms_that_are_refused(tmp_path, body, words):
+    with pytest.raises(InvalidRequest, match=words):
+        received([body], tmp_path)
+
+
+@pytest.mark.parametrize("media_type", ["multipart/form-data", "multipart/form-data; boundary="])
+def test_a_form_needs_a_boundary(tmp_path, media_type):
+    with pytest.raises(InvalidRequest, match="boundary"):
+        received([END], tmp_path, **{"content-type": media_type})
+
+
+def digest(algorithm, content):
+    value = base64.b64encode(hashlib.new(algorithm.replace("-", ""), content).digest()).decode()
+    return f"{algorithm}=:{value}:"
+
+
+@pytest.mark.parametrize("algorithm", ["sha-256", "sha-512"])
+def test_a_digest_is_checked(tmp_path, algorithm):
+    right, wrong = digest(algorithm, b"abc"), digest(algorithm, b"abd")
+    header = {"content-digest": f"md5=:AAAA:, {right}"}
+    upload = received([b"a", b"bc"], tmp_path, receive_body, **header)
+    assert isinstance(upload, Upload)
+    assert upload.path.read_bytes() == b"abc"
+    with pytest.raises(InvalidRequest, match=f"Content-Digest says {algorithm}=:"):
+        received([b"abc"], tmp_path, receive_body, **{"content-digest": wrong})
+
+
+def test_a_digest_over_http(service):
+    content = parquet(points(5, 1))
+    for sent, status in ((content, 201), (content + b"x", 400)):
+        headers = {"Content-Type": PARQUET, "Content-Digest": digest("sha-256", content)}
+        assert service.post("/datasets", content=sent, headers=headers).status_code == status
+
+
+def open_request(client, path, media_type, body, length=None):
+    """A connection on which a request has begun, and its body not ended."""
+    connection = socket.create_connection((client.base_url.host, client.base_url.port), timeout=30)
+    framing = f"Content-Length: {length}" if length else "Transfer-Encoding: chunked"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_type}\r\n{framing}\r\n"
+    chunk = body if length else f"{len(body):x}\r\n".encode() + body + b"\r\n"
+    connection.sendall(head.encode() + b"\r\n" + chunk)
+    return connection
+
+
+def answer_on(connection):
+    """The answer to a request whose body has not ended."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += connection.recv(65_536)
+    return answer.decode()
+
+
+UPLOADS = [
+    ("/datasets", PARQUET, b""),
+    ("/datasets", FORM, part("file", b"", "f.parquet")[:-2]),
+    ("/resolve", FORM, part("observations", b"lat", "o") + part("references", b"", "r")[:-2]),
+]
+
+
+@pytest.mark.parametrize(("path", "media_type", "head"), UPLOADS, ids=["body", "file", "form"])
+def test_an_upload_that_is_cut_leaves_nothing(service, path, media_type, head):
+    """It goes straight into the folder of the request, and with that."""
+    incoming = files_folder(service)
+    connection = open_request(service, path, media_type, head + bytes(3 << 20), length=1 << 30)
+    wait_until(lambda: sum(file.stat().st_size for file in incoming.rglob("*.received")) > 1 << 20)
+    connection.close()
+    wait_until(lambda: not list(incoming.iterdir()))
+
+
+def files_folder(client):
+    arguments = client.process.args
+    return Path(arguments[arguments.index("--data-dir") + 1]) / "incoming"
+
+
+@pytest.mark.parametrize(("path", "media_type", "head"), UPLOADS, ids=["body", "file", "form"])
+def test_too_much_is_refused_while_it_comes(small, path, media_type, head):
+    body = head + uuid.uuid4().bytes * 100_000
+    with open_request(small, path, media_type, body) as connection:
+        answer = answer_on(connection)
+    assert answer.startswith("HTTP/1.1 413")
+    assert "more than the limit of 1000000 bytes, and no more are taken" in answer
+    wait_until(lambda: not list(files_folder(small).iterdir()))
+    assert files_of(small) == set()
+
+
+def test_too_much_is_refused_before_it_comes(small):
+    with open_request(small, "/datasets", PARQUET, b"PAR1", length=1_000_001) as connection:
+        answer = answer_on(connection)
+    assert answer.startswith("HTTP/1.1 413")
+    assert "the body has 1000001 bytes, and the limit is 1000000 bytes" in answer
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, device):
+    """A service that takes a megabyte."""
+    data_dir = tmp_path_factory.mktemp("small") / "data"
+    flags = ["--device", device, "--upload-bytes", 1_000_000]
+    with running_service(data_dir, *flags) as client:
+        yield client
+
+
+def test_a_form_with_a_wrong_part_is_refused_before_that_comes(service):
+    body = part("observation", b"lat,lon\n", "o.csv")[:-2]
+    with open_request(service, "/resolve", FORM, body) as connection:
+        answer = answer_on(connection)
+    assert answer.startswith("HTTP/1.1 400")
+    assert "it has 'observation'" in answer
