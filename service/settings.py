@@ -47,6 +47,12 @@ class Settings(BaseSettings):
     workers: int | None = Field(
         None, ge=1, description="worker processes of an own cluster; one a GPU or core by default"
     )
+    references_a_piece: int | None = Field(
+        None,
+        ge=1,
+        description="references that a worker indexes and searches at a time; by default as many "
+        "as 0.4 of its memory holds",
+    )
 
     log_format: LogFormat = Field(
         "text", description="text, or json for a line of JSON an event, with ids of request and job"
@@ -129,6 +135,7 @@ class Settings(BaseSettings):
             scheduler=self.scheduler,
             dashboard_address=self.dashboard_address,
             workers=self.workers,
+            references_a_piece=self.references_a_piece,
             scratch=self.data_dir / "scratch",
             log_format=self.log_format,
         )

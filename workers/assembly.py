@@ -35,18 +35,16 @@ class Assembly:
     or time.
     """
 
-    def __init__(
-        self, job: Job, plan: list[Chunk], file: BinaryIO, hasher: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, job: Job, file: BinaryIO, hasher: ThreadPoolExecutor) -> None:
         self._job = job
-        self._waiting = plan[::-1]
-        self._stop = plan[-1].stop
+        self._next_row = 0
+        # Parts that came before their turn, by their first row.
+        self._early: dict[int, Chunk] = {}
         self._grain = observations_a_group(job.options.k)
         self._file = file
         self._hasher = hasher
         self._sha256 = hashlib.sha256()
         self._size = 0
-        self._done: set[Chunk] = set()
         self._schema: pa.Schema | None = None
         self._groups: list[footers.Struct] = []
         # Rows that do not make a row group yet.
@@ -55,9 +53,11 @@ class Assembly:
 
     def add(self, chunk: Chunk) -> None:
         """Append the part of a chunk, and those that waited for it, or have it wait its turn."""
-        self._done.add(chunk)
-        while self._waiting and self._waiting[-1] in self._done:
-            self._append(self._waiting.pop())
+        self._early[chunk.start] = chunk
+        while self._next_row in self._early:
+            chunk = self._early.pop(self._next_row)
+            self._next_row = chunk.stop
+            self._append(chunk)
 
     def _append(self, chunk: Chunk) -> None:
         part = pa.memory_map(str(part_path(self._job, chunk))).read_buffer()
@@ -79,7 +79,7 @@ class Assembly:
         self._splice(encoded.getbuffer())
 
     def _is_edge(self, row: int) -> bool:
-        return row % self._grain == 0 or row == self._stop
+        return row % self._grain == 0 or row == self._job.observations.rows
 
     def _splice(self, parquet: memoryview) -> None:
         content, footer = footers.split(parquet)
@@ -97,7 +97,7 @@ class Assembly:
         counts
             Number of result rows by status.
         """
-        assert not self._waiting, "all parts are there"
+        assert self._next_row == self._job.observations.rows, "all parts are there"
         assert self._schema is not None, "there is a part, if an empty one"
         empty = self._schema.with_metadata(provenance(self._job, counts)).empty_table()
         encoded = io.BytesIO()
@@ -116,17 +116,11 @@ class Assembly:
 
 
 @contextmanager
-def assembly(job: Job, plan: list[Chunk]) -> Iterator[Assembly]:
-    """Open the result of a job; it appears complete on success, and not at all on any error.
-
-    Parameters
-    ----------
-    plan
-        All chunks of the job, in order.
-    """
+def assembly(job: Job) -> Iterator[Assembly]:
+    """Open the result of a job; it appears complete on success, and not at all on any error."""
     with (
         durable(job.result) as temporary,
         temporary.open("wb") as file,
         ThreadPoolExecutor(1, thread_name_prefix="sha256") as hasher,
     ):
-        yield Assembly(job, plan, file, hasher)
+        yield Assembly(job, file, hasher)

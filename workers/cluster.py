@@ -101,7 +101,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         client.wait_for_workers(1, timeout=settings.connect_seconds)
         if settings.log_format and not settings.scheduler:
             client.register_plugin(WorkerLog(settings.log_format))
-        client.register_plugin(Warmup(settings.device))
+        client.register_plugin(Warmup(settings.device, settings.references_a_piece))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
         cluster = Cluster(client, device, client.dashboard_link or None, client.scheduler_comm)

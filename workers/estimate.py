@@ -1,23 +1,21 @@
 """What a job would take, before it is accepted: from the plan that it would run by.
 
 The rates were measured on 21 November 2026: on two cores of a shared virtual machine at 2^20 x 2^14
-and 2^10 x 2^10 by `benchmarks/service.py`, between the figures of an idle and of a busy hour,
-memory by `tracemalloc`; on one H200 at 2^24 x 2^14 (`docs/gpu-runs.md`). How long a search takes
-is what the plan cuts chunks by. What another machine, or a busy hour, makes of them is learnt from
-the jobs that were run: see `Pace`.
+and 2^10 x 2^10 by `benchmarks/service.py`, between the figures of an idle and of a busy hour;
+on one H200 at 2^24 x 2^14 (`docs/gpu-runs.md`). How long a search takes is what the plan cuts
+chunks by. What another machine, or a busy hour, makes of them is learnt from the jobs that were
+run: see `Pace`.
 """
 
-import os
 from collections import deque
 from statistics import median
 from typing import NamedTuple
-
-from distributed import Worker
 
 from kernels.devices import Device
 from workers.cluster import Cluster
 from workers.datasets import Dataset, column_bytes
 from workers.jobs import Job, MatchOptions, with_id
+from workers.memory import available_bytes, references_at_once, search_bytes
 from workers.plan import Chunk, chunks, rows_a_second
 
 
@@ -39,9 +37,6 @@ _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _PLAIN_BYTES = 24
 """Of a result row: observation, reference, distance; the rank adds 4, the status nearly none."""
-_CPU_BYTES_A_REFERENCE = 90
-_CPU_BYTES_AN_OBSERVATION = 62
-_CPU_BYTES_A_NEIGHBOUR = 44
 
 
 class Size(NamedTuple):
@@ -156,7 +151,7 @@ def estimate(
     plain = _PLAIN_BYTES + (4 if options.k > 1 else 0)
     bytes_out = rows * (plain + observations.carried_bytes + references.carried_bytes)
     address = next(iter(workers.values()))
-    arguments = (cluster.device, references.rows, plan[0], options.k)
+    arguments = (cluster.device, references.rows, plan[0].stop - plan[0].start, options.k)
     memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
     needed, available = memory[address]
     return Estimate(
@@ -172,20 +167,8 @@ def estimate(
 
 
 def _memory_of_worker(
-    device: Device, n_references: int, chunk: Chunk, k: int, dask_worker: Worker
+    device: Device, n_references: int, n_observations: int, k: int
 ) -> tuple[int, int]:
     """Bytes that a chunk takes on this worker at most, its references included, and that it has."""
-    rows = chunk.stop - chunk.start
-    if device == "cuda":
-        # Here, because only a worker may import what touches a GPU.
-        import cupy
-
-        from kernels.tree_cuda import search_bytes
-
-        needed = search_bytes(n_references, rows, k) + (n_references + rows) * _COORDINATES_BYTES
-        return needed, int(cupy.cuda.Device().mem_info[1])
-    needed = n_references * _CPU_BYTES_A_REFERENCE + rows * (
-        _CPU_BYTES_AN_OBSERVATION + k * _CPU_BYTES_A_NEIGHBOUR
-    )
-    limit = dask_worker.memory_manager.memory_limit
-    return needed, int(limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    n_references = min(n_references, references_at_once(device))
+    return search_bytes(device, n_references, n_observations, k), available_bytes()

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
-import kernels
 from kernels.coordinates import is_valid
 from workers.cluster import Cluster
 from workers.datasets import read_rows
@@ -24,8 +23,8 @@ from workers.frames import backend
 from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
-from workers.references import resident_index
 from workers.result import provenance, write_rows
+from workers.search import device_in_use, load, search
 
 
 class ExpressAnswer(NamedTuple):
@@ -100,18 +99,12 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
     )
     read = time.perf_counter()
     options = jobs[0].options
-    index = resident_index(jobs[0].references)
-    loaded = time.perf_counter()
-    answer = kernels.nearest(
-        index,
-        backend().to_device(lat_deg),
-        backend().to_device(lon_deg),
-        k=options.k,
-        max_distance_m=options.max_distance_m,
-        exclude_self=options.exclude_self,
-        algorithm=options.algorithm,
-    )
-    reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
+    with device_in_use():
+        load(jobs[0].references)
+        loaded = time.perf_counter()
+        to_device = backend().to_device
+        answer = search(jobs[0].references, to_device(lat_deg), to_device(lon_deg), options)
+        reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
     resolved = time.perf_counter()
     found = pa.table(
         {

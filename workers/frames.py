@@ -9,6 +9,7 @@ import dask
 import numpy as np
 import pyarrow as pa
 
+from kernels.devices import Device
 from workers.datasets import ROW_GROUP, read_rows, row_groups_of
 
 Frame = Any
@@ -16,13 +17,16 @@ Frame = Any
 
 
 class Backend(NamedTuple):
-    """What differs between the dataframe libraries."""
+    """What differs between the dataframe libraries and the devices that they compute on."""
+
+    device: Device
 
     read: Callable[[Path | pa.Buffer, int, int, list[str]], Frame]
     to_arrow: Callable[[Frame], pa.Table]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
     synchronize: Callable[[], None]
+    is_alive: Callable[[], bool]
 
 
 def _read_pandas(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
@@ -65,9 +69,36 @@ def _synchronize_cuda() -> None:
     cupy.cuda.get_current_stream().synchronize()
 
 
+def _is_cuda_alive() -> bool:
+    """Whether the device answers: an error of one kernel alone it forgets, a lost context not."""
+    import cupy
+
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+        return int(cupy.arange(3).sum().get()) == 3
+    except Exception:
+        return False
+
+
 _BACKENDS = {
-    "pandas": Backend(_read_pandas, _pandas_to_arrow, np.asarray, np.asarray, lambda: None),
-    "cudf": Backend(_read_cudf, _cudf_to_arrow, _to_cuda, _to_numpy, _synchronize_cuda),
+    "pandas": Backend(
+        device="cpu",
+        read=_read_pandas,
+        to_arrow=_pandas_to_arrow,
+        to_device=np.asarray,
+        to_host=np.asarray,
+        synchronize=lambda: None,
+        is_alive=lambda: True,
+    ),
+    "cudf": Backend(
+        device="cuda",
+        read=_read_cudf,
+        to_arrow=_cudf_to_arrow,
+        to_device=_to_cuda,
+        to_host=_to_numpy,
+        synchronize=_synchronize_cuda,
+        is_alive=_is_cuda_alive,
+    ),
 }
 
 

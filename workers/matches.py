@@ -6,7 +6,7 @@ import pyarrow as pa
 from workers.datasets import read_rows
 from workers.jobs import Job
 from workers.plan import Chunk
-from workers.references import resident_column, resident_index
+from workers.references import resident_column
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
@@ -30,7 +30,7 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
     status = statuses(
         reference,
         answer["valid"].to_numpy()[::k],
-        resident_index(job.references).n_valid,
+        job.references.valid_rows,
         exclude_self=job.options.exclude_self,
     ).reshape(-1)
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()

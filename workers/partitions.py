@@ -12,15 +12,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 from distributed import get_worker
 
-import kernels
 from kernels.coordinates import is_valid
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import Chunk
-from workers.references import resident_index
 from workers.result import write_rows
+from workers.search import device_in_use, load, search
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ def read_chunk(chunk: Chunk, job: Job) -> Frame:
     """Read the coordinates of a chunk as a frame of pandas or cudf."""
     _seconds.clear()
     job.stop_if_cancelled()
-    with _stage("read"):
+    with device_in_use(), _stage("read"):
         lat, lon = job.observations.lat, job.observations.lon
         frame = backend().read(job.observations.file, *chunk, [lat, lon])
         frame = frame.rename(columns={lat: "lat_deg", lon: "lon_deg"})
@@ -68,21 +67,12 @@ def resolve(frame: Frame, job: Job) -> Frame:
         none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
         of the observation are).
     """
-    with _stage("index"):
-        index = resident_index(job.references)
-    with _stage("resolve"):
+    with device_in_use(), _stage("index"):
+        load(job.references)
+    with device_in_use(), _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
         options = job.options
-        answer = kernels.nearest(
-            index,
-            lat_deg,
-            lon_deg,
-            k=options.k,
-            max_distance_m=options.max_distance_m,
-            exclude_self=options.exclude_self,
-            first_row=_first_row(frame),
-            algorithm=options.algorithm,
-        )
+        answer = search(job.references, lat_deg, lon_deg, options, _first_row(frame))
         return type(frame)(
             {
                 "observation": frame.index.values.repeat(options.k),
@@ -110,7 +100,8 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     """
     job.stop_if_cancelled()
     start = time.perf_counter()
-    answer = backend().to_arrow(frame)
+    with device_in_use():
+        answer = backend().to_arrow(frame)
     start_row = answer["observation"][0].as_py() if answer.num_rows else 0
     chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
     table, counts = matches(job, chunk, answer)

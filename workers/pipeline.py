@@ -126,7 +126,7 @@ def run(
         max(1, len(cluster.workers())),
     )
     start = time.perf_counter()
-    with cluster.client.as_current(), assembly(job, plan) as result:
+    with cluster.client.as_current(), assembly(job) as result:
         todo = []
         for chunk in plan:
             _check(cluster, job, cancelled, [])
@@ -166,7 +166,15 @@ def _records(
                 running |= _submit(cluster.client, job, batch)
             for future in _finished(list(running)):
                 chunk = running.pop(future)
-                frame = _outcome(job, future)
+                try:
+                    frame = _outcome(job, future)
+                except MemoryError as error:
+                    halves = chunk.halves()
+                    if not halves:
+                        raise
+                    logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
+                    waiting += halves[::-1]
+                    continue
                 if frame is not None:
                     # The part file is the record; a future held would be recomputed, for nothing,
                     # when its worker dies.

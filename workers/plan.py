@@ -25,6 +25,15 @@ class Chunk(NamedTuple):
     start: int
     stop: int
 
+    def halves(self) -> "list[Chunk]":
+        """The same rows in two chunks, or none when they are few."""
+        size = self.stop - self.start
+        if size < _SMALLEST_CHUNK:
+            return []
+        # Many are halved at a row group, if they have one in the middle.
+        middle = self.start + (size // 2 // ROW_GROUP * ROW_GROUP or size // 2)
+        return [Chunk(self.start, middle), Chunk(middle, self.stop)]
+
 
 def chunks(
     n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int

@@ -11,6 +11,7 @@ from distributed import Worker, WorkerPlugin
 import kernels
 from kernels.devices import Device
 from workers.gpus import choose_device
+from workers.memory import set_memory
 from workers.settings import DeviceChoice
 
 logger = logging.getLogger(__name__)
@@ -35,12 +36,15 @@ class Warmup(WorkerPlugin):
     ----------
     device
         ``cpu``, ``cuda``, or ``auto`` for what the worker finds.
+    references_a_piece
+        References that are searched at a time; None for as many as memory holds.
     """
 
     name = "georesolve-warmup"
 
-    def __init__(self, device: DeviceChoice) -> None:
+    def __init__(self, device: DeviceChoice, references_a_piece: int | None) -> None:
         self.choice = device
+        self.references_a_piece = references_a_piece
 
     def setup(self, worker: Worker) -> None:
         """Called by Dask in every worker, before it takes work."""
@@ -53,6 +57,7 @@ class Warmup(WorkerPlugin):
             dask.config.set({"dataframe.backend": "cudf"})
         else:
             dask.config.set({"dataframe.backend": "pandas"})
+        set_memory(device, worker.memory_manager.memory_limit, self.references_a_piece)
         check_known_answer(device)
         logger.info("worker %s answers right on %s", worker.name, device)
 

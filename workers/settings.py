@@ -26,6 +26,9 @@ class ClusterSettings(BaseModel):
         Where the dashboard of one's own cluster listens.
     workers
         Processes of one's own cluster; None for one a GPU or core.
+    references_a_piece
+        References that a worker indexes and searches at a time; None for as many as 0.4 of its
+        memory holds. A larger set is searched in pieces, and the answer is the same.
     scratch
         Folder for what workers spill.
     log_format
@@ -39,5 +42,6 @@ class ClusterSettings(BaseModel):
     connect_seconds: float = Field(default=10.0, gt=0)
     dashboard_address: str = "127.0.0.1:8787"
     workers: int | None = Field(default=None, ge=1)
+    references_a_piece: int | None = Field(default=None, ge=1)
     scratch: Path | None = None
     log_format: LogFormat | None = None

@@ -49,7 +49,7 @@ def rows_of(n, k=1):
 
 def make_job(folder, n, k=1):
     (folder / "job" / "parts").mkdir(parents=True)
-    dataset = store_points(points(max(n, 1), 1), folder / "points.parquet")
+    dataset = store_points(points(n, 1), folder / "points.parquet")
     return Job("job", folder / "job", dataset, dataset, MatchOptions(k=k))
 
 
@@ -62,7 +62,7 @@ def put_together(job, table, edges, *, seed=0):
         write_rows(part_path(job, chunk), part, job.options.k)
     finished = list(plan)
     random.Random(seed).shuffle(finished)
-    with assembly(job, plan) as growing:
+    with assembly(job) as growing:
         for chunk in finished:
             growing.add(chunk)
         return growing.finish(COUNTS)
@@ -111,7 +111,7 @@ def test_no_rows_at_all(tmp_path, small_groups, edges):
 
 def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
     job = make_job(tmp_path, 10)
-    with pytest.raises(FileNotFoundError), assembly(job, [Chunk(0, 10)]) as growing:
+    with pytest.raises(FileNotFoundError), assembly(job) as growing:
         growing.add(Chunk(0, 10))
     assert [path.name for path in job.folder.iterdir()] == ["parts"]
 

@@ -15,6 +15,7 @@ from tests.oracle import haversine_m, nearest
 from workers import pipeline
 from workers.jobs import Job, MatchOptions
 from workers.matches import STATUSES
+from workers.partitions import resolve
 from workers.pipeline import JobCancelled, run
 from workers.plan import Chunk
 
@@ -216,6 +217,33 @@ def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
     assert (result, progress.rows_done) == (expected, 2_000)
     again = [path.stat().st_mtime_ns for path in (damaged, standing)]
     assert [old == new for old, new in zip(modified, again, strict=True)] == [False, True]
+
+
+def resolve_few(frame, job):
+    """Finds no memory for more than a thousand observations."""
+    if len(frame) > 1_000:
+        raise MemoryError(f"{len(frame)} observations")
+    return resolve(frame, job)
+
+
+def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, caplog):
+    tables = points(10_000, 1), points(100, 2)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    monkeypatch.setattr(pipeline, "resolve", resolve_few)
+    result, progress = run(cluster, make_job(*tables), ignore, never)
+    assert "is halved" in caplog.text
+    assert result.sha256 == expected.sha256
+    assert progress.rows_done == 10_000
+
+
+def no_memory(frame, job):
+    raise MemoryError(f"{len(frame)} observations")
+
+
+def test_no_memory_for_a_thousand_fails_the_job(cluster, make_job, monkeypatch):
+    monkeypatch.setattr(pipeline, "resolve", no_memory)
+    with pytest.raises(MemoryError, match="observations"):
+        run(cluster, make_job(points(10_000, 1), points(100, 2)), ignore, never)
 
 
 def test_tasks_are_named_after_their_job(cluster, make_job):

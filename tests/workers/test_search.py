@@ -1,0 +1,147 @@
+"""Searches that a device cannot make at once, and devices that are lost in the middle of one."""
+
+import os
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import points, sphere, store_points
+from workers import memory, references
+from workers.datasets import ROW_GROUP
+from workers.jobs import Job, MatchOptions
+from workers.pipeline import run
+from workers.search import search
+
+N_REFERENCES = 3 * ROW_GROUP + 2_000
+
+
+@pytest.fixture(scope="module")
+def place_set(tmp_path_factory):
+    """Every point twice, far apart in the set: ties go to the lower row, whatever the piece."""
+    table = points(N_REFERENCES // 2, 5)
+    path = tmp_path_factory.mktemp("search") / "references.parquet"
+    return store_points(pa.concat_tables([table, table]), path)
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """Has this process search so many references at a time."""
+    monkeypatch.setattr(references, "_resident", type(references._resident)())
+    yield lambda size: memory.set_memory("cpu", None, size)
+    memory.set_memory("cpu", None, None)
+
+
+@pytest.mark.parametrize("size", [1, ROW_GROUP, 2 * ROW_GROUP - 1, 2 * ROW_GROUP])
+def test_pieces_are_row_groups_and_cover_the_set(place_set, in_pieces, size):
+    in_pieces(size)
+    pieces = references.pieces(place_set)
+    assert [start for start, _ in pieces] == [0, *(stop for _, stop in pieces[:-1])]
+    assert pieces[-1][1] == place_set.rows
+    assert all(start % ROW_GROUP == 0 for start, _ in pieces)
+    assert max(stop - start for start, stop in pieces) <= max(size, ROW_GROUP)
+
+
+def test_a_set_that_fits_is_one_piece(place_set, in_pieces):
+    in_pieces(N_REFERENCES)
+    assert references.pieces(place_set) == [(0, N_REFERENCES)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        MatchOptions(),
+        MatchOptions(k=3),
+        MatchOptions(k=2, exclude_self=True),
+        MatchOptions(k=7, max_distance_m=30_000.0),
+        MatchOptions(algorithm="brute"),
+    ],
+    ids=repr,
+)
+def test_pieces_do_not_show_in_the_answer(place_set, in_pieces, options):
+    frame = references.read_rows(place_set.file, 150_000, 150_300, ["lat", "lon"])
+    lat, lon = (column.to_numpy() for column in frame.columns)
+    whole = search(place_set, lat, lon, options, 150_000)
+    in_pieces(ROW_GROUP)
+    assert len(references.pieces(place_set)) == 4
+    split = search(place_set, lat, lon, options, 150_000)
+    assert split.reference.tobytes() == whole.reference.tobytes()
+    assert split.distance_m.tobytes() == whole.distance_m.tobytes()
+
+
+def test_pieces_leave_when_others_need_their_place(place_set, in_pieces, monkeypatch):
+    in_pieces(ROW_GROUP)
+    monkeypatch.setattr(references, "resident_bytes", lambda: 10 << 20)
+    search(place_set, *sphere(100, 1), MatchOptions())
+    held = sum(int(value.nbytes) for value in references._resident.values())
+    assert 0 < held <= 10 << 20
+
+
+def test_more_memory_holds_more_references():
+    for available in (1 << 30, 1 << 34):
+        memory.set_memory("cpu", available, None)
+        n = memory.references_at_once("cpu")
+        assert 0.3 * available < memory.search_bytes("cpu", n, 0, 1) <= 0.4 * available
+    memory.set_memory("cpu", None, None)
+
+
+def leave_memory(n_bytes):
+    """Leave a worker so many bytes of its device's memory; None for all."""
+    import rmm
+
+    memory = rmm.mr.CudaMemoryResource()
+    rmm.mr.set_current_device_resource(
+        rmm.mr.LimitingResourceAdaptor(memory, n_bytes) if n_bytes else memory
+    )
+
+
+@pytest.mark.gpu
+def test_chunks_are_halved_where_memory_does_not_suffice(cluster, tmp_path, caplog):
+    observations = store_points(points(130_000, 1), tmp_path / "observations.parquet")
+    places = store_points(points(1_000, 2), tmp_path / "references.parquet")
+
+    def job(name):
+        return Job(name, tmp_path / name, observations, places, MatchOptions(k=64))
+
+    cluster.client.run(leave_memory, 64 << 20)
+    try:
+        result, progress = run(cluster, job("short"), lambda progress: None, lambda: False)
+    finally:
+        cluster.client.run(leave_memory, None)
+    assert "is halved" in caplog.text
+    assert progress.rows_done == 130_000
+    assert result == run(cluster, job("ample"), lambda progress: None, lambda: False)[0]
+
+
+def lose_device():
+    """An access to memory that is not there: nothing works in this context after it."""
+    import cupy
+
+    source = 'extern "C" __global__ void f() { *(volatile int*)8 = 1; }'
+    cupy.RawKernel(source, "f")((1,), (1,), ())
+    try:
+        cupy.cuda.runtime.deviceSynchronize()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.gpu
+def test_a_lost_device_costs_its_worker_and_nothing_else(cluster, tmp_path):
+    observations = store_points(points(300_000, 1), tmp_path / "observations.parquet")
+    places = store_points(points(1_000, 2), tmp_path / "references.parquet")
+
+    def job(name):
+        return Job(name, tmp_path / name, observations, places, MatchOptions())
+
+    expected, _ = run(cluster, job("before"), lambda progress: None, lambda: False)
+    pids = cluster.client.run(os.getpid)
+    victim = sorted(pids)[0]
+    lost = cluster.client.run(lose_device, workers=[victim])
+    assert "illegal" in lost[victim].lower()
+    result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
+    assert result == expected
+    assert progress.rows_done == 300_000
+    cluster.client.wait_for_workers(len(pids), timeout=60)
+    after = cluster.client.run(os.getpid)
+    assert pids[victim] not in after.values()
+    assert set(pids.values()) - {pids[victim]} <= set(after.values())

@@ -1,0 +1,67 @@
+"""How much memory a worker has for a search, and what a search takes of it."""
+
+import os
+
+import dask
+
+from kernels.devices import Device
+
+_AVAILABLE = "georesolve.available-bytes"
+_PIECE = "georesolve.references-a-piece"
+_REFERENCES_SHARE = 0.4
+"""For reference sets; the rest is for observations, answers, and a set that is being indexed."""
+# On a CPU, by `tracemalloc`.
+_CPU_BYTES_A_REFERENCE = 90
+_CPU_BYTES_AN_OBSERVATION = 62
+_CPU_BYTES_A_NEIGHBOUR = 44
+_COORDINATES_BYTES = 16
+
+
+def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int | None) -> None:
+    """Take note, in this process, of what it may use.
+
+    Parameters
+    ----------
+    limit_bytes
+        Host memory that the process may take; None for all of it. On a GPU that one's counts.
+    references_a_piece
+        References that are searched at a time; None for as many as memory holds.
+    """
+    if device == "cuda":
+        # Here, because only a worker may import what touches a GPU.
+        import cupy
+
+        limit_bytes = int(cupy.cuda.Device().mem_info[1])
+    dask.config.set({_AVAILABLE: limit_bytes, _PIECE: references_a_piece})
+
+
+def available_bytes() -> int:
+    """Memory that searches may take: the device's, or on a CPU that of the process."""
+    limit = dask.config.get(_AVAILABLE, None)
+    return int(limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def search_bytes(device: Device, n_references: int, n_observations: int, k: int) -> int:
+    """Memory that coordinates, an index and one search take at most, in bytes."""
+    coordinates = (n_references + n_observations) * _COORDINATES_BYTES
+    if device == "cuda":
+        from kernels import tree_cuda
+
+        return coordinates + tree_cuda.search_bytes(n_references, n_observations, k)
+    return n_references * _CPU_BYTES_A_REFERENCE + n_observations * (
+        _CPU_BYTES_AN_OBSERVATION + k * _CPU_BYTES_A_NEIGHBOUR
+    )
+
+
+def resident_bytes() -> int:
+    """Memory that reference sets may take together once they are indexed."""
+    return int(_REFERENCES_SHARE * available_bytes())
+
+
+def references_at_once(device: Device) -> int:
+    """References that are indexed and searched at a time."""
+    piece: int | None = dask.config.get(_PIECE, None)
+    if piece is not None:
+        return piece
+    million = 1_000_000
+    return resident_bytes() * million // search_bytes(device, million, 0, 1)
