@@ -25,6 +25,8 @@ class Reading(NamedTuple):
         Whether rows with invalid coordinates are an error, or kept.
     coordinates
         Whether to look if the coordinates are degrees at all, or to trust that they are.
+    prefix
+        What stands before the options that name columns of this table alone.
     """
 
     lat: str | None = None
@@ -33,6 +35,7 @@ class Reading(NamedTuple):
     geometry: str | None = None
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
+    prefix: str = ""
 
 
 class Columns(NamedTuple):
@@ -64,20 +67,28 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     for name, times in Counter(names).items():
         if times > 1:
             raise _error(file, name, f"the column {name!r} appears {times} times")
-    lat = _find(names, given.lat, LATITUDE_NAMES, "lat", file)
-    lon = _find(names, given.lon, LONGITUDE_NAMES, "lon", file)
+    if given.geometry is not None and (given.lat is not None or given.lon is not None):
+        raise _error(
+            file,
+            given.geometry,
+            f"the options name a column of points ({given.geometry!r}) and one of coordinates "
+            f"({given.lat or given.lon!r}) for one table: leave out one of them",
+        )
+    prefix = given.prefix
+    lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
+    lon = _find(names, given.lon, LONGITUDE_NAMES, f"{prefix}lon", file)
     if lat is None or lon is None:
-        option, allowed = ("lat", LATITUDE_NAMES) if lat is None else ("lon", LONGITUDE_NAMES)
+        kind, allowed = ("lat", LATITUDE_NAMES) if lat is None else ("lon", LONGITUDE_NAMES)
         raise _error(
             file,
             None,
-            f"no column for {'latitudes' if option == 'lat' else 'longitudes'}: expected one of "
+            f"no column for {'latitudes' if kind == 'lat' else 'longitudes'}: expected one of "
             f"{', '.join(allowed)} in any case, found {listed(names)}; "
-            f"name the column with the option {option!r}",
+            f"name the column with the option {given.prefix + kind!r}",
         )
     if lat == lon:
         raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
-    return Columns(lat, lon, _find(names, given.id, ID_NAMES, "id", file))
+    return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
 
 
 def _find(

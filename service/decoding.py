@@ -157,7 +157,7 @@ def canonicalise(
             batches = add_coordinates(batches, geometry, file)
             for name in (geometry.lon, geometry.lat):
                 schema = schema.append(pa.field(name, pa.float64()))
-            reading = reading._replace(lat=geometry.lat, lon=geometry.lon)
+            reading = reading._replace(lat=geometry.lat, lon=geometry.lon, geometry=None)
     _check_names(schema.names, file)
     columns = find_columns(schema.names, reading, file)
     for name in (columns.lat, columns.lon):

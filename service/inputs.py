@@ -9,14 +9,15 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from service.bounds import media_type
+from service.columns import Reading
 from service.context import Service
 from service.errors import InvalidRequest, UnsupportedFormat, invalid_request
 from service.ingest import Ingested
-from service.models import InlineRequest, TableParameters
+from service.models import InlineRequest, MatchParameters, Role
 from service.receiving import Upload, keep_upload, receive_form
 from service.rows import DatasetRow
 
-ROLES = ("observations", "references")
+ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}
 """What OGC API lets stand beside a value; the value itself tells as much."""
 
@@ -31,7 +32,7 @@ class Inputs(NamedTuple):
 
 
 async def inputs_of_body(
-    request: Request, service: Service, parameters: TableParameters, folder: Path
+    request: Request, service: Service, parameters: MatchParameters, folder: Path
 ) -> Inputs:
     """Make or find both sets of a request, whose body is a form or JSON.
 
@@ -44,7 +45,10 @@ async def inputs_of_body(
     if given == "multipart/form-data":
         form = await receive_form(request, folder, ROLES)
         return Inputs(
-            *[await _from_part(form[role], role, service, parameters, folder) for role in ROLES]
+            *[
+                await _from_part(form[role], role, service, parameters.reading_of(role), folder)
+                for role in ROLES
+            ]
         )
     if given == "application/json":
         inline = await json_body(request, InlineRequest)
@@ -79,7 +83,7 @@ async def json_body(request: Request, model: type[M]) -> M:
 async def inputs_of_json(
     inline: InlineRequest,
     service: Service,
-    parameters: TableParameters,
+    parameters: MatchParameters,
     folder: Path,
     pointer: str = "",
 ) -> Inputs:
@@ -87,7 +91,11 @@ async def inputs_of_json(
     return Inputs(
         *[
             await input_of_json(
-                getattr(inline, role), f"{pointer}/{role}", service, parameters, folder
+                getattr(inline, role),
+                f"{pointer}/{role}",
+                service,
+                parameters.reading_of(role),
+                folder,
             )
             for role in ROLES
         ]
@@ -95,15 +103,15 @@ async def inputs_of_json(
 
 
 async def _from_part(
-    part: Upload | str, role: str, service: Service, parameters: TableParameters, folder: Path
+    part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     if isinstance(part, str):
         return await _registered(part, role, service)
-    return await service.ingest.from_upload(part, parameters.reading(), folder)
+    return await service.ingest.from_upload(part, reading, folder)
 
 
 async def input_of_json(
-    value: Any, pointer: str, service: Service, parameters: TableParameters, folder: Path
+    value: Any, pointer: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     """Make or find one set that stands in a JSON document."""
     match value:
@@ -111,13 +119,13 @@ async def input_of_json(
             return await _registered(value, pointer, service)
         case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
             # As OGC API has it: an object that stands for an input is wrapped in another one.
-            return await input_of_json(inner, f"{pointer}/value", service, parameters, folder)
+            return await input_of_json(inner, f"{pointer}/value", service, reading, folder)
         case {"dataset": str(id), **rest} if not rest:
             return await asyncio.to_thread(service.library.use, id)
         case {"type": "FeatureCollection"}:
             content = json.dumps(value).encode()
             upload = keep_upload(content, folder, "application/geo+json", pointer)
-            return await service.ingest.from_upload(upload, parameters.reading(), folder)
+            return await service.ingest.from_upload(upload, reading, folder)
     for name, column in value.items():
         if not isinstance(column, list):
             raise InvalidRequest(
@@ -125,7 +133,7 @@ async def input_of_json(
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{name}", "detail": "not an array"}],
             )
-    return await service.ingest.from_arrays(value, parameters.reading(), pointer)
+    return await service.ingest.from_arrays(value, reading, pointer)
 
 
 async def _registered(text: str, role: str, service: Service) -> DatasetRow:

@@ -9,6 +9,9 @@ from service.links import OGC_RELATION, Link
 from service.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
+Role = Literal["observations", "references"]
+_PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
+
 
 class Parameters(BaseModel):
     """What a client may say, and nothing else."""
@@ -20,8 +23,8 @@ class Parameters(BaseModel):
 class TableParameters(Parameters):
     """How to read a table of points."""
 
-    lat: str | None = Field(None, description="name of the latitude column")
-    lon: str | None = Field(None, description="name of the longitude column")
+    lat: str | None = Field(None, description="name of the column of latitudes")
+    lon: str | None = Field(None, description="name of the column of longitudes")
     geometry: str | None = Field(None, description="name of a column of points (WKB or GeoArrow)")
     id: str | None = Field(None, description="name of the id column")
     on_invalid: OnInvalid = Field(
@@ -41,7 +44,22 @@ class TableParameters(Parameters):
 
 
 class MatchParameters(TableParameters):
-    """How to match, and how to read both tables."""
+    """How to match, and how to read both tables.
+
+    What names a column of one table (`observation_lat`) counts for that one, and before what names
+    it for both (`lat`).
+    """
+
+    observation_lat: str | None = Field(None, description="`lat` of the observations alone")
+    observation_lon: str | None = Field(None, description="`lon` of the observations alone")
+    observation_geometry: str | None = Field(
+        None, description="`geometry` of the observations alone"
+    )
+    observation_id: str | None = Field(None, description="`id` of the observations alone")
+    reference_lat: str | None = Field(None, description="`lat` of the references alone")
+    reference_lon: str | None = Field(None, description="`lon` of the references alone")
+    reference_geometry: str | None = Field(None, description="`geometry` of the references alone")
+    reference_id: str | None = Field(None, description="`id` of the references alone")
 
     k: int = Field(1, ge=1, le=64, description="neighbours an observation, nearest first")
     max_distance_m: float | None = Field(
@@ -56,6 +74,19 @@ class MatchParameters(TableParameters):
     how: How = Field("left", description="left: all observations; inner: matched ones only")
     columns: list[str] = Field([], description="reference columns to carry into the result")
     observation_columns: list[str] = Field([], description="likewise of the observations")
+
+    def reading_of(self, role: Role) -> Reading:
+        """How to read one of the two tables."""
+        prefix = _PREFIXES[role]
+        own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
+        given = {name: name_of for name, name_of in own.items() if name_of is not None}
+        both = self.reading()
+        # One way to find the points named for this table alone counts before the other for both.
+        if "geometry" in given:
+            both = both._replace(lat=None, lon=None)
+        if "lat" in given or "lon" in given:
+            both = both._replace(geometry=None)
+        return both._replace(**given, prefix=prefix)
 
     def options(self) -> MatchOptions:
         """The options as the workers want them."""

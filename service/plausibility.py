@@ -119,7 +119,8 @@ class Evidence:
                 self._swapped,
                 f"swapped axes: every row is valid with {columns.lon!r} as latitude and "
                 f"{columns.lat!r} as longitude",
-                f"send the options lat={columns.lon} and lon={columns.lat}",
+                f"send the options {reading.prefix}lat={columns.lon} and "
+                f"{reading.prefix}lon={columns.lat}",
                 columns,
                 file,
             )

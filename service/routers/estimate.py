@@ -16,7 +16,7 @@ from service.execution import refuse_unready
 from service.ingest import Ingested
 from service.inputs import ROLES, input_of_json, json_body
 from service.matching import check_match
-from service.models import MatchParameters
+from service.models import MatchParameters, Role
 from service.preferences import Preference
 from service.processes import NearestExecution
 from service.refusals import TABLES, refusals
@@ -94,11 +94,11 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         return await asyncio.to_thread(_estimate, service, observations, references, asked)
 
 
-async def _set_of(role: str, asked: EstimateRequest, service: Service, folder: Path) -> _Set:
+async def _set_of(role: Role, asked: EstimateRequest, service: Service, folder: Path) -> _Set:
     value = getattr(asked, role)
     if isinstance(value, int):
         return value
-    return await input_of_json(value, f"/{role}", service, asked, folder)
+    return await input_of_json(value, f"/{role}", service, asked.reading_of(role), folder)
 
 
 def _estimate(

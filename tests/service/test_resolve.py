@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 from tests.conftest import SAMPLES, finished, points, sphere
 from tests.oracle import nearest
@@ -394,3 +395,75 @@ def test_every_row_of_the_samples_equals_the_oracle(service):
     check(table, nearest(lat, lon, lats, lons))
     assert table["observation_id"].to_pylist() == airports["id"].to_pylist()
     assert table["reference_id"].to_pylist() == (table["reference"].to_numpy() + 1).tolist()
+
+
+def renamed(table, **names):
+    return table.rename_columns([names.get(name, name) for name in table.column_names])
+
+
+def test_each_table_has_its_own_columns(service, tables, expected):
+    observations, references = tables
+    observations = renamed(observations, id="ship", lat="breadth", lon="length")
+    # What names a column of one table counts before what names it for both.
+    references = renamed(references, id="port", lat="north", lon="east")
+    options = {
+        "observation_lat": "breadth",
+        "observation_lon": "length",
+        "observation_id": "ship",
+        "lat": "north",
+        "lon": "east",
+        "id": "port",
+    }
+    files = {
+        "observations": ("o.csv", csv(observations)),
+        "references": ("r.parquet", parquet(references)),
+    }
+    table = table_of(service.post("/resolve", params=options, files=files))
+    check(table, expected)
+    assert table["observation_ship"].to_pylist() == observations["ship"].to_pylist()
+    assert "reference_port" in table.column_names
+    arrays = {
+        "observations": {name: observations[name].to_pylist() for name in ("breadth", "length")},
+        "references": {name: references[name].to_pylist() for name in ("north", "east")},
+    }
+    del options["id"], options["observation_id"]
+    check(table_of(service.post("/resolve", params=options, json=arrays)), expected)
+    inputs = {**arrays, **options}
+    execution = service.post("/processes/nearest/execution", json={"inputs": inputs})
+    check(table_of(execution), expected)
+    assert service.post("/estimate", json=inputs).json()["rows"] == len(observations)
+
+
+def test_points_for_one_table_and_coordinates_for_both(service, tables, expected):
+    observations, references = (renamed(table, lat="north", lon="east") for table in tables)
+    wkb = shapely.to_wkb(shapely.points(*observations.select(["east", "north"]).columns))
+    options = {"lat": "north", "lon": "east", "observation_geometry": "where"}
+    files = {
+        "observations": ("o.parquet", parquet(pa.table({"where": list(wkb)}))),
+        "references": ("r.parquet", parquet(references)),
+    }
+    check(table_of(service.post("/resolve", params=options, files=files)), expected)
+    options["observation_lat"] = "north"
+    refused = service.post("/resolve", params=options, files=files)
+    assert refused.status_code == 400
+    assert "a column of points ('where') and one of coordinates ('north')" in refused.text
+
+
+def test_advice_names_the_option_of_the_table(service, tables):
+    observations, references = tables
+    swapped = renamed(references, lat="lon", lon="lat")
+    files = {
+        "observations": ("o.parquet", parquet(observations)),
+        "references": ("r.parquet", parquet(swapped)),
+    }
+    refused = service.post("/resolve", files=files)
+    assert refused.status_code == 400
+    advice = re.search(r"send the options (\S+)=(\S+) and (\S+)=(\S+);", refused.json()["detail"])
+    assert advice.groups() == ("reference_lat", "lon", "reference_lon", "lat")
+    options = {advice[1]: advice[2], advice[3]: advice[4]}
+    right = service.post("/resolve", params=options, files=files)
+    expected = nearest(*sphere(300, 11), *sphere(200, 12))
+    check(table_of(right), expected)
+    files["references"] = ("r.parquet", parquet(renamed(references, lat="a", lon="b")))
+    refused = service.post("/resolve", files=files)
+    assert "name the column with the option 'reference_lat'" in refused.json()["detail"]
