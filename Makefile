@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --custom-compile-command 'make lock' pyproject.toml
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command 'make lock'
+LOCK := $(COMPILE) pyproject.toml
 
-.PHONY: demo test lint types unit test-faults serve lock clean
+.PHONY: demo test lint types unit test-faults test-containers serve lock clean
 
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
 	$(BIN)/python samples/demo.py
@@ -28,6 +29,9 @@ unit: $(VENV)/.dev
 test-faults: $(VENV)/.dev  ## kill everything at random moments, again and again; takes minutes
 	$(BIN)/pytest tests/faults
 
+test-containers: $(VENV)/.dev  ## build the images and run docker-compose.yml; needs a Docker engine
+	$(BIN)/pytest tests/containers tests/deploy/test_images.py
+
 serve: $(VENV)/.cpu  ## run the service on this machine
 	$(BIN)/georesolve serve
 
@@ -35,6 +39,8 @@ lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versio
 	$(PIP) uv
 	$(LOCK) --extra gpu --output-file requirements/gpu.txt
 	$(LOCK) --constraint requirements/gpu.txt --output-file requirements/cpu.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra postgres --output-file requirements/api.txt
+	echo 'setuptools>=77' | $(COMPILE) - --output-file requirements/build.txt
 	$(LOCK) --constraint requirements/gpu.txt --extra postgres --extra test --extra dev --output-file requirements/dev.txt
 
 clean:

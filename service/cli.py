@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 
-from service.settings import Settings
+from service.settings import SECRETS, Settings
 
-_FROM_ENVIRONMENT = "A flag not given is taken from its GEORESOLVE_* variable."
+_FROM_ENVIRONMENT = (
+    "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
+    f"small letters, in {SECRETS}."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = given.pop("run")
     own = {name: given.pop(name) for name in ("name", "prefix") if name in given}
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        settings = Settings.gathered(
+            **{name: value for name, value in given.items() if value is not None}
+        )
     except ValidationError as error:
         for problem in error.errors():
             place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])

@@ -37,6 +37,7 @@ def serve(settings: Settings) -> int:
         app,
         host=settings.host,
         port=settings.port,
+        forwarded_allow_ips=settings.proxies,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,

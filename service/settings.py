@@ -2,7 +2,7 @@
 
 import ipaddress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -10,13 +10,17 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from workers.logs import LogFormat
 from workers.settings import ClusterSettings, DeviceChoice
 
+SECRETS = Path("/run/secrets")
+"""Where containers find secrets: a file named as the variable of a setting holds its value."""
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Settings(BaseSettings):
     """Settings of one service process."""
 
-    model_config = SettingsConfigDict(env_prefix="GEORESOLVE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="GEORESOLVE_", env_ignore_empty=True, extra="forbid", frozen=True
+    )
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
@@ -27,6 +31,11 @@ class Settings(BaseSettings):
         None,
         description="names that requests may call the service by, separated by commas, * for any; "
         "by default those of loopback and the host",
+    )
+    proxies: str = Field(
+        "127.0.0.1,::1",
+        description="addresses or networks of proxies in front, separated by commas, * for any: "
+        "their X-Forwarded-For and X-Forwarded-Proto tell who asks, and how",
     )
     data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
     database_url: SecretStr | None = Field(
@@ -98,6 +107,16 @@ class Settings(BaseSettings):
         4, ge=1, le=64, description="files that are decoded at the same time"
     )
     decode_seconds: float = Field(300.0, gt=0, description="time that decoding one file may take")
+
+    @classmethod
+    def gathered(cls, **given: Any) -> Self:
+        """Settings that are given, completed from the environment and from secrets in files.
+
+        Raises
+        ------
+        pydantic.ValidationError
+        """
+        return cls(**{"_secrets_dir": SECRETS if SECRETS.is_dir() else None, **given})
 
     @model_validator(mode="after")
     def _dashboard_on_loopback_only(self) -> Self:

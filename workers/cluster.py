@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -18,17 +19,7 @@ from workers.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
 
-_DASK_CONFIG = {
-    # A chunk that ends two workers is at fault itself: fail the job instead of the next worker.
-    "distributed.scheduler.allowed-failures": 1,
-    "distributed.scheduler.worker-ttl": "60s",
-    "distributed.scheduler.worker-saturation": 1.0,
-    # Small jobs go to workers as plain calls through the scheduler, one after the other.
-    "distributed.scheduler.reuse-broadcast-comm": True,
-    "distributed.scheduler.no-workers-timeout": "120s",
-    # Dask gives up a worker that is not back by then, and starts no other: `restore` does.
-    "distributed.deploy.lost-worker-timeout": "30s",
-}
+_DASK_CONFIG = Path(__file__).with_name("dask.yaml")
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
 
@@ -90,7 +81,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         When a worker's device gives a wrong answer.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(_DASK_CONFIG))
+        stack.enter_context(_configured_dask())
         if settings.scheduler:
             client = stack.enter_context(
                 Client(settings.scheduler, timeout=settings.connect_seconds, set_as_default=False)
@@ -112,6 +103,13 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
             cluster.dashboard_url,
         )
         yield cluster
+
+
+def _configured_dask() -> contextlib.AbstractContextManager[None]:
+    [ours] = dask.config.collect_yaml([str(_DASK_CONFIG)])
+    merged = dask.config.merge(dask.config.get("distributed"), ours["distributed"])
+    configured: contextlib.AbstractContextManager[None] = dask.config.set(distributed=merged)
+    return configured
 
 
 def _local_cluster(settings: ClusterSettings) -> LocalCluster:

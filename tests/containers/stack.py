@@ -1,0 +1,120 @@
+"""The containers of docker-compose.yml, built and run by a real engine."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.conftest import ROOT, free_port, wait_until
+
+TARGETS = ("api", "worker-cpu", "proxy")
+START_SECONDS = 180
+
+
+class Stack:
+    """A deployment of the profile `cpu`.
+
+    Attributes
+    ----------
+    services
+        Its services, in the order of a request's way.
+    environment
+        The variables of its `.env`; what changes in them counts from the next `up`.
+    seconds
+        How long what took.
+    """
+
+    services = ("proxy", "api", "scheduler", "worker-cpu")
+
+    def __init__(self, folder: Path) -> None:
+        self.seconds: dict[str, float] = {}
+        self.environment = {
+            "COMPOSE_PROJECT_NAME": f"georesolve-test-{os.getpid()}",
+            "COMPOSE_PROFILES": "cpu",
+            "PUBLISH_PORT": str(free_port()),
+            "BODY_SECONDS": "2",
+            "GEORESOLVE_UPLOAD_BYTES": str(64 << 20),
+        }
+        self._env_file = folder / ".env"
+        self._key = ""
+
+    @property
+    def address(self) -> str:
+        """Where the proxy is published."""
+        return f"127.0.0.1:{self.environment['PUBLISH_PORT']}"
+
+    def build(self) -> None:
+        """Build the images."""
+        start = time.monotonic()
+        for target in TARGETS:
+            tag = f"georesolve-{target}"
+            docker("build", "--quiet", "--network=host", "--target", target, "--tag", tag, ".")
+        self.seconds["build"] = time.monotonic() - start
+
+    def up(self) -> None:
+        """Start what does not run, and wait until all is healthy."""
+        start = time.monotonic()
+        self.compose("up", "--detach", "--wait", "--wait-timeout", str(START_SECONDS))
+        self.seconds["up"] = time.monotonic() - start
+
+    def recreate(self, service: str) -> None:
+        """Make the container of a service anew: other secrets do not make Compose do so."""
+        self.compose("up", "--detach", "--wait", "--force-recreate", "--no-deps", service)
+
+    def compose(self, *arguments: str) -> str:
+        """Run `docker compose`; returns its output."""
+        lines = [f"{name}={value}" for name, value in self.environment.items()]
+        self._env_file.write_text("\n".join(lines))
+        return docker("compose", "--env-file", str(self._env_file), *arguments)
+
+    def create_key(self, name: str) -> str:
+        """A key, made before or while the service runs."""
+        command = ("run", "--rm", "--no-deps", "--no-TTY", "api", "keys", "create", name)
+        return self.compose(*command).strip()
+
+    def client(self, **options) -> httpx.Client:
+        """A client of the service, through the proxy, with a key."""
+        self._key = self._key or self.create_key("tests")
+        headers = {"Authorization": f"Bearer {self._key}"}
+        return httpx.Client(
+            base_url=f"http://{self.address}", timeout=60, headers=headers, **options
+        )
+
+    def containers(self) -> dict[str, dict]:
+        """What the engine knows of each container, by service."""
+        ids = self.compose("ps", "--all", "--quiet").split()
+        known = json.loads(docker("inspect", *ids))
+        return {one["Config"]["Labels"]["com.docker.compose.service"]: one for one in known}
+
+    def run_in(self, service: str, *command: str) -> str:
+        """The output of a command in a running container."""
+        return self.compose("exec", "--no-TTY", service, *command)
+
+    def read_in(self, service: str, path: str) -> str:
+        """A file of a running container."""
+        return self.run_in(service, "cat", path)
+
+    def wait_until_healthy(self) -> None:
+        """Wait for what the engine starts anew by itself."""
+
+        def healthy():
+            states = [one["State"] for one in self.containers().values()]
+            return all(state.get("Health", {}).get("Status") == "healthy" for state in states)
+
+        wait_until(healthy, seconds=START_SECONDS)
+
+    def remove(self) -> None:
+        """Remove all, with the volumes."""
+        self.compose("down", "--volumes", "--timeout", "5")
+
+
+def docker(*arguments: str) -> str:
+    """Run docker in the repository; returns its output."""
+    done = subprocess.run(
+        ["docker", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr[-2000:]}"
+    return done.stdout

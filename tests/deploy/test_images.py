@@ -1,0 +1,49 @@
+"""What the images and the compose file are made of: valid, and as their linters like it."""
+
+import re
+from itertools import combinations
+
+import pytest
+
+from service.settings import Settings
+from tests.conftest import ROOT
+from tests.deploy.tools import check, check_if_installed
+
+COMPOSE = (ROOT / "docker-compose.yml").read_text()
+PROFILES = sorted(set(re.findall(r"profiles: \[(.*)\]", COMPOSE)))
+DCLINT = "dclint@3.1.0"
+
+
+def test_dockerfile():
+    check("hadolint", "Dockerfile")
+
+
+def test_scripts():
+    scripts = list((ROOT / "deploy").rglob("*.sh"))
+    assert scripts
+    check("shellcheck", *scripts)
+
+
+def test_compose_file_has_the_schema():
+    check("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml")
+
+
+def test_compose_file_has_the_style():
+    command = ("exec", "--yes", DCLINT, "--", "--max-warnings", "0", "docker-compose.yml")
+    check_if_installed("npm", *command, to_see=["--version"])
+
+
+@pytest.mark.parametrize("n", range(len(PROFILES) + 1))
+def test_compose_reads_every_profile(n):
+    for chosen in combinations(PROFILES, n):
+        flags = [f"--profile={profile}" for profile in chosen]
+        command = ("compose", "--env-file", ".env.example", *flags, "config", "--quiet")
+        check_if_installed("docker", *command, to_see=["compose", "version"])
+
+
+def test_every_variable_of_the_compose_file_is_documented():
+    used = set(re.findall(r"\$\{(\w+)", COMPOSE))
+    documented = set(re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.M))
+    assert used <= documented
+    own = {f"GEORESOLVE_{name.upper()}" for name in Settings.model_fields}
+    assert documented - used <= own | {"COMPOSE_PROFILES"}, "variables that nothing reads"

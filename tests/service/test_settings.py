@@ -1,0 +1,65 @@
+"""Settings: from secrets in files, from variables without a value; proxies that are believed."""
+
+import pytest
+
+from service import settings
+from service.cli import main
+from service.settings import Settings
+from tests.conftest import running_service
+
+
+@pytest.fixture
+def secrets(tmp_path, monkeypatch):
+    """A folder where a container would find its secrets."""
+    monkeypatch.setattr(settings, "SECRETS", tmp_path)
+    return tmp_path
+
+
+def test_a_secret_is_read_from_its_file(secrets):
+    (secrets / "georesolve_database_url").write_text("postgresql://a:b@c/d\n")
+    (secrets / "proxy_key").write_text("of somebody else")
+    assert Settings.gathered().database == "postgresql://a:b@c/d"
+    assert "a:b" not in repr(Settings.gathered())
+
+
+def test_an_empty_secret_is_none(secrets):
+    (secrets / "georesolve_database_url").touch()
+    assert Settings.gathered().database is None
+
+
+def test_flags_and_variables_come_before_secrets(secrets, monkeypatch):
+    (secrets / "georesolve_port").write_text("1")
+    assert Settings.gathered().port == 1
+    monkeypatch.setenv("GEORESOLVE_PORT", "2")
+    assert Settings.gathered().port == 2
+    assert Settings.gathered(port="3").port == 3
+
+
+def test_without_the_folder_there_are_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "SECRETS", tmp_path / "absent")
+    assert Settings.gathered() == Settings()
+
+
+def test_a_wrong_secret_is_told_as_a_wrong_flag(secrets, capsys):
+    (secrets / "georesolve_port").write_text("70000")
+    assert main(["serve"]) == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_a_variable_without_a_value_is_not_set(monkeypatch):
+    monkeypatch.setenv("GEORESOLVE_WORKERS", "")
+    assert Settings().workers is None
+
+
+def _own_address(client):
+    headers = {"X-Forwarded-Proto": "https"}
+    return client.get("/", headers=headers).json()["links"][0]["href"]
+
+
+def test_links_have_the_scheme_that_a_proxy_tells(service):
+    assert _own_address(service).startswith("https://")
+
+
+def test_nobody_else_is_believed(tmp_path):
+    with running_service(tmp_path / "data", "--proxies", "192.0.2.0/24", ready=False) as client:
+        assert _own_address(client).startswith("http://")
