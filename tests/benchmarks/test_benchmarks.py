@@ -3,7 +3,15 @@
 import json
 import sys
 
-from benchmarks import kernels, service, small_requests
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import kernels as kernels_of_ours
+from benchmarks import kernels, pipeline, service, small_requests
+from tests.conftest import points, sphere
+from workers.jobs import Job, MatchOptions
+from workers.pipeline import run
 
 
 def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
@@ -49,3 +57,51 @@ def test_small_requests_by_stage(tmp_path, monkeypatch, device):
     figures = json.loads(out.read_text())
     assert {"http", "total", "lane", "resolve", "write"} <= figures["alone"].keys()
     assert [row["statuses"] for row in figures["together"]] == [{"200": 200}] * 3
+
+
+@pytest.mark.timeout(300)
+def test_a_job_beside_its_floor_and_beside_ckdtree(tmp_path, capsys, device):
+    out = tmp_path / "out.json"
+    flags = ["--observations", "10", "--references", "places", "--repeats", "1", "--workers", "1"]
+    peer = ["--ckdtree"] if device == "cpu" else []
+    pipeline.main(["--device", device, *flags, *peer, "--json", str(out)])
+    figures = json.loads(out.read_text())
+    assert figures["failed"] == {}
+    floors = {"floor, our reader and writer", "floor, Dask's dataframes"}
+    jobs = {"job", "accepted to successful", "stage resolve", *(["job, cKDTree"] if peer else [])}
+    assert floors | jobs <= figures["seconds"].keys()
+    assert set(figures["rows unlike ours"].values()) == {0}
+    assert "job / it" in capsys.readouterr().out
+
+
+def test_the_floor_is_shaped_like_the_result(tmp_path, cluster):
+    table = points(1_000, 1)
+    references = pipeline.canonical(table, tmp_path / "references.parquet")
+    observations = pipeline.canonical(table.drop(["id"]), tmp_path / "observations.parquet")
+    job = Job("a" * 32, tmp_path / "job", observations, references, MatchOptions())
+    run(cluster, job, lambda progress: None, lambda: False)
+    want = pq.read_schema(job.result).remove_metadata()
+    for floor in (pipeline.our_floor, pipeline.floor_of_dask):
+        folder = tmp_path / floor.__name__
+        folder.mkdir()
+        floor(cluster, (observations, references), folder)
+        written = [pq.read_table(path) for path in folder.glob("*.parquet")]
+        assert sum(part.num_rows for part in written) == 1_000
+        for part in written:
+            assert [field.name for field in part.schema] == want.names
+            if floor is pipeline.our_floor:
+                assert part.schema.types == want.types
+
+
+def test_ckdtree_answers_as_ours_does():
+    (lat, lon), references = sphere(500, 1), sphere(100, 2)
+    answer = pipeline.nearest_by_scipy(pipeline.ScipyIndex(*references), lat, lon, k=1)
+    ours = kernels_of_ours.nearest(kernels_of_ours.build_index(*references), lat, lon)
+    np.testing.assert_array_equal(answer.reference, ours.reference)
+    np.testing.assert_allclose(answer.distance_m, ours.distance_m, atol=1e-6)
+
+
+def test_ckdtree_is_not_for_gpus(capsys):
+    with pytest.raises(SystemExit):
+        pipeline.main(["--device", "cuda", "--ckdtree"])
+    assert "--ckdtree searches on a CPU" in capsys.readouterr().err

@@ -1,0 +1,350 @@
+"""A whole job in a warm service, Parquet to Parquet, beside its floor and beside cKDTree.
+
+    python -m benchmarks.pipeline --device cuda --workers 4 --observations 24 --references 14
+    python -m benchmarks.pipeline --device cpu --observations 22 --references places --ckdtree
+
+Both sets are registered; a job is timed from the request to `successful`, as its client sees it and
+by its own timestamps. The floor is what the same workers take to read the same Parquet in the same
+chunks and to write as large a result without resolving: once by our reader and writer, once by
+`read_parquet` and `to_parquet` of Dask's dataframes. With ``--ckdtree`` a second service searches
+by scipy's tree instead of ours, and does all else as ours does. All take turns.
+"""
+
+import argparse
+import functools
+import io
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask
+import dask.dataframe as dd
+import httpx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Worker, WorkerPlugin
+
+import kernels
+from benchmarks.inputs import cartesian, inputs
+from benchmarks.machine import machine
+from benchmarks.service import ROOT, Done, running, whole_job
+from kernels.distance import EARTH_RADIUS_M
+from workers.cluster import Cluster, open_cluster
+from workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
+from workers.frames import Frame, backend
+from workers.jobs import MatchOptions
+from workers.matches import STATUSES
+from workers.plan import Chunk, chunks
+from workers.result import write_rows
+from workers.settings import ClusterSettings
+
+_PLAIN: dict[str, dict[str, Any]] = {
+    "cpu": {"compression": None, "use_dictionary": ["status", "reference_id"]},
+    "cuda": {"compression": None},
+}
+"""How Dask's dataframes write what neither compresses nor repeats: as we do, where they can."""
+
+Sets = tuple[Dataset, Dataset]
+"""Observations and references."""
+
+
+class Stand(NamedTuple):
+    """A service, the cluster that it works on, and the text that names a set of each kind there."""
+
+    cluster: Cluster
+    client: httpx.Client
+    names: tuple[str, str]
+
+
+@contextmanager
+def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Stand]:
+    """Open a cluster, start a service that connects to it, register both sets."""
+    settings = ClusterSettings(
+        device=options.device,
+        workers=options.workers,
+        connect_seconds=60,
+        dashboard_address="127.0.0.1:0",
+        scratch=folder / "scratch",
+    )
+    with open_cluster(settings) as cluster:
+        scheduler = cluster.client.scheduler
+        assert scheduler is not None, "an open cluster has a scheduler"
+        address = str(scheduler.address)
+        with running(
+            options.device, folder / "data", folder / "log", "--scheduler", address
+        ) as client:
+            observations, references = (register(client, dataset) for dataset in sets)
+            yield Stand(cluster, client, (observations, references))
+
+
+def canonical(table: pa.Table, path: Path) -> Dataset:
+    """Write a table as the service would keep it."""
+    id = "id" if "id" in table.schema.names else None
+    return write_dataset(table.schema, table.to_batches(), path, lat="lat", lon="lon", id=id)
+
+
+def register(client: httpx.Client, dataset: Dataset) -> str:
+    """Register a set; the service keeps the bytes that it is sent."""
+    assert isinstance(dataset.file, Path), "the sets of a benchmark are files"
+    with dataset.file.open("rb") as content:
+        media_type = {"Content-Type": "application/vnd.apache.parquet"}
+        answer = client.post("/datasets", content=content, headers=media_type)
+    registered = answer.raise_for_status().json()
+    assert registered["sha256"] == dataset.sha256, "the floor reads what the service reads"
+    return f"dataset:{registered['id']}"
+
+
+def run_job(where: Stand) -> tuple[dict[str, float], Done]:
+    """One job: its seconds by its own timestamps, and as its client saw them."""
+    done = whole_job(where.client, *where.names)
+    report = where.client.get(f"/jobs/{done.job['id']}/report").raise_for_status().json()
+    created, finished = (datetime.fromisoformat(done.job[n]) for n in ("created", "finished"))
+    where.client.delete(f"/jobs/{done.job['id']}").raise_for_status()
+    return {
+        "job": done.seconds["accept"] + done.seconds["accepted_to_successful"],
+        "accepted to successful": (finished - created).total_seconds(),
+        **{
+            f"stage {stage}": seconds
+            for stage, seconds in report["seconds"].items()
+            # What was registered was received and decoded before.
+            if not stage.endswith(("_observations", "_references"))
+        },
+    }, done
+
+
+def our_floor(cluster: Cluster, sets: Sets, folder: Path) -> None:
+    """Read and write, by our reader and writer, one file a chunk."""
+    observations, references = sets
+    copy = functools.partial(copy_chunk, observations, references, folder)
+    cluster.client.gather(cluster.client.map(copy, plan_of(cluster, sets), pure=False))
+
+
+def plan_of(cluster: Cluster, sets: Sets) -> list[Chunk]:
+    """The chunks that the service cuts a job into."""
+    observations, references = sets
+    workers = len(cluster.workers())
+    return chunks(observations.rows, references.rows, MatchOptions(), cluster.device, workers)
+
+
+def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: Chunk) -> None:
+    """On a worker: read a chunk and write what looks like its result.
+
+    Latitudes stand in for distances, because they have as many random bits, and numbers of rows for
+    the references.
+    """
+    frame = backend().read(observations.file, *chunk, [observations.lat, observations.lon])
+    read = backend().to_arrow(frame)
+    rows = np.arange(chunk.start, chunk.stop)
+    columns = {
+        "observation": pa.array(rows),
+        "reference": pa.array(rows % references.rows),
+        "distance_m": read[observations.lat],
+        "status": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int8), list(STATUSES)),
+    }
+    if references.id:
+        columns["reference_id"] = ids(references).take(columns["reference"])
+    write_rows(folder / f"{chunk.start}.parquet", pa.table(columns), 1)
+
+
+@functools.lru_cache(maxsize=1)
+def ids(references: Dataset) -> pa.ChunkedArray:
+    """On a worker: the ids that a result carries, read once."""
+    assert references.id is not None, "only asked of sets that have ids"
+    return read_rows(references.file, 0, references.rows, [references.id])[references.id]
+
+
+def floor_of_dask(cluster: Cluster, sets: Sets, folder: Path) -> None:
+    """Read and write with Dask's dataframes, the same chunks."""
+    observations, references = sets
+    first = plan_of(cluster, sets)[0]
+    library = {"cuda": "cudf", "cpu": "pandas"}[cluster.device]
+    with cluster.client.as_current(), dask.config.set({"dataframe.backend": library}):
+        dd.read_parquet(
+            str(observations.file),
+            columns=[observations.lat, observations.lon],
+            split_row_groups=max(1, (first.stop - first.start) // ROW_GROUP),
+        ).map_partitions(shaped, references, lat=observations.lat).to_parquet(
+            str(folder), write_index=False, write_metadata_file=False, **_PLAIN[cluster.device]
+        )
+
+
+def shaped(frame: Frame, references: Dataset, lat: str) -> Frame:
+    """On a worker: a frame with the columns of a result."""
+    rows = np.arange(len(frame))
+    answer = {"observation": rows, "reference": rows % references.rows}
+    made = type(frame)(answer, index=frame.index).assign(distance_m=frame[lat])
+    if isinstance(frame, pd.DataFrame):
+        made["status"] = pd.Categorical.from_codes(np.zeros(rows.size, np.int8), pd.Index(STATUSES))
+    else:
+        made["status"] = STATUSES[0]
+    if references.id:
+        carried = ids(references).take(pa.array(answer["reference"]))
+        made["reference_id"] = type(frame[lat])(carried.to_numpy(), index=frame.index)
+    return made
+
+
+class SearchByScipy(WorkerPlugin):
+    """Lets a worker search by cKDTree, with as many threads as it has."""
+
+    name = "benchmark-ckdtree"
+
+    def setup(self, worker: Worker) -> None:
+        """Called by Dask in every worker."""
+        kernels.build_index = ScipyIndex  # type: ignore[assignment]
+        kernels.nearest = nearest_by_scipy  # type: ignore[assignment]
+
+
+class ScipyIndex:
+    """References in a cKDTree of unit vectors."""
+
+    def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
+        self.tree = import_module("scipy.spatial").cKDTree(cartesian((lat_deg, lon_deg)))
+        self.n_valid = lat_deg.size
+        self.nbytes = self.tree.data.nbytes
+
+
+def nearest_by_scipy(
+    index: ScipyIndex, lat_deg: np.ndarray, lon_deg: np.ndarray, **options: object
+) -> kernels.Answer:
+    """The nearest of valid references, whatever else is asked for."""
+    import numba
+
+    chord, row = index.tree.query(cartesian((lat_deg, lon_deg)), workers=numba.get_num_threads())
+    return kernels.Answer(row, 2 * EARTH_RADIUS_M * np.arcsin(np.minimum(chord / 2, 1.0)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the table, write the JSON."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.ckdtree and options.device != "cpu":
+        parser.error("--ckdtree searches on a CPU: --device cpu")
+    if options.ckdtree and not find_spec("scipy"):
+        parser.error("--ckdtree needs scipy: pip install 'georesolve[bench]'")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
+        sets = _sets(options, folder)
+        ours = stack.enter_context(stand(options, folder / "ours", sets))
+        turns: dict[str, Callable[[Path], Any]] = {
+            "job": lambda _: run_job(ours),
+            "floor, our reader and writer": lambda to: our_floor(ours.cluster, sets, to),
+            "floor, Dask's dataframes": lambda to: floor_of_dask(ours.cluster, sets, to),
+        }
+        if options.ckdtree:
+            peer = stack.enter_context(stand(options, folder / "peer", sets))
+            peer.cluster.client.register_plugin(SearchByScipy())
+            turns["job, cKDTree"] = lambda _: run_job(peer)
+        figures: dict[str, Any] = {
+            "machine": machine(["scipy"]),
+            "device": ours.cluster.device,
+            "workers": len(ours.cluster.workers()),
+            "observations": sets[0].rows,
+            "references": sets[1].rows,
+            "chunks": len(plan_of(ours.cluster, sets)),
+            **_take_turns(turns, folder, options.repeats),
+        }
+    _show(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--workers", type=int, help="processes; one a GPU or core by default")
+    parser.add_argument("--observations", type=int, default=22, help="power of two")
+    parser.add_argument("--references", default="14", help="power of two, or places (samples/)")
+    parser.add_argument("--ckdtree", action="store_true", help="beside it cKDTree, on a CPU")
+    parser.add_argument("--repeats", type=int, default=7, help="turns that count")
+    parser.add_argument("--folder", type=Path, help="where files go; temporary by default")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    return parser
+
+
+def _sets(options: argparse.Namespace, folder: Path) -> Sets:
+    places = options.references == "places"
+    log_n = 0 if places else int(options.references)
+    drawn = [
+        pa.table({"lat": lat, "lon": lon})
+        for lat, lon in inputs("uniform", 2**options.observations, 2**log_n)
+    ]
+    references = pq.read_table(ROOT / "samples" / "places.parquet") if places else drawn[0]
+    for name in ("ours", "peer"):
+        (folder / name).mkdir()
+    return (
+        canonical(drawn[1], folder / "observations.parquet"),
+        canonical(references, folder / "references.parquet"),
+    )
+
+
+def _take_turns(
+    turns: dict[str, Callable[[Path], Any]], folder: Path, repeats: int
+) -> dict[str, Any]:
+    """Seconds of everything that was timed, after a turn of each that does not count."""
+    seconds: dict[str, list[float]] = {}
+    found: dict[str, np.ndarray] = {}
+    failed: dict[str, str] = {}
+    for turn in range(1 + repeats):
+        for name, action in turns.items():
+            if name in failed:
+                continue
+            with tempfile.TemporaryDirectory(dir=folder) as to:
+                start = time.perf_counter()
+                try:
+                    outcome = action(Path(to))
+                except Exception as error:
+                    # Without something beside it the job is still worth its time.
+                    if name == "job":
+                        raise
+                    failed[name] = f"{type(error).__name__}: {error}"
+                    continue
+                timed = {name: time.perf_counter() - start}
+            if outcome is not None:
+                own, done = outcome
+                timed = own if name == "job" else {name: own["job"]}
+                content = io.BytesIO(done.content)
+                found[name] = pq.read_table(content, columns=["reference"])["reference"].to_numpy()
+            if turn:
+                for key, value in timed.items():
+                    seconds.setdefault(key, []).append(value)
+    differing = {name: int((rows != found["job"]).sum()) for name, rows in found.items()}
+    return {"seconds": seconds, "failed": failed, "rows unlike ours": differing}
+
+
+def _show(figures: dict[str, Any]) -> None:
+    print(
+        f"{figures['observations']:,} x {figures['references']:,} on {figures['device']}, "
+        f"{figures['workers']} workers, {figures['chunks']} chunks"
+    )
+    for name, reason in figures["failed"].items():
+        print(f"{name}: {reason}")
+    for name, rows in figures["rows unlike ours"].items():
+        if name != "job":
+            print(f"{name}: {rows:,} rows unlike ours, which takes the lowest row of equally near")
+    seconds = figures["seconds"]
+    job = statistics.median(seconds["job"])
+    print(
+        f"{'seconds':<34}{'median':>10}{'least':>10}{'largest':>10}{'job / it':>10}{'M rows/s':>10}"
+    )
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        line = f"{name:<34}" + "".join(f"{v:10.4f}" for v in (median, min(values), max(values)))
+        if not name.startswith("stage"):
+            line += f"{job / median:10.3f}{figures['observations'] / median / 1e6:10.2f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
