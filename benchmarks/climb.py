@@ -66,7 +66,8 @@ def _measure_all(name: str, sizes: list[Path], limits: Limits, sender: Connectio
     os.setsid()
     rung = RUNGS[name]
     left = list(sizes)
-    seen: list[tuple[int, float]] = []
+    # Of a job nearly all is the same for any small size: one says nothing of the next.
+    seen = [(0, 0.0)] if rung.grows == "pairs" else []
     # Whatever a library raises is the reason why a row has no figures, and no reason to end.
     try:
         with rung.open() as prepare:
@@ -92,9 +93,9 @@ def _measure_all(name: str, sizes: list[Path], limits: Limits, sender: Connectio
 
 def _expected(seen: list[tuple[int, float]], work: int) -> float:
     """Seconds of a run, along the line through the work and the seconds of the last two."""
-    if not seen:
+    if len(seen) < 2:
         return 0.0
-    (before, less), (last, more) = ((0, 0.0), *seen)[-2:]
+    (before, less), (last, more) = seen[-2:]
     return more + max(0.0, (more - less) / (last - before)) * (work - last)
 
 
