@@ -10,16 +10,6 @@ from service.representations import FORMATS, Format
 
 Answers = dict[int | str, dict[str, Any]]
 
-
-def json_answer(
-    example: Any, description: str, status: int = 200, headers: dict[str, Any] | None = None
-) -> Answers:
-    """A successful answer that is JSON; FastAPI adds the schema of what the handler returns."""
-    content = {"application/json": {"example": jsonable_encoder(example)}}
-    answer: dict[str, Any] = {"description": description, "content": content}
-    return {status: answer | ({"headers": headers} if headers else {})}
-
-
 _HEADERS = {
     "ETag": {"description": "strong: the sha256 of the bytes", "schema": {"type": "string"}},
 }
@@ -62,6 +52,15 @@ MESSAGES: tuple[dict[str, Any], ...] = (
     {"type": "object", "required": ["message"], "properties": {"message": _TEXT}},
 )
 """What the process `echo` gives back: raw, and in a document."""
+
+
+def json_answer(
+    example: Any, description: str, status: int = 200, headers: dict[str, Any] | None = None
+) -> Answers:
+    """A successful answer that is JSON; FastAPI adds the schema of what the handler returns."""
+    content = {"application/json": {"example": jsonable_encoder(example)}}
+    answer: dict[str, Any] = {"description": description, "content": content}
+    return {status: answer | ({"headers": headers} if headers else {})}
 
 
 def matches_content(

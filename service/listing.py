@@ -52,7 +52,10 @@ def cursor_after(created: str, id: str) -> str:
 def _place_of(cursor: str) -> tuple[str, str]:
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        created, id = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
+        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+        created, id = text.split(" ")
+        if not text.isprintable():
+            raise ValueError(text)
     except (binascii.Error, ValueError):
         raise InvalidRequest(
             f"/query/cursor: {cursor[:80]!r} is no cursor: take the link 'next' of the page before"

@@ -15,6 +15,9 @@ from service.listing import Page, Selection, cursor_after
 from service.models import MatchParameters, Parameters
 from service.rows import DatasetRow, JobRow, JobStatus, ProcessId
 
+_LONGEST = 1_000_000_000
+"""Seconds that a job cannot have run: databases know no number that is too large for them."""
+
 
 class PageQuery(Parameters):
     """Which page of a list."""
@@ -36,8 +39,12 @@ class JobQuery(PageQuery):
     datetime: str | None = Field(
         None, description="only jobs accepted then: a time, or two with a slash; `..` for open"
     )
-    minDuration: int | None = Field(None, ge=0, description="only jobs that ran as many seconds")
-    maxDuration: int | None = Field(None, ge=0, description="only jobs that ran no longer")
+    minDuration: int | None = Field(
+        None, ge=0, le=_LONGEST, description="only jobs that ran as many seconds"
+    )
+    maxDuration: int | None = Field(
+        None, ge=0, le=_LONGEST, description="only jobs that ran no longer"
+    )
 
     def selection(self) -> Selection:
         """Which jobs.
@@ -62,7 +69,8 @@ def _interval(text: str) -> tuple[str | None, str | None]:
     start, slash, end = text.partition("/")
     try:
         return _time(start), _time(end if slash else start)
-    except ValueError:
+    except (ValueError, OverflowError):
+        # The first and the last day of the calendar may have no time in UTC.
         raise InvalidRequest(
             f"/query/datetime: {text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
             "2026-11-21T00:00:00Z/2026-11-22T00:00:00Z, or .. for an open end",

@@ -34,6 +34,9 @@ from service.schema import jobs as _jobs
 from workers.datasets import Dataset
 from workers.jobs import MatchOptions
 
+_NUL = "\0"
+"""No id has it, and Postgres takes no text that has."""
+
 
 class Store:
     """Datasets and jobs in one database. Every method is one transaction.
@@ -126,6 +129,8 @@ class Store:
 
     def dataset(self, id: str) -> DatasetRow | None:
         """The dataset with this id."""
+        if _NUL in id:
+            return None
         return self._one_dataset((_datasets.c.id == id) & self._seen(_datasets))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
@@ -271,6 +276,8 @@ class Store:
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
+        if _NUL in id:
+            return None
         query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()

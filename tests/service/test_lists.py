@@ -1,5 +1,7 @@
 """Lists of jobs and datasets: pages that nothing moves, and which rows are on them."""
 
+import base64
+
 import pytest
 
 from tests.conftest import finished
@@ -85,7 +87,10 @@ def test_filters(service):
         {"type": "service"},
         {"datetime": "yesterday"},
         {"datetime": "2026-01-01/2026-02-01/2026-03-01"},
+        {"datetime": "0001-01-01T00:00:00+05:00"},
+        {"cursor": base64.urlsafe_b64encode(b"\0 \0").decode()},
         {"minDuration": -1},
+        {"maxDuration": 1 << 63},
         {"colour": "red"},
         {"limit": [1, 2]},
     ],

@@ -206,6 +206,11 @@ def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     assert "pip install 'georesolve[postgres]'" in done.stderr
 
 
+def test_an_id_that_no_database_takes_is_nobodys(store):
+    assert store.job("\0") is None
+    assert store.dataset("\0") is None
+
+
 def test_pages_and_selections(store):
     ids = [store.add_echo(EchoOptions("x"), Delivery()) for _ in range(5)][::-1]
     assert {job.id for job in store.jobs(Page(10))} == set(ids)

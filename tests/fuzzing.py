@@ -1,0 +1,43 @@
+"""schemathesis, with every check it has, against a running service and its own description."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT, running_service
+
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+
+
+def check_description(folder, device, seconds, seed):
+    """Ask a service of its own whatever its description allows and forbids, for so long."""
+    data_dir, report = folder / "data", folder / "report.ndjson"
+    create = [sys.executable, "-m", "service", "keys", "create", "fuzzer", "--data-dir", data_dir]
+    made = subprocess.run(create, cwd=ROOT, capture_output=True, text=True, check=True)
+    (key,) = re.findall(r"gr_\S{20,}", made.stdout)
+    headers = {"Authorization": f"Bearer {key}"}
+    with running_service(data_dir, "--device", device, "--decode-seconds", 20) as client:
+        command = [sys.executable, "-m", "schemathesis.cli", "--config-file", CONFIGURATION, "run"]
+        limits = ["--checks", "all", "--max-time", seconds, "--seed", seed, "--request-timeout", 90]
+        about_key = ["--header", f"Authorization: {headers['Authorization']}"]
+        output = ["--no-color", "--report", "ndjson", "--report-ndjson-path", report]
+        fuzzed = subprocess.run(
+            [
+                str(part)
+                for part in (*command, f"{client.base_url}/api", *limits, *about_key, *output)
+            ],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+        assert fuzzed.returncode == 0, fuzzed.stdout[-20_000:] + fuzzed.stderr[-2_000:]
+        events = [json.loads(line) for line in report.read_text().splitlines()]
+        ended = [event["PhaseFinished"] for event in events if "PhaseFinished" in event]
+        passed = {one["phase"]["name"] for one in ended if one["status"] == "success"}
+        assert passed >= set(PHASES), f"only {sorted(passed)} came to an end"
+        log = client.log.read_text()
+        assert "Traceback" not in log
+        assert client.get("/jobs", headers=headers).status_code == 200
