@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     scheduler: str | None = Field(
         None, description="address of an existing Dask scheduler, e.g. tcp://host:8786"
     )
+    scheduler_file: Path | None = Field(
+        None, description="file that an existing Dask scheduler has written its address to"
+    )
     dashboard_address: str = Field(
         "127.0.0.1:8787", description="where the Dask dashboard of an own cluster listens"
     )
@@ -128,6 +131,15 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_scheduler(self) -> Self:
+        if self.scheduler is not None and self.scheduler_file is not None:
+            raise ValueError(
+                f"scheduler is {self.scheduler!r} and scheduler_file is "
+                f"{str(self.scheduler_file)!r}: name the scheduler once"
+            )
+        return self
+
     @property
     def is_open(self) -> bool:
         """Whether requests need no key as long as there are none."""
@@ -152,6 +164,7 @@ class Settings(BaseSettings):
         return ClusterSettings(
             device=self.device,
             scheduler=self.scheduler,
+            scheduler_file=self.scheduler_file,
             dashboard_address=self.dashboard_address,
             workers=self.workers,
             references_a_piece=self.references_a_piece,

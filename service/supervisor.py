@@ -85,7 +85,7 @@ class Supervisor:
         NoGpuError
             When a GPU was asked for and there is none.
         """
-        if not self._settings.scheduler:
+        if not self._settings.cluster().is_existing:
             choose_device(self._settings.device)
         self._sweep()
         keeper = asyncio.create_task(self._keep_cluster_open())

@@ -1,6 +1,7 @@
 """`open_cluster`: one process a GPU, or CPU processes, or a scheduler that exists already."""
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -76,21 +77,22 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     NoGpuError
         When ``device`` is ``cuda`` and there is no GPU.
     OSError
-        When the scheduler named in ``scheduler`` does not answer.
+        When the existing scheduler does not answer, or its file is not there.
     WorkerCheckError
         When a worker's device gives a wrong answer.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_configured_dask())
-        if settings.scheduler:
+        if settings.is_existing:
+            address = _address_of_scheduler(settings)
             client = stack.enter_context(
-                Client(settings.scheduler, timeout=settings.connect_seconds, set_as_default=False)
+                Client(address, timeout=settings.connect_seconds, set_as_default=False)
             )
         else:
             local = stack.enter_context(_local_cluster(settings))
             client = stack.enter_context(Client(local, set_as_default=False))
         client.wait_for_workers(1, timeout=settings.connect_seconds)
-        if settings.log_format and not settings.scheduler:
+        if settings.log_format and not settings.is_existing:
             client.register_plugin(WorkerLog(settings.log_format))
         client.register_plugin(Warmup(settings.device, settings.references_a_piece))
         backends = client.run(dask.config.get, "dataframe.backend")
@@ -110,6 +112,14 @@ def _configured_dask() -> contextlib.AbstractContextManager[None]:
     merged = dask.config.merge(dask.config.get("distributed"), ours["distributed"])
     configured: contextlib.AbstractContextManager[None] = dask.config.set(distributed=merged)
     return configured
+
+
+def _address_of_scheduler(settings: ClusterSettings) -> str | None:
+    if settings.scheduler_file is None:
+        return settings.scheduler
+    # Read again each time: a scheduler that was started anew may be on another machine.
+    address: str = json.loads(settings.scheduler_file.read_text())["address"]
+    return address
 
 
 def _local_cluster(settings: ClusterSettings) -> LocalCluster:

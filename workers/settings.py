@@ -18,7 +18,10 @@ class ClusterSettings(BaseModel):
     device
         What to compute on; ``auto`` takes GPUs when there are any.
     scheduler
-        Address of an existing scheduler to connect to; None opens a cluster of one's own.
+        Address of an existing scheduler to connect to.
+    scheduler_file
+        File that an existing scheduler has written its address to. Without either a cluster of
+        one's own is opened.
     connect_seconds
         How long to wait for an existing scheduler and its first worker. A process that is told to
         end meanwhile waits as long.
@@ -39,9 +42,15 @@ class ClusterSettings(BaseModel):
 
     device: DeviceChoice = "auto"
     scheduler: str | None = None
+    scheduler_file: Path | None = None
     connect_seconds: float = Field(default=10.0, gt=0)
     dashboard_address: str = "127.0.0.1:8787"
     workers: int | None = Field(default=None, ge=1)
     references_a_piece: int | None = Field(default=None, ge=1)
     scratch: Path | None = None
     log_format: LogFormat | None = None
+
+    @property
+    def is_existing(self) -> bool:
+        """Whether the cluster is an existing one, which belongs to somebody else."""
+        return self.scheduler is not None or self.scheduler_file is not None

@@ -46,6 +46,13 @@ def test_a_wrong_secret_is_told_as_a_wrong_flag(secrets, capsys):
     assert "--port" in capsys.readouterr().err
 
 
+def test_a_scheduler_is_named_once(capsys):
+    assert main(["serve", "--scheduler", "tcp://a:1", "--scheduler-file", "b.json"]) == 2
+    told = capsys.readouterr().err
+    assert "tcp://a:1" in told
+    assert "b.json" in told
+
+
 def test_a_variable_without_a_value_is_not_set(monkeypatch):
     monkeypatch.setenv("GEORESOLVE_WORKERS", "")
     assert Settings().workers is None

@@ -45,6 +45,15 @@ def test_an_existing_scheduler(cluster, device, tmp_path):
     assert cluster.client.submit(sum, [1, 2]).result() == 3, "it was theirs, and still runs"
 
 
+def test_the_file_of_an_existing_scheduler(cluster, device, tmp_path):
+    settings = ClusterSettings(scheduler_file=tmp_path / "scheduler.json", device=device)
+    with pytest.raises(OSError, match=r"scheduler\.json"), open_cluster(settings):
+        pass
+    cluster.client.write_scheduler_file(settings.scheduler_file)
+    with open_cluster(settings) as existing:
+        assert existing.workers() == cluster.workers() != {}
+
+
 def test_no_scheduler_answers():
     settings = ClusterSettings(scheduler="tcp://127.0.0.1:9", connect_seconds=1)
     with pytest.raises(OSError, match="Timed out"), open_cluster(settings):
