@@ -122,20 +122,26 @@ def _address_of_scheduler(settings: ClusterSettings) -> str | None:
     return address
 
 
-def _local_cluster(settings: ClusterSettings) -> LocalCluster:
+@contextlib.contextmanager
+def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     common: dict[str, Any] = {
         "dashboard_address": settings.dashboard_address,
         "threads_per_worker": 1,
         "local_directory": str(settings.scratch) if settings.scratch else None,
         "silence_logs": logging.WARNING,
     }
-    if choose_device(settings.device) == "cuda":
-        from dask_cuda import LocalCUDACluster
-
-        n_workers = min(settings.workers or count_gpus(), count_gpus())
-        cluster: LocalCluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
-        return cluster
     cores = len(os.sched_getaffinity(0))
-    n_workers = settings.workers or min(cores, _LARGEST_CPU_CLUSTER)
-    threads = max(1, cores // n_workers)
-    return LocalCluster(n_workers=n_workers, env={"NUMBA_NUM_THREADS": str(threads)}, **common)
+    on_gpus = choose_device(settings.device) == "cuda"
+    most = count_gpus() if on_gpus else min(cores, _LARGEST_CPU_CLUSTER)
+    n_workers = min(settings.workers or most, most) if on_gpus else settings.workers or most
+    # For as long as the cluster is open: workers are started anew with it.
+    threads = {"NUMBA_NUM_THREADS": str(max(1, cores // n_workers))}
+    with dask.config.set({"distributed.nanny.environ": threads}):
+        if on_gpus:
+            from dask_cuda import LocalCUDACluster
+
+            cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+        else:
+            cluster = LocalCluster(n_workers=n_workers, **common)
+        with cluster:
+            yield cluster

@@ -133,6 +133,6 @@ def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnsw
     start = time.perf_counter()
     table, counts = matches(job, Chunk(0, job.observations.rows), found)
     sink = io.BytesIO()
-    write_rows(sink, table.replace_schema_metadata(provenance(job, counts)), job.options.k)
+    write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
     write = time.perf_counter() - start
     return ExpressAnswer(sink.getvalue(), counts, {**seconds, "write": write})

@@ -1,14 +1,19 @@
 """What runs on one partition: read a chunk, resolve it, write its part file."""
 
+import io
 import json
 import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numba
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import get_worker
 
@@ -20,6 +25,7 @@ from workers.matches import matches
 from workers.plan import Chunk
 from workers.result import write_rows
 from workers.search import device_in_use, load, search
+from workers.splice import Splice
 
 logger = logging.getLogger(__name__)
 
@@ -104,12 +110,18 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         answer = backend().to_arrow(frame)
     start_row = answer["observation"][0].as_py() if answer.num_rows else 0
     chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
-    table, counts = matches(job, chunk, answer)
+    with ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS) as threads:
+        groups = list(
+            threads.map(partial(_encode, job, chunk, answer), chunk.row_groups(job.options.k))
+        )
+    counts = {name: sum(group.counts[name] for group in groups) for name in groups[0].counts}
     done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
     # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
-    with complete(part_path(job, chunk)) as temporary:
-        table = table.replace_schema_metadata({"record": json.dumps(done)})
-        write_rows(temporary, table, job.options.k)
+    with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
+        splice = Splice(file.write)
+        for group in groups:
+            splice.add(group.parquet)
+        splice.finish(groups[0].schema.with_metadata({"record": json.dumps(done)}))
     _seconds["write"] = time.perf_counter() - start
     logger.info(
         "job %s: observations %d to %d done",
@@ -118,6 +130,23 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     )
     record = {**done, "worker": str(get_worker().name), "seconds": _seconds}
     return pd.DataFrame({"record": [json.dumps(record)]})
+
+
+class _Group(NamedTuple):
+    """A row group of the result, as a file of its own in memory."""
+
+    parquet: memoryview
+    schema: pa.Schema
+    counts: dict[str, int]
+
+
+def _encode(job: Job, chunk: Chunk, answer: pa.Table, group: Chunk) -> _Group:
+    k = job.options.k
+    own = answer.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
+    table, counts = matches(job, group, own)
+    encoded = io.BytesIO()
+    write_rows(encoded, table)
+    return _Group(encoded.getbuffer(), table.schema, counts)
 
 
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:

@@ -1,12 +1,14 @@
-"""The plan of a job: how its observations are cut into chunks."""
+"""The plan of a job: how its observations are cut into chunks, and its result into row groups."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from kernels.devices import Device
 from workers.datasets import ROW_GROUP
 from workers.jobs import MatchOptions
-from workers.result import observations_a_group
 
+RESULT_ROW_GROUP = 131_072
+"""Rows that a row group of the result has at most: part of its bytes."""
 # Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 4e6, "cuda": 1e8}
 _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
@@ -33,6 +35,21 @@ class Chunk(NamedTuple):
         # Many are halved at a row group, if they have one in the middle.
         middle = self.start + (size // 2 // ROW_GROUP * ROW_GROUP or size // 2)
         return [Chunk(self.start, middle), Chunk(middle, self.stop)]
+
+    def row_groups(self, k: int) -> "list[Chunk]":
+        """The same rows by the row groups of the result that they go into, one at least."""
+        size = observations_a_group(k)
+        edges = range(self.start - self.start % size + size, self.stop, size)
+        return [Chunk(*pair) for pair in pairwise([self.start, *edges, self.stop])]
+
+
+def observations_a_group(k: int) -> int:
+    """Number of observations whose rows make a row group: a power of two.
+
+    Row groups hold the rows of fixed ranges of observations, so a chunk that begins and ends with
+    such a range can be encoded where it was resolved.
+    """
+    return 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
 
 
 def chunks(

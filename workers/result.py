@@ -1,13 +1,10 @@
-"""`matches.parquet`: the rows of a result as Parquet, cut the same way whatever the chunks were."""
+"""`matches.parquet`: how the rows of a result are encoded, and what its metadata say."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,31 +12,13 @@ from kernels.distance import EARTH_RADIUS_M
 from workers import __version__
 from workers.jobs import Job
 
-RESULT_ROW_GROUP = 131_072
-"""Rows that a row group of the result has at most: part of its bytes."""
 _PLAIN = ("observation", "rank", "reference", "distance_m")
 
 
-def observations_a_group(k: int) -> int:
-    """Number of observations whose rows make a row group: a power of two.
-
-    Row groups hold the rows of fixed ranges of observations, so a chunk that begins and ends with
-    such a range can be encoded where it was resolved.
-    """
-    return 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
-
-
-def write_rows(where: Path | BinaryIO, table: pa.Table, k: int) -> None:
-    """Write result rows, of whole ranges of observations, as Parquet.
+def write_rows(where: Path | BinaryIO, table: pa.Table) -> None:
+    """Write the rows of one row group as Parquet; no rows make a file without one.
 
     Pages carry checksums: what was damaged on its way is found when it is read.
-
-    Parameters
-    ----------
-    table
-        Result rows in the order of their observations, metadata included.
-    k
-        Neighbours an observation.
     """
     carried = [name for name in table.schema.names if name not in _PLAIN]
     compression = {name: "none" if name in _PLAIN else "zstd" for name in table.schema.names}
@@ -50,19 +29,9 @@ def write_rows(where: Path | BinaryIO, table: pa.Table, k: int) -> None:
         use_dictionary=carried,
         write_page_checksum=True,
     ) as writer:
-        for group in _row_groups(table, observations_a_group(k)):
-            writer.write_table(group, RESULT_ROW_GROUP)
-
-
-def _row_groups(table: pa.Table, observations: int) -> Iterator[pa.Table]:
-    if not table.num_rows:
-        return
-    of = table["observation"].to_numpy()
-    first = of[0] // observations * observations
-    starts = np.unique(np.searchsorted(of, np.arange(first, of[-1] + 1, observations))).tolist()
-    for start, stop in pairwise([*starts, table.num_rows]):
-        # In one piece: pages break where pieces do, and must not show the chunks.
-        yield table.slice(start, stop - start).combine_chunks()
+        if table.num_rows:
+            # In one piece: pages break where pieces do, and must not show the chunks.
+            writer.write_table(table.combine_chunks(), table.num_rows)
 
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:

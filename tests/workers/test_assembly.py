@@ -11,19 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import points, store_points
-from workers import footers, result
+from workers import footers, plan
 from workers.assembly import assembly
 from workers.jobs import Job, MatchOptions
 from workers.partitions import part_path
-from workers.plan import Chunk
-from workers.result import RESULT_ROW_GROUP, observations_a_group, provenance, write_rows
+from workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
+from workers.result import provenance, write_rows
+from workers.splice import Splice
 
 COUNTS = {"matched": 1}
 
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    monkeypatch.setattr(result, "RESULT_ROW_GROUP", 64)
+    monkeypatch.setattr(plan, "RESULT_ROW_GROUP", 64)
 
 
 def rows_of(n, k=1):
@@ -53,26 +54,47 @@ def make_job(folder, n, k=1):
     return Job("job", folder / "job", dataset, dataset, MatchOptions(k=k))
 
 
+def write_part(job, table, chunk):
+    with part_path(job, chunk).open("wb") as file:
+        splice = Splice(file.write)
+        for group in chunk.row_groups(job.options.k):
+            start, stop = np.searchsorted(table["observation"].to_numpy(), group)
+            encoded = io.BytesIO()
+            write_rows(encoded, table.slice(start, stop - start))
+            splice.add(encoded.getbuffer())
+        splice.finish(table.schema.with_metadata({"record": str(chunk)}))
+
+
 def put_together(job, table, edges, *, seed=0):
-    plan = [Chunk(*edge) for edge in pairwise(edges)]
-    observation = table["observation"].to_numpy()
-    for chunk in plan:
-        start, stop = np.searchsorted(observation, chunk)
-        part = table.slice(start, stop - start).replace_schema_metadata({"record": str(chunk)})
-        write_rows(part_path(job, chunk), part, job.options.k)
-    finished = list(plan)
-    random.Random(seed).shuffle(finished)
+    chunks = [Chunk(*edge) for edge in pairwise(edges)]
+    for chunk in chunks:
+        write_part(job, table, chunk)
+    random.Random(seed).shuffle(chunks)
     with assembly(job) as growing:
-        for chunk in finished:
+        for chunk in chunks:
             growing.add(chunk)
         return growing.finish(COUNTS)
 
 
 def at_once(job, table):
-    """The same rows through one writer, cut into row groups by hand."""
-    table = table.replace_schema_metadata(provenance(job, COUNTS))
+    """The same rows as Arrow writes them when it has all of them, a row group at a time."""
     encoded = io.BytesIO()
-    write_rows(encoded, table, job.options.k)
+    plain = ("observation", "reference", "distance_m")
+    others = [name for name in table.schema.names if name not in plain]
+    schema = table.schema.with_metadata(provenance(job, COUNTS))
+    of = table["observation"].to_numpy()
+    size = observations_a_group(job.options.k)
+    with pq.ParquetWriter(
+        encoded,
+        schema,
+        compression=dict.fromkeys(plain, "none") | dict.fromkeys(others, "zstd"),
+        use_dictionary=others,
+        write_page_checksum=True,
+    ) as writer:
+        for start in range(0, job.observations.rows, size):
+            rows = table.filter(pa.array((of >= start) & (of < start + size)))
+            if rows.num_rows:
+                writer.write_table(rows.replace_schema_metadata(schema.metadata))
     return encoded.getvalue()
 
 
