@@ -36,8 +36,8 @@ def cluster(certificates, tmp_path_factory):
     """A scheduler, two hosts of workers and the service, each on its host; yields two of them."""
     require_hosts()
     folder = tmp_path_factory.mktemp("hosts")
-    # A third of Dask's own patience with a host that says nothing: the test waits as long.
-    reads = {"DASK_CONFIG": str(certificates), "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "10s"}
+    # Less than half of Dask's own patience with a host that says nothing: the test waits as long.
+    reads = {"DASK_CONFIG": str(certificates), "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s"}
     with (
         (folder / "log").open("ab") as log,
         Hosts("scheduler", "one", "two", "service", log=log) as hosts,
