@@ -111,7 +111,8 @@ def _warm_up() -> None:
     canonicalise(read, Reading(), "", None, Limits(0, 0, 1, 2))
 
 
-_children = Children(_child, preload=["service.decoding"])
+# pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
+_children = Children(_child, preload=["service.decoding", "pandas"])
 
 
 def _problem_of(error: Exception, source: Source) -> Problem:
