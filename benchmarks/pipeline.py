@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import dask
 import dask.dataframe as dd
 import httpx
+import numba
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -47,6 +49,7 @@ from workers.matches import STATUSES
 from workers.plan import Chunk, chunks
 from workers.result import write_rows
 from workers.settings import ClusterSettings
+from workers.splice import Splice
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "cpu": {"compression": None, "use_dictionary": ["status", "reference_id"]},
@@ -153,7 +156,21 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
     }
     if references.id:
         columns["reference_id"] = ids(references).take(columns["reference"])
-    write_rows(folder / f"{chunk.start}.parquet", pa.table(columns), 1)
+    table = pa.table(columns)
+
+    def encoded(group: Chunk) -> memoryview:
+        file = io.BytesIO()
+        write_rows(file, table.slice(group.start - chunk.start, group.stop - group.start))
+        return file.getbuffer()
+
+    with (
+        (folder / f"{chunk.start}.parquet").open("wb") as file,
+        ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS) as threads,
+    ):
+        splice = Splice(file.write)
+        for group in threads.map(encoded, chunk.row_groups(1)):
+            splice.add(group)
+        splice.finish(table.schema)
 
 
 @functools.lru_cache(maxsize=1)
