@@ -1,6 +1,7 @@
 """Bounds: jobs that may wait, room that must stay on the disk, and a disk that is full."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -116,6 +117,21 @@ def small_disk(megabytes):
             subprocess.run(["umount", "--lazy", str(disk)], check=True)
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("is_form", [False, True], ids=["body", "form"])
+def test_room_is_looked_at_while_a_body_comes(device, is_form):
+    """Nobody said how much would come, so it is refused on the way, with room left on the disk."""
+    must_stay_free = 40 << 20
+    flags = ["--device", device, "--free-bytes", must_stay_free]
+    with small_disk(96) as disk, running_service(disk, *flags, ready=False) as client:
+        start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f.csv"\r\n\r\n'
+        pieces = itertools.chain([start] if is_form else [], itertools.repeat(bytes(1 << 20), 80))
+        media_type = "multipart/form-data; boundary=b" if is_form else "text/csv"
+        answer = client.post("/datasets", content=pieces, headers={"Content-Type": media_type})
+        assert answer.status_code == 507, answer.text
+        assert f"and {must_stay_free} must stay free" in problem_of(answer, "storage-full")
+        wait_until(lambda: not list((disk / "incoming").iterdir()))
 
 
 def fill(path, leave=0):
