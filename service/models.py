@@ -1,11 +1,12 @@
 """What the service takes and gives, as pydantic models."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.columns import OnInvalid, Reading, Trust
 from service.links import OGC_RELATION, Link
+from service.point_sets import POINT_SET
 from service.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
@@ -108,11 +109,14 @@ _POINTS = (
 )
 
 
+PointSet = Annotated[dict[str, Any] | str, WithJsonSchema(POINT_SET)]
+
+
 class InlineRequest(Parameters):
     """Two point sets as JSON."""
 
-    observations: dict[str, Any] | str = Field(description=f"what was seen: {_POINTS}")
-    references: dict[str, Any] | str = Field(description=f"where things are: {_POINTS}")
+    observations: PointSet = Field(description=f"what was seen: {_POINTS}")
+    references: PointSet = Field(description=f"where things are: {_POINTS}")
 
 
 class DatasetInfo(BaseModel):

@@ -312,7 +312,7 @@ def _row_of(feature: Any, row: int, source: Source) -> dict[str, Any]:
         if not isinstance(point, list) or geometry.get("type") != "Point" or len(point) < 2:
             raise _bad_cell(source, "geometry", row, "not a point")
         lon, lat = point[:2]
-        for value in (lon, lat):
+        for value in point:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise _bad_cell(source, "geometry", row, f"{value!r} is not a number")
         lon, lat = float(lon), float(lat)

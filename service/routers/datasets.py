@@ -13,6 +13,7 @@ from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
 from service.files import file_response
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
+from service.point_sets import FEATURES
 from service.queries import PageQuery, links_of_page
 from service.receiving import receive_body, receive_form
 from service.refusals import CHANGES, FILES, TABLES, refusals
@@ -35,7 +36,7 @@ _UPLOAD: dict[str, Any] = {
             "application/vnd.apache.arrow.stream": _BINARY,
             "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
             "application/geo+json": {
-                "schema": {"type": "object"},
+                "schema": FEATURES,
                 "example": examples.CITIES_GEOJSON,
             },
             "multipart/form-data": {

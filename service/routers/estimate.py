@@ -16,7 +16,7 @@ from service.execution import refuse_unready
 from service.ingest import Ingested
 from service.inputs import ROLES, input_of_json, json_body
 from service.matching import check_match
-from service.models import MatchParameters, Role
+from service.models import MatchParameters, PointSet, Role
 from service.preferences import Preference
 from service.processes import NearestExecution
 from service.refusals import TABLES, refusals
@@ -33,8 +33,8 @@ _EXECUTION = NearestExecution.model_fields.keys()
 class EstimateRequest(MatchParameters):
     """The inputs of an execution, or as many rows as they will have."""
 
-    observations: _Rows | dict[str, Any] | str = Field(description="rows, or a point set")
-    references: _Rows | dict[str, Any] | str = Field(description="rows, or a point set")
+    observations: _Rows | PointSet = Field(description="rows, or a point set")
+    references: _Rows | PointSet = Field(description="rows, or a point set")
 
     @model_validator(mode="before")
     @classmethod

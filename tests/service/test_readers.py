@@ -224,6 +224,11 @@ LINE = shapely.LineString([(0, 0), (1, 1)])
             "geojson",
             "'a' is not a number",
         ),
+        (
+            geojson(features=[{"geometry": {"type": "Point", "coordinates": [1, 2, "high"]}}]),
+            "geojson",
+            "'high' is not a number",
+        ),
     ],
 )
 def test_what_is_no_points_in_degrees_is_refused(tmp_path, content, format, message):

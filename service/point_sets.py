@@ -1,0 +1,65 @@
+"""What JSON may be as a point set: schemas for the description of the API and of its processes."""
+
+from typing import Any
+
+_POINT = {
+    "type": "object",
+    "required": ["type", "coordinates"],
+    "properties": {
+        "type": {"enum": ["Point"]},
+        "coordinates": {
+            "description": "longitude and latitude in degrees, and a height that is passed over",
+            "type": "array",
+            "minItems": 2,
+            "items": {"type": "number"},
+        },
+    },
+}
+FEATURES: dict[str, Any] = {
+    "title": "GeoJSON",
+    "description": "points; their ids and properties become columns",
+    "type": "object",
+    "required": ["type", "features"],
+    "properties": {
+        "type": {"enum": ["FeatureCollection"]},
+        "features": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                # Without a point it is a row with invalid coordinates.
+                "properties": {"geometry": {"anyOf": [_POINT, {"enum": [None]}]}},
+            },
+        },
+    },
+}
+_ARRAYS = {
+    "title": "arrays by column name",
+    "description": "all of one length; those of latitudes and longitudes hold numbers",
+    "type": "object",
+    "additionalProperties": {
+        "type": "array",
+        "items": {"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}},
+    },
+}
+_NAMED = {"title": "registered dataset", "type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
+_BY_ID = {
+    "title": "registered dataset, as an object",
+    "type": "object",
+    "required": ["dataset"],
+    "properties": {"dataset": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+    "additionalProperties": False,
+}
+_PLAIN = [_NAMED, _BY_ID, _ARRAYS, FEATURES]
+_WRAPPED = {
+    "title": "one of these as a value",
+    "description": "as OGC API - Processes wraps an object that stands for an input",
+    "type": "object",
+    "required": ["value"],
+    "properties": {
+        "value": {"anyOf": _PLAIN},
+        **{name: {} for name in ("mediaType", "format", "encoding", "schema")},
+    },
+    "additionalProperties": False,
+}
+
+POINT_SET: dict[str, Any] = {"anyOf": [*_PLAIN, _WRAPPED]}
