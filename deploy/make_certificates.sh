@@ -1,19 +1,21 @@
 #!/bin/sh
 # Certificates for TLS between the processes of Dask: make_certificates.sh FOLDER [DAYS]
 #
-# Writes a certificate authority of its own and one certificate that it has signed, and tls.yaml,
-# with which Dask speaks TLS only, and only with those who have such a certificate. Every process
-# of the cluster, the service included, reads the folder: DASK_CONFIG=FOLDER.
+# Writes a certificate authority of its own, one certificate that it has signed, and what Dask is to
+# read: tls.yaml, with which it speaks TLS only, and only with those who have such a certificate, and
+# a copy of workers/dask.yaml. Every process of the cluster, the service included, reads the folder:
+# DASK_CONFIG=FOLDER. Where they find it elsewhere, AT in the environment says where.
 #
 # Dask asks who signed a certificate, not whom it names: whoever has dask.key is let in. The key of
 # the authority is not kept, so nothing else can be signed: to renew, make a new folder and start
 # the cluster anew.
 set -eu
-[ $# -ge 1 ] || { sed -n '2,11p' "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,12p' "$0"; exit 2; }
 days=${2:-365}
 umask 077
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
+at=${AT:-$folder}
 authority=$(mktemp -d)
 trap 'rm -rf "$authority"' EXIT
 
@@ -28,6 +30,7 @@ new -subj "/CN=dask" -keyout "$folder/dask.key" -out "$authority/request"
 quietly openssl x509 -req -days "$days" -in "$authority/request" -out "$folder/dask.crt" \
     -CA "$folder/ca.crt" -CAkey "$authority/key" -CAserial "$authority/serial" -CAcreateserial
 
+cp "$(dirname "$0")/../workers/dask.yaml" "$folder/"
 cat >"$folder/tls.yaml" <<YAML
 distributed:
   comm:
@@ -35,9 +38,9 @@ distributed:
     require-encryption: true
     tls:
       min-version: 1.3
-      ca-file: $folder/ca.crt
-      scheduler: { cert: $folder/dask.crt, key: $folder/dask.key }
-      worker: { cert: $folder/dask.crt, key: $folder/dask.key }
-      client: { cert: $folder/dask.crt, key: $folder/dask.key }
+      ca-file: $at/ca.crt
+      scheduler: { cert: $at/dask.crt, key: $at/dask.key }
+      worker: { cert: $at/dask.crt, key: $at/dask.key }
+      client: { cert: $at/dask.crt, key: $at/dask.key }
 YAML
 echo "$folder: valid for $days days"

@@ -26,8 +26,6 @@ REFUSED = "Timed out|closed|reset"
 def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run([ROOT / "deploy" / "make_certificates.sh", folder, "2"], check=True)
-    # What every process of a cluster reads, beside its certificate.
-    (folder / "dask.yaml").write_text((ROOT / "workers" / "dask.yaml").read_text())
     return folder
 
 
