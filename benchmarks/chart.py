@@ -54,5 +54,7 @@ def _panel(panel: Axes, size: str, rows: dict[str, dict[str, Any]]) -> None:
         median, least, largest = (row[f"{n}_s"] * 1e3 for n in ("median", "least", "largest"))
         panel.barh(place, median, color=_OURS if name.startswith("ours") else _OTHERS, height=0.66)
         panel.plot([least, largest], [place, place], color="#212529", linewidth=1.2)
-        note = f" {median:,.3g} ms" + (f", {row['wrong']:,} wrong" if row["wrong"] else "")
+        note = f" {median:,.{0 if median > 100 else 3}f} ms" + (
+            f", {row['wrong']:,} wrong" if row["wrong"] else ""
+        )
         panel.text(largest, place, note, fontsize=7, va="center")

@@ -2,8 +2,8 @@
 
 The ladder is that of the case study that georesolve follows: what it climbed over, what it came to,
 and ours beside it. Each rung is run on points uniform on the sphere, several times after a run that
-is not counted, with the device synchronised, and its rows are compared with an exact answer that is
-not ours. A rung that this machine cannot run says why.
+is not counted (once where that takes long), with the device synchronised, and its rows are compared
+with an exact answer that is not ours. A rung that this machine cannot run says why.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def _show_machine(found: dict[str, Any]) -> None:
 
 
 def _show(title: str, rows: list[dict[str, Any]]) -> None:
-    header = ("median ms", "least", "largest", "M rows/s", "of ours", "wrong", "checked")
+    header = ("median ms", "least", "largest", "runs", "M rows/s", "of ours", "wrong", "checked")
     print(f"\n{title:<26}" + "".join(f"{name:>12}" for name in header) + "  timed")
     for row in rows:
         if "reason" in row:
@@ -153,6 +153,7 @@ def _show(title: str, rows: list[dict[str, Any]]) -> None:
         times = "".join(
             f"{row[f'{name}_s'] * 1e3:12.3f}" for name in ("median", "least", "largest")
         )
+        times += f"{len(row['seconds']):12}"
         rate = row["observations"] / row["median_s"] / 1e6
         ratio = f"{row['times_of_ours']:.4g}" if "times_of_ours" in row else "-"
         checks = f"{row['wrong']:12,}{row['checked']:12,}"
