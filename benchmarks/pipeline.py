@@ -18,7 +18,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -50,6 +49,7 @@ from workers.plan import Chunk, chunks
 from workers.result import write_rows
 from workers.settings import ClusterSettings
 from workers.splice import Splice
+from workers.threads import side_by_side
 
 _PLAIN: dict[str, dict[str, Any]] = {
     "cpu": {"compression": None, "use_dictionary": ["status", "reference_id"]},
@@ -159,16 +159,13 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
     table = pa.table(columns)
 
     def encoded(group: Chunk) -> memoryview:
-        file = io.BytesIO()
+        file = pa.BufferOutputStream()
         write_rows(file, table.slice(group.start - chunk.start, group.stop - group.start))
-        return file.getbuffer()
+        return memoryview(file.getvalue()).cast("B")
 
-    with (
-        (folder / f"{chunk.start}.parquet").open("wb") as file,
-        ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS) as threads,
-    ):
+    with (folder / f"{chunk.start}.parquet").open("wb") as file:
         splice = Splice(file.write)
-        for group in threads.map(encoded, chunk.row_groups(1)):
+        for group in side_by_side(encoded, chunk.row_groups(1)):
             splice.add(group)
         splice.finish(table.schema)
 
@@ -234,8 +231,6 @@ def nearest_by_scipy(
     index: ScipyIndex, lat_deg: np.ndarray, lon_deg: np.ndarray, **options: object
 ) -> kernels.Answer:
     """The nearest of valid references, whatever else is asked for."""
-    import numba
-
     chord, row = index.tree.query(cartesian((lat_deg, lon_deg)), workers=numba.get_num_threads())
     return kernels.Answer(row, 2 * EARTH_RADIUS_M * np.arcsin(np.minimum(chord / 2, 1.0)))
 

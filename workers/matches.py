@@ -36,7 +36,9 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
     counts = np.bincount(status, minlength=len(STATUSES)).tolist()
     unmatched = status != _MATCHED
     rows = pa.array(reference.reshape(-1), mask=unmatched)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {"observation": answer["observation"]}
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {
+        "observation": pa.array(np.arange(*chunk).repeat(k))
+    }
     if k > 1:
         ranks = np.arange(1, k + 1, dtype=np.int32)
         columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))

@@ -1,17 +1,14 @@
 """What runs on one partition: read a chunk, resolve it, write its part file."""
 
-import io
 import json
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numba
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,11 +18,12 @@ from kernels.coordinates import is_valid
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
-from workers.matches import matches
+from workers.matches import STATUSES, matches
 from workers.plan import Chunk
 from workers.result import write_rows
 from workers.search import device_in_use, load, search
 from workers.splice import Splice
+from workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
@@ -69,24 +67,26 @@ def resolve(frame: Frame, job: Job) -> Frame:
     Returns
     -------
     frame
-        With k rows an observation: `observation` (int64 row), `reference` (int64 row, -1 where
-        none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates
-        of the observation are).
+        With k rows an observation, numbered through the job: `reference` (int64 row, -1 where
+        none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates of
+        the observation are).
     """
     with device_in_use(), _stage("index"):
         load(job.references)
     with device_in_use(), _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
-        options = job.options
-        answer = search(job.references, lat_deg, lon_deg, options, _first_row(frame))
-        return type(frame)(
+        k = job.options.k
+        first = _first_row(frame)
+        answer = search(job.references, lat_deg, lon_deg, job.options, first)
+        found = type(frame)(
             {
-                "observation": frame.index.values.repeat(options.k),
                 "reference": answer.reference.reshape(-1),
                 "distance_m": answer.distance_m.reshape(-1),
-                "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
+                "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(k),
             }
         )
+        found.index = found.index + first * k
+        return found
 
 
 def _first_row(frame: Frame) -> int:
@@ -108,20 +108,21 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     start = time.perf_counter()
     with device_in_use():
         answer = backend().to_arrow(frame)
-    start_row = answer["observation"][0].as_py() if answer.num_rows else 0
-    chunk = Chunk(start_row, start_row + answer.num_rows // job.options.k)
-    with ThreadPoolExecutor(numba.config.NUMBA_NUM_THREADS) as threads:
-        groups = list(
-            threads.map(partial(_encode, job, chunk, answer), chunk.row_groups(job.options.k))
-        )
-    counts = {name: sum(group.counts[name] for group in groups) for name in groups[0].counts}
-    done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
+    row = _first_row(frame) // job.options.k
+    chunk = Chunk(row, row + len(frame) // job.options.k)
+    counts = dict.fromkeys(STATUSES, 0)
     # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
     with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
         splice = Splice(file.write)
-        for group in groups:
+        for group in side_by_side(
+            partial(_encode, job, chunk, answer), chunk.row_groups(job.options.k)
+        ):
             splice.add(group.parquet)
-        splice.finish(groups[0].schema.with_metadata({"record": json.dumps(done)}))
+            for status, number in group.counts.items():
+                counts[status] += number
+            schema = group.schema
+        done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
+        splice.finish(schema.with_metadata({"record": json.dumps(done)}))
     _seconds["write"] = time.perf_counter() - start
     logger.info(
         "job %s: observations %d to %d done",
@@ -144,9 +145,9 @@ def _encode(job: Job, chunk: Chunk, answer: pa.Table, group: Chunk) -> _Group:
     k = job.options.k
     own = answer.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
     table, counts = matches(job, group, own)
-    encoded = io.BytesIO()
+    encoded = pa.BufferOutputStream()
     write_rows(encoded, table)
-    return _Group(encoded.getbuffer(), table.schema, counts)
+    return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema, counts)
 
 
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:

@@ -38,7 +38,6 @@ _STOP_SECONDS = 20
 _COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
 _ANSWER = pd.DataFrame(
     {
-        "observation": pd.Series(dtype="i8"),
         "reference": pd.Series(dtype="i8"),
         "distance_m": pd.Series(dtype="f8"),
         "valid": pd.Series(dtype="i1"),

@@ -14,7 +14,8 @@ _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 4e6, "cuda": 1e8}
 _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most: a cancel stops a job within that time."""
-_LARGEST_CHUNK = 2**22
+_LARGEST_CHUNK = 2**20
+"""Beyond that nothing gets faster, and what a chunk takes of memory is not used again."""
 _SMALLEST_CHUNK = 2**10
 _CHUNKS_A_WORKER = 2
 _SMALL_SECONDS = 0.05

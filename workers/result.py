@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from workers.jobs import Job
 _PLAIN = ("observation", "rank", "reference", "distance_m")
 
 
-def write_rows(where: Path | BinaryIO, table: pa.Table) -> None:
+def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
     """Write the rows of one row group as Parquet; no rows make a file without one.
 
     Pages carry checksums: what was damaged on its way is found when it is read.
