@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from service import examples
 from service.answers import json_answer
@@ -18,7 +18,7 @@ from service.inputs import ROLES, input_of_json, json_body
 from service.matching import check_match
 from service.models import MatchParameters, PointSet, Role
 from service.preferences import Preference
-from service.processes import NearestExecution
+from service.processes import NearestExecution, NearestInputs
 from service.refusals import TABLES, refusals
 from service.requests import json_request
 from service.rows import DatasetRow
@@ -27,22 +27,19 @@ from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
 router = APIRouter(tags=["resolve"])
 
 _Rows = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
-_EXECUTION = NearestExecution.model_fields.keys()
 
 
 class EstimateRequest(MatchParameters):
-    """The inputs of an execution, or as many rows as they will have."""
+    """Two point sets, or as many rows as they will have."""
 
     observations: _Rows | PointSet = Field(description="rows, or a point set")
     references: _Rows | PointSet = Field(description="rows, or a point set")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_execution(cls, given: Any) -> Any:
-        # The body of an execution can be sent as it is.
-        if isinstance(given, dict) and "inputs" in given and given.keys() <= _EXECUTION:
-            return given["inputs"]
-        return given
+
+class _Either(BaseModel):
+    """Enough of a body to see which of the two it is."""
+
+    inputs: Any = None
 
 
 class EstimateInfo(BaseModel):
@@ -85,24 +82,35 @@ _ANSWER = EstimateInfo(
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_unready(service, Preference())
-    asked = await json_body(request, EstimateRequest)
+    asked: EstimateRequest | NearestInputs
+    if (await json_body(request, _Either)).inputs is None:
+        asked, pointer = await json_body(request, EstimateRequest), ""
+    else:
+        # The body of an execution can be sent as it is.
+        asked, pointer = (await json_body(request, NearestExecution)).inputs, "/inputs"
     with service.ingest.folder() as folder:
-        sets = [await _set_of(role, asked, service, folder) for role in ROLES]
+        sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):
             check_match(observations.dataset, references.dataset, asked)
         return await asyncio.to_thread(_estimate, service, observations, references, asked)
 
 
-async def _set_of(role: Role, asked: EstimateRequest, service: Service, folder: Path) -> _Set:
+async def _set_of(
+    role: Role,
+    asked: EstimateRequest | NearestInputs,
+    pointer: str,
+    service: Service,
+    folder: Path,
+) -> _Set:
     value = getattr(asked, role)
     if isinstance(value, int):
         return value
-    return await input_of_json(value, f"/{role}", service, asked.reading_of(role), folder)
+    return await input_of_json(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
 
 
 def _estimate(
-    service: Service, observations: _Set, references: _Set, asked: EstimateRequest
+    service: Service, observations: _Set, references: _Set, asked: MatchParameters
 ) -> EstimateInfo:
     options = asked.options()
     cluster = service.supervisor.cluster

@@ -9,6 +9,8 @@ from tests.conftest import finished, points
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
 
+TABLE = {"lat": [1.0], "lon": [2.0]}
+
 
 def estimate(client, body):
     answer = client.post("/estimate", json=body)
@@ -76,6 +78,7 @@ def test_what_does_not_fit_says_why(service):
         {"observations": 1, "references": 1, "k": 0},
         {"observations": "5", "references": 1},
         {"inputs": {"observations": 1}},
+        {"inputs": {"observations": TABLE, "references": TABLE}, "response": "neither"},
         [],
     ],
 )
