@@ -235,6 +235,9 @@ def _outcome(job: Job, future: Future[Any]) -> Any:
     except (KilledWorker, CancelledError) as error:
         logger.warning("job %s: a task was lost: %s", job.id, error)
         return None
+    finally:
+        # Not when Python finds that nobody holds it any more: the frames of old errors do for long.
+        future.release()
 
 
 def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import points, sphere, store_points
+from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
 from workers import pipeline
 from workers.jobs import Job, MatchOptions
@@ -201,6 +201,21 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
     assert progress.counts["matched"] == progress.rows_done == 20_000
     cluster.client.wait_for_workers(len(pids), timeout=60)
     assert victim not in cluster.client.run(os.getpid).values()
+
+
+def test_what_is_finished_is_not_held(cluster, make_job, monkeypatch):
+    # A worker's death would have Dask compute it again, also when its datasets are long removed.
+    cut_into(monkeypatch, 1_000)
+    job = make_job(points(4_000, 1), points(100, 2))
+
+    def held():
+        return sum(job.id in key for key in cluster.client.futures)
+
+    counts = []
+    run(cluster, job, lambda progress: counts.append((progress.rows_done, held())), never)
+    # The client lets go in its own thread.
+    assert all(keys <= (4_000 - rows_done) // 1_000 + 1 for rows_done, keys in counts)
+    wait_until(lambda: held() == 0)
 
 
 def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
