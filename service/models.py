@@ -125,7 +125,9 @@ class DatasetInfo(BaseModel):
     id: str
     rows: int
     invalid_rows: int
-    bbox: tuple[float, float, float, float] | None
+    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = Field(
+        description="west, south, east and north of its valid points, in degrees"
+    )
     columns: list[str]
     lat: str
     lon: str
@@ -142,7 +144,7 @@ class DatasetInfo(BaseModel):
             id=row.id,
             rows=dataset.rows,
             invalid_rows=dataset.invalid_rows,
-            bbox=dataset.bbox,
+            bbox=list(dataset.bbox) if dataset.bbox else None,
             columns=list(dataset.columns),
             lat=dataset.lat,
             lon=dataset.lon,
