@@ -31,6 +31,7 @@ _LEVELS = {
     "tornado": "WARNING",
     "tornado.application": "ERROR",
     "bokeh": "ERROR",
+    "httpx": "WARNING",
 }
 
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039

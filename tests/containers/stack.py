@@ -10,6 +10,7 @@ import httpx
 
 from tests.conftest import ROOT, free_port, wait_until
 
+HERE = Path(__file__).parent
 TARGETS = ("api", "worker-cpu", "proxy")
 START_SECONDS = 180
 
@@ -53,6 +54,13 @@ class Stack:
             tag = f"georesolve-{target}"
             docker("build", "--quiet", "--network=host", "--target", target, "--tag", tag, ".")
         self.seconds["build"] = time.monotonic() - start
+        stand_in = (
+            "--file",
+            f"{HERE}/prometheus.Dockerfile",
+            "--tag",
+            "georesolve-test-prometheus",
+        )
+        docker("build", "--quiet", "--network=host", *stand_in, str(HERE))
 
     def up(self) -> None:
         """Start what does not run, and wait until all is healthy."""
@@ -68,7 +76,8 @@ class Stack:
         """Run `docker compose`; returns its output."""
         lines = [f"{name}={value}" for name, value in self.environment.items()]
         self._env_file.write_text("\n".join(lines))
-        return docker("compose", "--env-file", str(self._env_file), *arguments)
+        files = ("--file", "docker-compose.yml", "--file", f"{HERE}/prometheus.yml")
+        return docker("compose", *files, "--env-file", str(self._env_file), *arguments)
 
     def create_key(self, name: str) -> str:
         """A key, made before or while the service runs."""

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import oracle
-from tests.conftest import SAMPLES, finished, points, wait_until
+from tests.conftest import ROOT, SAMPLES, finished, points, wait_until
 from tests.containers.stack import Stack, docker
 
 PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory):
+def stack(tmp_path_factory, pytestconfig):
     stack = Stack(tmp_path_factory.mktemp("stack"))
     stack.build()
     try:
@@ -44,7 +45,9 @@ def stack(tmp_path_factory):
     finally:
         stack.remove()
         sizes = docker("images", "--format", "{{.Repository}} {{.Size}}", "georesolve-*")
-        sys.stderr.write(f"\n{sizes}{stack.seconds}\n")
+        seconds = [f"{value:6.1f} s  {name}" for name, value in stack.seconds.items()]
+        with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            sys.stdout.write("\n" + sizes + "\n".join(seconds) + "\n")
 
 
 @pytest.fixture
@@ -138,14 +141,19 @@ def test_where_a_process_listens_and_what_it_reaches(stack, service):
     assert leads_out == (service == "proxy")
 
 
-def test_the_samples(client):
+def resolve_samples(client):
+    """The result of a job with the sample sets."""
     sets = {
         role: ("file.parquet", (SAMPLES / f"{name}.parquet").read_bytes())
         for role, name in (("observations", "airports"), ("references", "places"))
     }
     answer = client.post("/resolve", files=sets, headers={"Prefer": "respond-async"})
     assert finished(client, answer.headers["location"])["status"] == "successful"
-    content = client.get(f"{answer.headers['location']}/results").raise_for_status().content
+    return client.get(f"{answer.headers['location']}/results").raise_for_status().content
+
+
+def test_the_samples(client):
+    content = resolve_samples(client)
     matches = pq.read_table(io.BytesIO(content))
     airports, places = (
         pq.read_table(SAMPLES / f"{name}.parquet") for name in ("airports", "places")
@@ -216,6 +224,51 @@ def test_the_proxy_speaks_tls_with_a_certificate(stack, client, tmp_path):
         for name in names:
             del stack.environment[name]
         stack.recreate("proxy")
+
+
+def ask_prometheus(stack, *paths):
+    """What Prometheus answers, asked from where it runs: nobody else reaches it."""
+    ask = (
+        "import json, sys, urllib.request; "
+        "ask = lambda path: json.load(urllib.request.urlopen('http://127.0.0.1:9090' + path)); "
+        "print(json.dumps([ask(path) for path in sys.argv[1:]]))"
+    )
+    return json.loads(stack.run_in("prometheus", "python3", "-c", ask, *paths))
+
+
+def test_prometheus_knows_what_the_dashboard_shows(stack, client, tmp_path):
+    key = tmp_path / "key"
+    key.write_text(stack.create_key("prometheus"))
+    os.chown(key, 65534, -1)
+    key.chmod(0o400)
+    stack.environment |= {"PROMETHEUS_KEY_FILE": str(key), "COMPOSE_PROFILES": "cpu,monitoring"}
+    stack.compose("up", "--detach", "--no-deps", "prometheus")
+    try:
+        resolve_samples(client)
+        dashboard = json.loads((ROOT / "deploy/monitoring/grafana/georesolve.json").read_text())
+        shown = [
+            target["expr"].replace("$__rate_interval", "1m")
+            for panel in dashboard["panels"]
+            for target in panel.get("targets", [])
+        ]
+        queries = [f"/api/v1/query?query={quote(one)}" for one in shown if "DCGM" not in one]
+
+        def missing():
+            answers = ask_prometheus(stack, *queries)
+            return [q for q, a in zip(queries, answers, strict=True) if not a["data"]["result"]]
+
+        wait_until(lambda: not missing(), seconds=90)
+        [rules] = ask_prometheus(stack, "/api/v1/rules")
+        states = {
+            rule["name"]: (rule["health"], rule["state"])
+            for group in rules["data"]["groups"]
+            for rule in group["rules"]
+        }
+        assert len(states) >= 6
+        assert set(states.values()) == {("ok", "inactive")}, states
+    finally:
+        stack.compose("rm", "--force", "--stop", "prometheus")
+        stack.environment["COMPOSE_PROFILES"] = "cpu"
 
 
 @pytest.mark.parametrize("service", Stack.services)
