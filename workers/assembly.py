@@ -3,9 +3,10 @@
 import hashlib
 import io
 import os
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -35,10 +36,13 @@ class Assembly:
     devices, workers, chunks or time.
     """
 
-    def __init__(self, job: Job, file: BinaryIO, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, job: Job, file: BinaryIO, stack: ExitStack) -> None:
         self._job = job
         self._file = file
-        self._threads = threads
+        self._appender = stack.enter_context(_threads(1))
+        self._appended: deque[Future[None]] = deque()
+        # One counts the checksum, one waits for the disk.
+        self._helpers = stack.enter_context(_threads(2))
         self._sha256 = hashlib.sha256()
         self._synced: Future[None] | None = None
         self._splice = Splice(self._write)
@@ -50,12 +54,25 @@ class Assembly:
         self._rest: tuple[int, pa.Table] | None = None
 
     def add(self, chunk: Chunk) -> None:
-        """Append the part of a chunk, and those that waited for it, or have it wait its turn."""
+        """Have the part of a chunk appended, or wait its turn; chunks are dealt out meanwhile.
+
+        Raises
+        ------
+        OSError
+            When an earlier part could not be appended.
+        """
+        self._appended.append(self._appender.submit(self._take, chunk))
+        while self._appended and self._appended[0].done():
+            self._appended.popleft().result()
+
+    def _take(self, chunk: Chunk) -> None:
         self._early[chunk.start] = chunk
         while self._next_row in self._early:
-            chunk = self._early.pop(self._next_row)
-            self._next_row = chunk.stop
+            chunk = self._early[self._next_row]
             self._append(chunk)
+            # Only now: nothing is appended behind a part that could not be.
+            del self._early[chunk.start]
+            self._next_row = chunk.stop
         self._sync()
 
     def _append(self, chunk: Chunk) -> None:
@@ -92,30 +109,43 @@ class Assembly:
         counts
             Number of result rows by status.
         """
-        assert self._next_row == self._job.observations.rows, "all parts are there"
+        for appended in self._appended:
+            appended.result()
+        assert not self._early, "all parts are there"
         assert self._schema is not None, "there is a part, if an empty one"
         rows = self._splice.finish(self._schema.with_metadata(provenance(self._job, counts)))
         self._file.flush()
+        if self._synced is not None:
+            # An error of the disk is told once: not again to who closes the file.
+            self._synced.result()
         return Result(rows, self._file.tell(), self._sha256.hexdigest())
 
     def _write(self, content: bytes | memoryview) -> None:
-        hashed = self._threads.submit(self._sha256.update, content)
+        hashed = self._helpers.submit(self._sha256.update, content)
         self._file.write(content)
         hashed.result()
 
     def _sync(self) -> None:
         # To the disk while other chunks are resolved, so that little is left to do at the end.
-        if self._synced is None or self._synced.done():
-            self._synced = self._threads.submit(os.fdatasync, self._file.fileno())
+        if self._synced is not None:
+            if not self._synced.done():
+                return
+            self._synced.result()
+        self._synced = self._helpers.submit(os.fdatasync, self._file.fileno())
 
 
 @contextmanager
 def assembly(job: Job) -> Iterator[Assembly]:
     """Open the result of a job; it appears complete on success, and not at all on any error."""
-    with (
-        durable(job.result) as temporary,
-        temporary.open("wb") as file,
-        # One counts the checksum, one waits for the disk.
-        ThreadPoolExecutor(2, thread_name_prefix="assembly") as threads,
-    ):
-        yield Assembly(job, file, threads)
+    with durable(job.result) as temporary, temporary.open("wb") as file, ExitStack() as stack:
+        yield Assembly(job, file, stack)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    threads = ThreadPoolExecutor(number, thread_name_prefix="assembly")
+    try:
+        yield threads
+    finally:
+        # On an error, what is not begun yet is not wanted any more.
+        threads.shutdown(cancel_futures=True)

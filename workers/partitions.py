@@ -27,7 +27,7 @@ from workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
-RECORD = pd.DataFrame({"record": pd.Series(dtype="str")})
+PART = pd.DataFrame({"part": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
 
 # Seconds by stage of the chunk that this worker has in hand. The three functions of a chunk run one
@@ -102,7 +102,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     Returns
     -------
     frame
-        One row: as JSON the record of the chunk, with the worker and its seconds by stage.
+        One row: the name of the file.
     """
     job.stop_if_cancelled()
     start = time.perf_counter()
@@ -121,16 +121,20 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
             for status, number in group.counts.items():
                 counts[status] += number
             schema = group.schema
-        done = {"start": chunk.start, "rows": chunk.stop - chunk.start, "counts": counts}
-        splice.finish(schema.with_metadata({"record": json.dumps(done)}))
-    _seconds["write"] = time.perf_counter() - start
+        _seconds["write"] = time.perf_counter() - start
+        record = {
+            "rows": chunk.stop - chunk.start,
+            "counts": counts,
+            "worker": str(get_worker().name),
+            "seconds": _seconds,
+        }
+        splice.finish(schema.with_metadata({"record": json.dumps(record)}))
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
         extra={"job": job.id, "seconds": _seconds},
     )
-    record = {**done, "worker": str(get_worker().name), "seconds": _seconds}
-    return pd.DataFrame({"record": [json.dumps(record)]})
+    return pd.DataFrame({"part": [part_path(job, chunk).name]})
 
 
 class _Group(NamedTuple):
@@ -150,18 +154,23 @@ def _encode(job: Job, chunk: Chunk, answer: pa.Table, group: Chunk) -> _Group:
     return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema, counts)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a chunk: its rows, how many there are of each status, who took how long."""
+    record: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"record"])
+    return record
+
+
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     """The record of a chunk that an earlier run of the job has done; None when it has not.
 
     A part file that is damaged does not count.
     """
     path = part_path(job, chunk)
-    try:
-        part = pq.read_table(path, memory_map=True, page_checksum_verification=True)
-        record: dict[str, Any] = json.loads(part.schema.metadata[b"record"])
-    except FileNotFoundError:
+    if not path.exists():
         return None
+    try:
+        pq.read_table(path, memory_map=True, page_checksum_verification=True)
+        return read_record(path)
     except (OSError, ValueError, KeyError) as error:
         logger.warning("job %s: the part file %s is damaged: %s", job.id, path.name, error)
         return None
-    return record

@@ -1,7 +1,6 @@
 """One job from its first chunk to its result: submit in windows, count, retry, cancel, assemble."""
 
 import contextlib
-import json
 import logging
 import secrets
 import time
@@ -20,8 +19,10 @@ from workers.cluster import Cluster
 from workers.files import make_folder
 from workers.jobs import Job
 from workers.partitions import (
-    RECORD,
+    PART,
+    part_path,
     read_chunk,
+    read_record,
     resolve,
     standing_record,
     write_part,
@@ -30,7 +31,7 @@ from workers.plan import Chunk, chunks
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_A_WORKER = 4
+_WINDOW_A_WORKER = 8
 """Chunks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
 _ATTEMPTS = 3
 _POLL_SECONDS = 0.25
@@ -84,10 +85,9 @@ class Progress:
         """Count a finished chunk."""
         self.rows_done += record["rows"]
         self.counts.update(record["counts"])
-        for stage, seconds in record.get("seconds", {}).items():
+        self.chunks_by_worker[record["worker"]] += 1
+        for stage, seconds in record["seconds"].items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        if "worker" in record:
-            self.chunks_by_worker[record["worker"]] += 1
 
 
 def run(
@@ -166,7 +166,7 @@ def _records(
             for future in _finished(list(running)):
                 chunk = running.pop(future)
                 try:
-                    frame = _outcome(job, future)
+                    record = _outcome(job, chunk, future)
                 except MemoryError as error:
                     halves = chunk.halves()
                     if not halves:
@@ -174,10 +174,8 @@ def _records(
                     logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
                     waiting += halves[::-1]
                     continue
-                if frame is not None:
-                    # The part file is the record; a future held would be recomputed, for nothing,
-                    # when its worker dies.
-                    yield chunk, json.loads(frame["record"][0])
+                if record is not None:
+                    yield chunk, record
                 elif attempts[chunk] < _ATTEMPTS:
                     waiting.append(chunk)
                 else:
@@ -196,7 +194,7 @@ def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], C
     collection = (
         dd.from_map(read_chunk, batch, job=job, meta=_COORDINATES)
         .map_partitions(resolve, job, meta=_ANSWER, enforce_metadata=False)
-        .map_partitions(write_part, job, meta=RECORD, enforce_metadata=False)
+        .map_partitions(write_part, job, meta=PART, enforce_metadata=False)
         # Optimised, the three functions of a chunk are one task: its frames stay on one worker.
         .optimize()
     )
@@ -228,16 +226,22 @@ def _check(
         raise ClusterLost("the connection to the scheduler was lost")
 
 
-def _outcome(job: Job, future: Future[Any]) -> Any:
-    """What a task gave; None when it was lost with its workers and is to be submitted again."""
+def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | None:
+    """The record of a chunk; None when it was lost with its workers and is to be submitted again.
+
+    The part file is the record: what the future holds is not asked for, and would be computed anew,
+    for nothing, when its worker dies.
+    """
     try:
-        return future.result()
+        if future.status == "finished":
+            return read_record(part_path(job, chunk))
+        future.result()
     except (KilledWorker, CancelledError) as error:
         logger.warning("job %s: a task was lost: %s", job.id, error)
-        return None
     finally:
         # Not when Python finds that nobody holds it any more: the frames of old errors do for long.
         future.release()
+    return None
 
 
 def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:

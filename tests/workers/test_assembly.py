@@ -135,6 +135,7 @@ def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
     job = make_job(tmp_path, 10)
     with pytest.raises(FileNotFoundError), assembly(job) as growing:
         growing.add(Chunk(0, 10))
+        growing.finish(COUNTS)
     assert [path.name for path in job.folder.iterdir()] == ["parts"]
 
 
