@@ -133,9 +133,14 @@ def test_no_rows_at_all(tmp_path, small_groups, edges):
 
 def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
     job = make_job(tmp_path, 10)
-    with pytest.raises(FileNotFoundError), assembly(job) as growing:
-        growing.add(Chunk(0, 10))
-        growing.finish(COUNTS)
+
+    def without_its_part():
+        with assembly(job) as growing:
+            growing.add(Chunk(0, 10))
+            growing.finish(COUNTS)
+
+    with pytest.raises(FileNotFoundError):
+        without_its_part()
     assert [path.name for path in job.folder.iterdir()] == ["parts"]
 
 
