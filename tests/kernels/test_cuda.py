@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
@@ -13,6 +15,7 @@ from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E4
 from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
 from kernels.index import ReferenceIndex  # noqa: E402
 from kernels.query import Found, Query  # noqa: E402
+from tests.kernels.point_sets import SETS, points  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -175,6 +178,30 @@ def test_nearest_gives_the_bytes_of_the_cpu(k):
         answer = nearest(
             index, cp.asarray(other_lat), cp.asarray(other_lon), k=k, algorithm=algorithm
         )
+        assert answer.reference.get().tobytes() == expected.reference.tobytes()
+        assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(points(), points(), st.sampled_from([1, 2, 7, 64]), st.booleans())
+def test_points_of_every_kind_give_the_bytes_of_the_cpu(references, observations, k, exclude_self):
+    query = {"k": k, "exclude_self": exclude_self}
+    on_cpu = build_index(*references)
+    expected = nearest(on_cpu, *observations, algorithm="brute", **query)
+    index = build_index(*map(cp.asarray, references))
+    for algorithm in ("tree", "brute", "auto"):
+        answer = nearest(index, *map(cp.asarray, observations), algorithm=algorithm, **query)
+        assert answer.reference.get().tobytes() == expected.reference.tobytes()
+        assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_hard_sets_give_the_bytes_of_the_cpu(name):
+    references, observations = SETS[name]
+    expected = nearest(build_index(*references), *observations)
+    index = build_index(*map(cp.asarray, references))
+    for algorithm in ("tree", "brute"):
+        answer = nearest(index, *map(cp.asarray, observations), algorithm=algorithm)
         assert answer.reference.get().tobytes() == expected.reference.tobytes()
         assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
 
