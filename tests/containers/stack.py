@@ -115,8 +115,26 @@ class Stack:
 
         wait_until(healthy, seconds=START_SECONDS)
 
+    def back_up(self, path: Path) -> None:
+        """Save the data of the service, which does not run."""
+        with path.open("wb") as file:
+            self._tar("-cz", ".", stdout=file)
+
+    def restore(self, path: Path) -> None:
+        """Put saved data into a new volume; there are no containers."""
+        docker("volume", "rm", f"{self.environment['COMPOSE_PROJECT_NAME']}_data")
+        with path.open("rb") as file:
+            self._tar("-xz", stdin=file)
+
+    def _tar(self, *what: str, **streams) -> None:
+        inside = ("run", "--rm", "--no-deps", "--no-TTY", "--entrypoint", "tar", "api")
+        compose = ("docker", "compose", "--env-file", str(self._env_file))
+        command = [*compose, *inside, "-C", "/data", *what]
+        subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.PIPE, **streams)
+
     def remove(self) -> None:
-        """Remove all, with the volumes."""
+        """Remove all, with the volumes of all profiles."""
+        self.environment["COMPOSE_PROFILES"] = "*"
         self.compose("down", "--volumes", "--timeout", "5")
 
 

@@ -310,16 +310,20 @@ def test_what_ends_by_itself_is_started_again(stack):
     stack.seconds["all killed to all healthy"] = time.monotonic() - start
 
 
-def test_jobs_and_results_outlive_the_containers(stack, work):
+def test_jobs_and_results_outlive_the_containers_and_the_volume(stack, work, tmp_path):
     body, expected = work
     with stack.client() as client:
         done = client.get("/jobs", params={"status": "successful", "limit": 1000}).json()["jobs"]
         location = submit(client, body, algorithm="brute")
         wait_until(lambda: client.get(location).json()["rows_done"] > 0)
+        start = time.monotonic()
         stack.compose("stop")
+        stack.seconds["stop in the middle of a job"] = time.monotonic() - start
         codes = {service: one["State"]["ExitCode"] for service, one in stack.containers().items()}
         assert codes == dict.fromkeys(stack.services, 0), "they end in order when they are told to"
+        stack.back_up(tmp_path / "backup")
         stack.compose("down")
+        stack.restore(tmp_path / "backup")
         stack.up()
         stack.seconds["start with compiled kernels to ready"] = stack.seconds["up"]
         for job in done:

@@ -47,3 +47,10 @@ def test_every_variable_of_the_compose_file_is_documented():
     assert used <= documented
     own = {f"GEORESOLVE_{name.upper()}" for name in Settings.model_fields}
     assert documented - used <= own | {"COMPOSE_PROFILES"}, "variables that nothing reads"
+
+
+def test_links_of_the_documentation_lead_somewhere():
+    text = (ROOT / "deploy" / "README.md").read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / "deploy" / link).exists()] == []
