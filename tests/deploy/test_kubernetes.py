@@ -83,6 +83,11 @@ def test_pods_may_do_little():
             }, name
 
 
+def test_no_variables_of_services_are_taken_for_settings():
+    for name, pod in pods(everything()).items():
+        assert pod["spec"]["enableServiceLinks"] is False, name
+
+
 def test_both_variants_run_the_same_pods():
     plain, operator = (pods(manifests(*(FOLDER / name).glob("*.yaml"))) for name in VARIANTS)
     # Only the operator looks for a worker by the name that it gave it.
