@@ -28,7 +28,8 @@ def main(shared: Path) -> None:
         processes=1,
         memory="16GB",
         walltime="08:00:00",
-        # One GPU a job: job_extra_directives=["--gpus=1"], worker_command="dask_cuda.cli".
+        # A GPU a job: job_extra_directives=["--gpus=1"], worker_command="dask_cuda.cli",
+        # worker_extra_args=["--rmm-async"].
         job_script_prologue=[f"export DASK_CONFIG={shared}/tls"],
         python=f"{shared}/venv/bin/python",
         protocol="tls://",
