@@ -82,7 +82,8 @@ COPY --from=environment-gpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker.sh /usr/local/bin/worker
 RUN --network=none python -c "import dask_cuda, numba.cuda, workers.partitions, workers.plugin"
 USER 10001:10001
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# Which GPUs, whoever starts the container says: Compose, or the device plugin of Kubernetes.
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s --retries=3 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
 ENTRYPOINT ["worker"]
