@@ -80,7 +80,8 @@ ENTRYPOINT ["worker-cpu"]
 FROM runtime AS worker
 COPY --from=environment-gpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker.sh /usr/local/bin/worker
-RUN --network=none python -c "import dask_cuda, numba.cuda, workers.partitions, workers.plugin"
+RUN --network=none python -c "import cudf, cupy, dask_cuda, dask_cudf, numba.cuda, rmm" \
+    && python -c "import workers.partitions, workers.express, workers.plugin"
 USER 10001:10001
 # Which GPUs, whoever starts the container says: Compose, or the device plugin of Kubernetes.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
