@@ -62,7 +62,8 @@ RUN --network=none python -c "import service.server" \
 USER 10001:10001
 ENV GEORESOLVE_HOST=0.0.0.0 GEORESOLVE_DATA_DIR=/data
 EXPOSE 8000
-HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s --retries=3 \
+# A minute without its cluster: workers that lose their scheduler first end what they have in hand.
+HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s --retries=12 \
     CMD ["healthy", "http://127.0.0.1:8000/readyz"]
 ENTRYPOINT ["georesolve"]
 CMD ["serve"]
@@ -72,7 +73,7 @@ COPY --from=environment-cpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker-cpu.sh /usr/local/bin/worker-cpu
 RUN --network=none python -c "import workers.partitions, workers.express, workers.plugin"
 USER 10001:10001
-HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=60s --retries=3 \
+HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=60s --retries=12 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
 ENTRYPOINT ["worker-cpu"]
 
@@ -85,7 +86,7 @@ RUN --network=none python -c "import cudf, cupy, dask_cuda, dask_cudf, numba.cud
 USER 10001:10001
 # Which GPUs, whoever starts the container says: Compose, or the device plugin of Kubernetes.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
-HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s --retries=3 \
+HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s --retries=12 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
 ENTRYPOINT ["worker"]
 
