@@ -110,6 +110,6 @@ RUN start-proxy --test
 USER 10002:10002
 EXPOSE 8080
 STOPSIGNAL SIGQUIT
-HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=10s --retries=3 \
+HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=10s --retries=6 \
     CMD ["healthy", "http://127.0.0.1:8081/"]
 ENTRYPOINT ["start-proxy"]
