@@ -20,6 +20,7 @@ from tests.service.test_jobs import parquet
 
 M, N = 60_000, 60_000
 REFUSED = "Timed out|closed|reset"
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def cluster(certificates, tmp_path_factory):
         arguments = (*listen, "--scheduler-file", str(file))
         process = hosts.start("service", "service", "serve", *arguments, **reads)
         with httpx.Client(base_url=f"http://{at['service']}:8000", timeout=60) as client:
-            wait_until(lambda: workers_of(client) == 2, process=process)
+            wait_until(lambda: workers_of(client) == 2, seconds=120, process=process)
             yield hosts, client
 
 
@@ -82,7 +83,6 @@ def test_only_who_has_a_certificate_is_let_in(cluster, certificates, tmp_path):
                 Client(f"tls://{address}", security=security, timeout=2)
 
 
-@pytest.mark.timeout(300)
 def test_a_job_outlives_a_host(cluster, capsys):
     hosts, client = cluster
     files = {
