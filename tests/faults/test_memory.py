@@ -1,4 +1,4 @@
-"""Memory stays flat over thousands of jobs and of small requests."""
+"""Memory stays flat over hundreds of jobs and of small requests."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import finished, points, running_service
 from tests.service.test_jobs import PARQUET, parquet
 
-JOBS = int(os.environ.get("GEORESOLVE_MEMORY_JOBS", "1000"))
+JOBS = int(os.environ.get("GEORESOLVE_MEMORY_JOBS", "600"))
 WARM = JOBS // 4
 """After so many everything is loaded, and the logs of Dask, which have a length, are full."""
 GROWTH_BYTES = 64 << 20
