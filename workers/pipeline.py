@@ -204,16 +204,21 @@ def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], C
         key: graph[partition].substitute({}, key)
         for key, partition in zip(keys, partitions, strict=True)
     }
-    return dict(zip(client.get(tasks, keys, sync=False), batch, strict=True))
+    # Batches of one minute would count as one, and the first of each be taken before all others.
+    futures = client.get(tasks, keys, sync=False, fifo_timeout="0s")
+    return dict(zip(futures, batch, strict=True))
 
 
 def _key(job: Job, chunk: Chunk) -> str:
     """Name of a task: the dashboard and the logs of workers show which job it belongs to.
 
-    Dask groups tasks by their first words. A name is never used twice: a scheduler of which a
-    killed service was a client may still know its tasks.
+    Dask groups tasks by their first words. Of tasks that wait for nothing it starts the one with
+    the last name first, so a name has how many rows are to go: the result grows from its begin. A
+    name is never used twice: a scheduler of which a killed service was a client may still know its
+    tasks.
     """
-    return f"read-resolve-write-{job.id}-{chunk.start}-{secrets.token_hex(4)}"
+    to_go = job.observations.rows - chunk.start
+    return f"read-resolve-write-{job.id}-{to_go:012d}-{secrets.token_hex(4)}"
 
 
 def _check(

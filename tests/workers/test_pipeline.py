@@ -280,6 +280,19 @@ def test_tasks_are_named_after_their_job(cluster, make_job):
     assert not [prefix for prefix in prefixes if job.id in prefix]
 
 
+def test_chunks_are_begun_in_the_order_of_their_rows(cluster, make_job, monkeypatch):
+    def begun(dask_scheduler, job):
+        log = [(event[0], event[2]) for event in dask_scheduler.transition_log]
+        return [str(key) for key, state in log if job in str(key) and state == "processing"]
+
+    cut_into(monkeypatch, 1_000)
+    job = make_job(points(20_000, 1), points(20, 2))
+    run(cluster, job, ignore, never)
+    keys = cluster.client.run_on_scheduler(begun, job=job.id)
+    to_go = [int(key.split("-")[-2]) for key in keys]
+    assert to_go == sorted(to_go, reverse=True) == list(range(20_000, 0, -1_000))
+
+
 def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
     job = make_job(points(10, 1), points(10, 2))
     job.references.file.unlink()
