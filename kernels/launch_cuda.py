@@ -9,6 +9,9 @@ CuPy is imported where it is called: the kernels compile on a machine that has n
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -76,6 +79,23 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
 
     pointer = cp.cuda.get_current_stream().ptr
     stream = cuda.external_stream(pointer) if pointer else 0
-    kernel[blocks, threads, stream](
-        *[_Argument(a) if isinstance(a, cp.ndarray) else a for a in arguments]
-    )
+    with nullcontext() if kernel.overloads else _without_collector():
+        kernel[blocks, threads, stream](
+            *[_Argument(a) if isinstance(a, cp.ndarray) else a for a in arguments]
+        )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Hold Python's garbage collector while numba compiles.
+
+    It makes millions of small objects that live until it is done: looking through them again and
+    again took a fifth of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
