@@ -1,7 +1,6 @@
 """Everything is killed at random moments, and every accepted job ends as if nothing had been."""
 
 import hashlib
-import io
 import os
 import random
 import sys
@@ -13,13 +12,11 @@ from typing import NamedTuple
 
 import httpx
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import finished, points, running_service, wait_until
 from tests.faults.stage import ExternalStage, Stage
+from tests.service.test_resolve import csv, parquet
 
 SEED = int(os.environ.get("GEORESOLVE_FAULT_SEED", "2022"))
 JOBS = 30
@@ -43,18 +40,6 @@ class Work(NamedTuple):
         parameters = self.parameters | further
         headers = {"Prefer": "respond-async", "Idempotency-Key": f"work-{self.number}"}
         return client.post("/resolve", params=parameters, files=self.files, headers=headers)
-
-
-def parquet(table):
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
-def csv(table):
-    sink = io.BytesIO()
-    pa.csv.write_csv(table, sink)
-    return sink.getvalue()
 
 
 def make_work(number):
