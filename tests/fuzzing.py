@@ -21,7 +21,7 @@ def check_description(folder, device, seconds, seed):
     headers = {"Authorization": f"Bearer {key}"}
     with running_service(data_dir, "--device", device, "--decode-seconds", 20) as client:
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", CONFIGURATION, "run"]
-        limits = ["--checks", "all", "--max-time", seconds, "--seed", seed, "--request-timeout", 90]
+        limits = ["--max-time", seconds, "--seed", seed, "--request-timeout", 90]
         about_key = ["--header", f"Authorization: {headers['Authorization']}"]
         output = ["--no-color", "--report", "ndjson", "--report-ndjson-path", report]
         fuzzed = subprocess.run(
