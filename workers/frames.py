@@ -20,7 +20,6 @@ class Backend(NamedTuple):
     """What differs between the dataframe libraries and the devices that they compute on."""
 
     device: Device
-
     read: Callable[[Path | pa.Buffer, int, int, list[str]], Frame]
     to_arrow: Callable[[Frame], pa.Table]
     to_device: Callable[[np.ndarray], Any]

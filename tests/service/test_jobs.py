@@ -188,7 +188,9 @@ def scheduler_on(port):
             kill_with_children(process)
 
 
-def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
+@contextmanager
+def scheduler_lost(tmp_path, device, long_job):
+    """A service whose scheduler has gone while a job ran: its client, the job, and the port."""
     observations, references, options = long_job
     port = free_port()
     flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
@@ -197,6 +199,11 @@ def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
             wait_until(lambda: client.get("/readyz").status_code == 200)
             location = start_job(client, observations, references, **options)
             wait_until(lambda: client.get(location).json()["progress"] > 0)
+        yield client, location, port
+
+
+def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
+    with scheduler_lost(tmp_path, device, long_job) as (client, location, port):
         wait_until(lambda: client.get("/readyz").status_code == 503)
         assert client.get(location).json()["status"] == "running"
         with scheduler_on(port):
@@ -204,14 +211,7 @@ def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
 
 
 def test_a_signal_ends_a_service_that_has_just_lost_its_scheduler(tmp_path, device, long_job):
-    observations, references, options = long_job
-    port = free_port()
-    flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
-        with scheduler_on(port):
-            wait_until(lambda: client.get("/readyz").status_code == 200)
-            location = start_job(client, observations, references, **options)
-            wait_until(lambda: client.get(location).json()["progress"] > 0)
+    with scheduler_lost(tmp_path, device, long_job) as (client, _, _):
         client.process.terminate()
         client.process.wait(60)
 
