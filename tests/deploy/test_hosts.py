@@ -18,7 +18,7 @@ from tests.conftest import ROOT, finished, points, sphere, wait_until
 from tests.deploy.hosts import Hosts, require_hosts
 from tests.service.test_jobs import parquet
 
-M, N = 60_000, 60_000
+M, N = 120_000, 120_000
 REFUSED = "Timed out|closed|reset"
 pytestmark = pytest.mark.timeout(300)
 
@@ -113,7 +113,7 @@ def test_a_job_outlives_a_host(cluster, capsys):
     assert client.get(location).json()["status"] == "successful"
     result = client.get(f"{location}/results").content
     assert hashlib.sha256(result).digest() == hashlib.sha256(expected).digest()
-    assert workers_of(client) == 1
+    wait_until(lambda: workers_of(client) == 1)
     by_worker = client.get(f"{location}/report").json()["chunks_by_worker"]
     with capsys.disabled():
         sys.stdout.write(
