@@ -1,9 +1,10 @@
 """One size of the ladder: its points and its exact answer, in files that every process reads."""
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,27 @@ class Problem(NamedTuple):
     folder: Path
     references: Pair
     observations: Pair
+
+
+class Prepared(NamedTuple):
+    """A problem that a rung has prepared.
+
+    Attributes
+    ----------
+    run
+        What is timed; it returns when the device is done.
+    rows
+        The row of the nearest reference of every observation, from what `run` returned.
+    forget
+        Removes what `run` left behind.
+    """
+
+    run: Callable[[], Any]
+    rows: Callable[[Any], np.ndarray] = np.asarray
+    forget: Callable[[Any], object] = lambda answer: None
+
+
+Prepare = Callable[[Problem], Prepared]
 
 
 def make(folder: Path, log_m: int, log_n: int) -> str:

@@ -17,34 +17,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.problem import Problem
+from benchmarks.problem import Prepare, Prepared, Problem
 
 _DIAMETER_M = 2 * 6_371_008.8
 _NUMPY_PAIRS_AT_ONCE = 2**18
 """Distances that NumPy has in hand at a time: what they take stays in a core's cache."""
 _CUPY_PAIRS_AT_ONCE = 2**27
 """Distances that CuPy has in hand at a time: a gigabyte for each array of them."""
-
-
-class Prepared(NamedTuple):
-    """A problem that a rung has prepared.
-
-    Attributes
-    ----------
-    run
-        What is timed; it returns when the device is done.
-    rows
-        The row of the nearest reference of every observation, from what `run` returned.
-    forget
-        Removes what `run` left behind.
-    """
-
-    run: Callable[[], Any]
-    rows: Callable[[Any], np.ndarray] = np.asarray
-    forget: Callable[[Any], object] = lambda answer: None
-
-
-Prepare = Callable[[Problem], Prepared]
 
 
 class Rung(NamedTuple):

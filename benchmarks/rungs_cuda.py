@@ -18,8 +18,7 @@ from distributed import Client, wait
 
 import kernels
 from benchmarks.inputs import Pair
-from benchmarks.problem import Problem
-from benchmarks.rungs import Prepare, Prepared
+from benchmarks.problem import Prepare, Prepared, Problem
 from workers.cluster import open_cluster
 from workers.frames import Frame, backend
 from workers.settings import ClusterSettings

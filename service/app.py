@@ -6,23 +6,20 @@ from contextlib import closing
 
 from fastapi import Depends, FastAPI
 
-from service.access import DECLARED, Access, refuse_unprotected
-from service.bounds import BodyLimit, HeadAsGet
 from service.context import Service
-from service.decoding import start_decoder
+from service.database.idempotency import Claims
+from service.database.ownership import owned
+from service.database.store import Store
+from service.datasets.decoding import start_decoder
+from service.datasets.ingest import Ingest
+from service.datasets.library import Library
+from service.description.openapi import DescribedApp
 from service.disk import Disk
-from service.exports import Exports
-from service.handlers import install_error_handlers
-from service.idempotency import Claims
-from service.ingest import Ingest
-from service.journal import Journal
-from service.library import Library
+from service.jobs.exports import Exports
+from service.jobs.quotas import Quotas
+from service.jobs.retention import Retention
+from service.jobs.supervisor import Supervisor
 from service.metrics import Metrics
-from service.openapi import DescribedApp
-from service.ownership import owned
-from service.queries import refuse_repeated
-from service.quotas import Quotas
-from service.retention import Retention
 from service.routers import (
     dask,
     datasets,
@@ -35,8 +32,11 @@ from service.routers import (
     resolve,
 )
 from service.settings import Settings
-from service.store import Store
-from service.supervisor import Supervisor
+from service.web.access import DECLARED, Access, refuse_unprotected
+from service.web.bounds import BodyLimit, HeadAsGet
+from service.web.handlers import install_error_handlers
+from service.web.journal import Journal
+from service.web.queries import refuse_repeated
 from workers import __version__
 
 _DESCRIPTION = """\

@@ -5,16 +5,16 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from service.database.idempotency import Claims
+from service.database.store import Store
+from service.datasets.ingest import Ingest
+from service.datasets.library import Library
 from service.disk import Disk
-from service.exports import Exports
-from service.idempotency import Claims
-from service.ingest import Ingest
-from service.library import Library
+from service.jobs.exports import Exports
+from service.jobs.quotas import Quotas
+from service.jobs.supervisor import Supervisor
 from service.metrics import Metrics
-from service.quotas import Quotas
 from service.settings import Settings
-from service.store import Store
-from service.supervisor import Supervisor
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ async def _service_of_caller(request: Request) -> Service:
 
 
 ServiceContext = Annotated[Service, Depends(_service_of_caller)]
-"""The service as the owner sees it whose key the request has: see `service.access`."""
+"""The service as the owner sees it whose key the request has: see `service.web.access`."""
 WholeService = Annotated[Service, Depends(_whole_service)]
 """The service with what all owners have, for those who look after it: health and metrics."""

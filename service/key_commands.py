@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.database import open_database
-from service.keys import Keys, prefix_of
+from service.database.engine import open_database
+from service.database.keys import Keys, prefix_of
 from service.settings import Settings
 
 

@@ -18,9 +18,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.clock import seconds_between
-from service.rows import LIVE, JobRow
+from service.database.rows import LIVE, JobRow
+from service.database.store import Store
 from service.settings import Settings
-from service.store import Store
 from workers import __version__
 from workers.cluster import Cluster
 

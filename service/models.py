@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.columns import OnInvalid, Reading, Trust
+from service.database.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
+from service.datasets.columns import OnInvalid, Reading, Trust
 from service.links import OGC_RELATION, Link
 from service.point_sets import POINT_SET
-from service.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from workers.jobs import How, MatchOptions
 
 Role = Literal["observations", "references"]

@@ -18,10 +18,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from service.access import DASHBOARD
 from service.context import Service
 from service.errors import Forbidden, NotReady, NotThere, Problem
-from service.handlers import problem_response
+from service.web.access import DASHBOARD
+from service.web.handlers import problem_response
 
 router = APIRouter(include_in_schema=False)
 

@@ -5,20 +5,20 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service import examples
-from service.answers import bytes_of, created, file_answers, json_answer
-from service.bounds import media_type
 from service.context import ServiceContext
+from service.datasets.receiving import receive_body, receive_form
+from service.description import examples
+from service.description.answers import bytes_of, created, file_answers, json_answer
+from service.description.refusals import CHANGES, FILES, TABLES, refusals
+from service.description.requests import CONTENT_DIGEST, IF_NONE_MATCH, RANGE, DatasetId, headers
 from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
-from service.files import file_response
+from service.jobs.representations import PARQUET
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.point_sets import FEATURES
-from service.queries import PageQuery, links_of_page
-from service.receiving import receive_body, receive_form
-from service.refusals import CHANGES, FILES, TABLES, refusals
-from service.representations import PARQUET
-from service.requests import CONTENT_DIGEST, IF_NONE_MATCH, RANGE, DatasetId, headers
+from service.web.bounds import media_type
+from service.web.files import file_response
+from service.web.queries import PageQuery, links_of_page
 
 router = APIRouter(tags=["datasets"])
 

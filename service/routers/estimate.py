@@ -8,20 +8,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from service import examples
-from service.answers import json_answer
 from service.context import Service, ServiceContext
+from service.database.rows import DatasetRow
+from service.datasets.ingest import Ingested
+from service.description import examples
+from service.description.answers import json_answer
+from service.description.processes import NearestExecution, NearestInputs
+from service.description.refusals import TABLES, refusals
+from service.description.requests import json_request
 from service.errors import NotReady
-from service.execution import refuse_unready
-from service.ingest import Ingested
-from service.inputs import ROLES, input_of_json, json_body
-from service.matching import check_match
+from service.jobs.matching import check_match
 from service.models import MatchParameters, PointSet, Role
-from service.preferences import Preference
-from service.processes import NearestExecution, NearestInputs
-from service.refusals import TABLES, refusals
-from service.requests import json_request
-from service.rows import DatasetRow
+from service.web.execution import refuse_unready
+from service.web.inputs import ROLES, input_of_json, json_body
+from service.web.preferences import Preference
 from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
 
 router = APIRouter(tags=["resolve"])

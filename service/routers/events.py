@@ -10,14 +10,14 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from service.context import ServiceContext
+from service.database.rows import LIVE, JobRow
+from service.description.examples import DONE, JOB_ID
+from service.description.refusals import refusals
+from service.description.requests import JobId
 from service.errors import NoSuchJob
-from service.examples import DONE, JOB_ID
 from service.links import base_of
 from service.models import StatusInfo
-from service.refusals import refusals
-from service.requests import JobId
 from service.routers.jobs import job_of
-from service.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from service import examples
-from service.access import DECLARED
-from service.answers import Answers, json_answer
 from service.context import Service, WholeService
+from service.description import examples
+from service.description.answers import Answers, json_answer
+from service.description.refusals import refusals
 from service.metrics import CONTENT_TYPE
 from service.models import Check, Health
-from service.refusals import refusals
+from service.web.access import DECLARED
 
 router = APIRouter(tags=["health"])
 

@@ -5,8 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service import examples
-from service.answers import (
+from service.context import Service, ServiceContext
+from service.database.rows import LIVE, JobRow
+from service.description import examples
+from service.description.answers import (
     IN_DOCUMENT,
     MESSAGES,
     Answers,
@@ -14,16 +16,14 @@ from service.answers import (
     json_answer,
     matches_content,
 )
-from service.context import Service, ServiceContext
+from service.description.refusals import CHANGES, FILES, RESULTS, refusals
+from service.description.requests import IF_NONE_MATCH, RANGE, JobId, headers
 from service.errors import JobDismissed, NoSuchJob, NotAcceptable, ResultNotReady
+from service.jobs.representations import FORMATS, Format
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import JobList, Report, StatusInfo
-from service.queries import JobQuery, links_of_page
-from service.refusals import CHANGES, FILES, RESULTS, refusals
-from service.representations import FORMATS, Format
-from service.requests import IF_NONE_MATCH, RANGE, JobId, headers
-from service.results import format_response, result_response
-from service.rows import LIVE, JobRow
+from service.web.queries import JobQuery, links_of_page
+from service.web.results import format_response, result_response
 
 router = APIRouter(tags=["jobs"])
 

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from service.answers import json_answer
+from service.description.answers import json_answer
+from service.description.refusals import refusals
 from service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
-from service.refusals import refusals
 
 router = APIRouter(tags=["capabilities"])
 

@@ -6,19 +6,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from service import examples
-from service.answers import IN_DOCUMENT, TAKEN, Answers, json_answer, matches_answer, message_answer
 from service.context import ServiceContext
-from service.errors import (
-    NoSuchProcess,
-    NotAcceptable,
-    TooLarge,
-    UnsupportedFormat,
+from service.description import examples
+from service.description.answers import (
+    IN_DOCUMENT,
+    TAKEN,
+    Answers,
+    json_answer,
+    matches_answer,
+    message_answer,
 )
-from service.execution import answer, echo, refuse_unready, terms_of
-from service.inputs import inputs_of_json, json_body
-from service.links import EXAMPLE_BASE, Link, base_of
-from service.processes import (
+from service.description.processes import (
     PROCESSES,
     EchoExecution,
     NearestExecution,
@@ -26,8 +24,17 @@ from service.processes import (
     ProcessSummary,
     process,
 )
-from service.refusals import CHANGES, JOBS, TABLES, refusals
-from service.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
+from service.description.refusals import CHANGES, JOBS, TABLES, refusals
+from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
+from service.errors import (
+    NoSuchProcess,
+    NotAcceptable,
+    TooLarge,
+    UnsupportedFormat,
+)
+from service.links import EXAMPLE_BASE, Link, base_of
+from service.web.execution import answer, echo, refuse_unready, terms_of
+from service.web.inputs import inputs_of_json, json_body
 
 router = APIRouter(tags=["processes"])
 

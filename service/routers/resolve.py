@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service import examples
-from service.answers import TAKEN, matches_answer
 from service.context import ServiceContext
+from service.description import examples
+from service.description.answers import TAKEN, matches_answer
+from service.description.refusals import JOBS, TABLES, refusals
+from service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
+from service.description.schemas import schema_of
 from service.errors import NotAcceptable
-from service.execution import answer, refuse_unready, terms_of
-from service.inputs import ROLES, inputs_of_body
 from service.models import InlineRequest, MatchParameters
-from service.refusals import JOBS, TABLES, refusals
-from service.requests import IDEMPOTENCY_KEY, PREFER, headers
-from service.schemas import schema_of
+from service.web.execution import answer, refuse_unready, terms_of
+from service.web.inputs import ROLES, inputs_of_body
 
 router = APIRouter(tags=["resolve"])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.columns import Columns, Reading, find_columns
+from service.datasets.columns import Columns, Reading, find_columns
 from service.errors import InvalidInput
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service import decoding
-from service.children import Children
-from service.columns import Reading
-from service.decoding import Limits, decode_in_child
+from service.datasets import decoding
+from service.datasets.children import Children
+from service.datasets.columns import Reading
+from service.datasets.decoding import Limits, decode_in_child
+from service.datasets.readers import Source
 from service.errors import InvalidInput, TooLarge
-from service.readers import Source
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

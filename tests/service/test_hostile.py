@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from service.columns import Reading
-from service.decoding import Limits, decode_in_child
+from service.datasets.columns import Reading
+from service.datasets.decoding import Limits, decode_in_child
+from service.datasets.readers import Source
 from service.errors import InvalidInput, TooLarge
-from service.readers import Source
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
 N = 400

@@ -12,14 +12,14 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from service.database.listing import Page
+from service.database.rows import Delivery
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.datasets.library import Library
 from service.errors import NoSuchDataset
-from service.ingest import Ingested
-from service.library import Library
-from service.listing import Page
-from service.matching import accept_job
+from service.jobs.matching import accept_job
 from service.models import MatchParameters
-from service.rows import Delivery
-from service.store import Store
 from tests.conftest import (
     ROOT,
     finished,

@@ -10,8 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from service.access import _without_port
 from service.settings import Settings
+from service.web.access import _without_port
 from tests.conftest import ROOT, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, parquet, start_job
 

@@ -4,7 +4,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from service.errors import NotAcceptable
-from service.negotiation import wanted_format
+from service.web.negotiation import wanted_format
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.columns import Reading
-from service.decoding import Limits, canonicalise
+from service.datasets.columns import Reading
+from service.datasets.decoding import Limits, canonicalise
+from service.datasets.readers import Table
 from service.errors import InvalidInput
-from service.readers import Table
 from tests.conftest import SAMPLES
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from service.columns import Reading
-from service.decoding import Limits, decode
+from service.datasets.columns import Reading
+from service.datasets.decoding import Limits, decode
+from service.datasets.formats import input_format
+from service.datasets.readers import Source
 from service.errors import InvalidInput, UnsupportedFormat
-from service.formats import input_format
-from service.readers import Source
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
 LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.errors import TooLarge
-from service.exports import Exports
-from service.representations import FORMATS
+from service.jobs.exports import Exports
+from service.jobs.representations import FORMATS
 from tests.conftest import finished, points
 
 SUFFIXES = [one.suffix for one in FORMATS]

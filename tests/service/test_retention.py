@@ -6,12 +6,12 @@ from contextlib import closing
 import pytest
 
 from service.clock import now
-from service.ingest import Ingested
-from service.library import Library
-from service.retention import Retention
-from service.rows import Delivery
+from service.database.rows import Delivery
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.datasets.library import Library
+from service.jobs.retention import Retention
 from service.settings import Settings
-from service.store import Store
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
 from workers.jobs import MatchOptions

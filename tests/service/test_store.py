@@ -11,17 +11,17 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from service.clock import now
-from service.database import DatabaseUrlError, open_database
+from service.database.engine import DatabaseUrlError, open_database
+from service.database.idempotency import Repeat
+from service.database.keys import hash_of, prefix_of
+from service.database.listing import Page, Selection, cursor_after
+from service.database.ownership import DatabaseInUseError
+from service.database.rows import Delivery, EchoOptions
+from service.database.schema import metadata
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.datasets.library import Library
 from service.errors import KeyInUse
-from service.idempotency import Repeat
-from service.ingest import Ingested
-from service.keys import hash_of, prefix_of
-from service.library import Library
-from service.listing import Page, Selection, cursor_after
-from service.ownership import DatabaseInUseError
-from service.rows import Delivery, EchoOptions
-from service.schema import metadata
-from service.store import Store
 from tests.conftest import ROOT, finished, points, running_service, store_points
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
@@ -106,7 +106,7 @@ def test_a_data_folder_of_before_migrations_is_taken_over(tmp_path):
 
 def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, database_url):
     script = (
-        "import sys; from pathlib import Path; from service.store import Store\n"
+        "import sys; from pathlib import Path; from service.database.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2] or None).close()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
@@ -198,7 +198,7 @@ def test_other_databases_are_refused(tmp_path, url, message):
 def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from service.store import Store\n"
+        "from pathlib import Path; from service.database.store import Store\n"
         "Store(Path(sys.argv[1]), 'postgresql://host/name')"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]

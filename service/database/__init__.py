@@ -1,0 +1,1 @@
+"""What is kept of datasets, jobs and keys, and how it is asked for."""

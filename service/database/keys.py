@@ -1,0 +1,82 @@
+"""API keys: their holders have them, the database has what they begin with and their hash."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from service.clock import new_id, now
+from service.database.schema import keys as _keys
+
+_MARK = "gr"
+"""What every key begins with, so that one that leaked is recognised."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of a key; times are RFC 3339 in UTC.
+
+    Attributes
+    ----------
+    id
+        The owner of what is made with it.
+    prefix
+        Its first characters, which are no secret.
+    sha256
+        Of the whole key. It has 256 random bits, so no slow hash is needed.
+    name
+        Who holds it, or what for.
+    """
+
+    id: str
+    prefix: str
+    sha256: str
+    name: str
+    created: str
+    revoked: str | None
+    last_used: str | None
+
+
+class Keys:
+    """The keys of one database. Every method is one transaction."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def create(self, name: str) -> str:
+        """Make a key and return it; nobody can find it out again."""
+        prefix = f"{_MARK}_{secrets.token_hex(4)}"
+        key = f"{prefix}_{secrets.token_urlsafe(32)}"
+        values = {"id": new_id(), "prefix": prefix, "name": name, "created": now()}
+        with self._engine.begin() as connection:
+            connection.execute(_keys.insert().values(**values, sha256=hash_of(key)))
+        return key
+
+    def all(self) -> list[Key]:
+        """All keys, revoked ones too, the oldest first."""
+        query = sa.select(_keys).order_by(_keys.c.created, _keys.c.id)
+        with self._engine.connect() as connection:
+            return [Key(**row) for row in connection.execute(query).mappings()]
+
+    def revoke(self, prefix: str) -> bool:
+        """Let a key open nothing any more; False when there is none that does."""
+        query = _keys.update().where((_keys.c.prefix == prefix) & _keys.c.revoked.is_(None))
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(revoked=now())).rowcount)
+
+    def note_use(self, key: Key) -> None:
+        """Note that a key is used now."""
+        query = _keys.update().where(_keys.c.id == key.id).values(last_used=now())
+        with self._engine.begin() as connection:
+            connection.execute(query)
+
+
+def prefix_of(key: str) -> str:
+    """The part of a key that names it."""
+    return key[: len(_MARK) + 9]
+
+
+def hash_of(key: str) -> str:
+    """What the database knows of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,114 @@
+"""Lists of rows: which ones, and one page of them, the newest first.
+
+A page begins after the last row of the page before, not after so many rows: what is added or
+removed meanwhile moves nothing.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from service.database.schema import jobs
+from service.errors import InvalidRequest
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of a list.
+
+    Attributes
+    ----------
+    limit
+        How many rows it has at most.
+    cursor
+        Where it begins, as the page before told; None for the first one.
+    """
+
+    limit: int = 100
+    cursor: str | None = None
+
+    def of(self, query: "sa.Select[Any]", table: sa.Table) -> "sa.Select[Any]":
+        """A query for this page, and for one row more, which tells whether there is another.
+
+        Raises
+        ------
+        InvalidRequest
+            When the cursor is none.
+        """
+        place = sa.tuple_(table.c.created, table.c.id)
+        if self.cursor is not None:
+            query = query.where(place < sa.tuple_(*_place_of(self.cursor)))
+        return query.order_by(table.c.created.desc(), table.c.id.desc()).limit(self.limit + 1)
+
+
+def cursor_after(created: str, id: str) -> str:
+    """The cursor of the page that begins after a row."""
+    return base64.urlsafe_b64encode(f"{created} {id}".encode()).decode().rstrip("=")
+
+
+def _place_of(cursor: str) -> tuple[str, str]:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+        created, id = text.split(" ")
+        if not text.isprintable():
+            raise ValueError(text)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(
+            f"/query/cursor: {cursor[:80]!r} is no cursor: take the link 'next' of the page before"
+        ) from None
+    return created, id
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which jobs.
+
+    Attributes
+    ----------
+    statuses, processes
+        Only those in one of these; all when empty.
+    created_from, created_to
+        Only those accepted in this time, both ends included.
+    shortest_seconds, longest_seconds
+        Only those that ran, or run already, so long.
+    """
+
+    statuses: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
+    created_from: str | None = None
+    created_to: str | None = None
+    shortest_seconds: float | None = None
+    longest_seconds: float | None = None
+
+    def of(self, query: "sa.Select[Any]", now: str, dialect: str) -> "sa.Select[Any]":
+        """A query for these jobs."""
+        if self.statuses:
+            query = query.where(jobs.c.status.in_(self.statuses))
+        if self.processes:
+            query = query.where(jobs.c.process.in_(self.processes))
+        if self.created_from is not None:
+            query = query.where(jobs.c.created >= self.created_from)
+        if self.created_to is not None:
+            query = query.where(jobs.c.created <= self.created_to)
+        # What was never started has no duration, and is in no span of them.
+        seconds = _seconds(jobs.c.started, sa.func.coalesce(jobs.c.finished, now), dialect)
+        if self.shortest_seconds is not None:
+            query = query.where(seconds >= self.shortest_seconds)
+        if self.longest_seconds is not None:
+            query = query.where(seconds <= self.longest_seconds)
+        return query
+
+
+ALL = Selection()
+
+
+def _seconds(start: Any, end: Any, dialect: str) -> sa.ColumnElement[Any]:
+    """Time between two times, which are texts in the store."""
+    if dialect == "sqlite":
+        return (sa.func.julianday(end) - sa.func.julianday(start)) * 86_400.0
+    time = sa.TIMESTAMP(timezone=True)
+    return sa.extract("epoch", sa.cast(end, time) - sa.cast(start, time))

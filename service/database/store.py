@@ -1,0 +1,371 @@
+"""Jobs and datasets in the database: what is accepted survives whatever dies."""
+
+import copy
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from service.clock import new_id, now
+from service.database.changes import Changes
+from service.database.engine import open_database
+from service.database.idempotency import Repeat
+from service.database.keys import Keys
+from service.database.listing import ALL, Page, Selection
+from service.database.ownership import claimed
+from service.database.rows import (
+    LIVE,
+    DatasetRow,
+    Delivery,
+    EchoOptions,
+    JobRow,
+    JobStatus,
+    ProcessId,
+    dataset_row,
+    job_row,
+    stored_dataset,
+)
+from service.database.schema import datasets as _datasets
+from service.database.schema import idempotency as _idempotency
+from service.database.schema import jobs as _jobs
+from service.errors import KeyInUse
+from workers.datasets import Dataset
+from workers.jobs import MatchOptions
+
+_NUL = "\0"
+"""No id has it, and Postgres takes no text that has."""
+
+
+class Store:
+    """Datasets and jobs in one database. Every method is one transaction.
+
+    Attributes
+    ----------
+    changes
+        Tells of jobs that this process changed.
+    owner
+        Whose rows are seen and made; None sees those of all and makes those of nobody.
+    keys
+        The API keys in the same database.
+    """
+
+    def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
+        self.owner: str | None = None
+        self._data_dir = data_dir.absolute()
+        self.changes = Changes()
+        self._engine = open_database(data_dir, database_url)
+        self.keys = Keys(self._engine)
+
+    def of(self, owner: str) -> Self:
+        """The same store as one owner sees it: rows of others are not there."""
+        own = copy.copy(self)
+        own.owner = owner
+        return own
+
+    def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.true() if self.owner is None else table.c.owner == self.owner
+
+    def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        # To an owner what has expired is not there; the service has it until no job needs it.
+        is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
+        return self._own(table) & is_there
+
+    def claimed(self) -> AbstractContextManager[None]:
+        """Claim the database for one service; see `service.database.ownership`."""
+        return claimed(self._engine)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    @property
+    def datasets_folder(self) -> Path:
+        """The folder of the files of all datasets."""
+        return self._data_dir / "datasets"
+
+    @property
+    def jobs_folder(self) -> Path:
+        """The folder of the folders of all jobs."""
+        return self._data_dir / "jobs"
+
+    def dataset_path(self, id: str) -> Path:
+        """Where the file of a dataset lies."""
+        return self.datasets_folder / f"{id}.parquet"
+
+    def job_folder(self, id: str) -> Path:
+        """The folder of a job's own files."""
+        return self.jobs_folder / id
+
+    def dataset_ids(self, *, registered: bool | None = None, before: str | None = None) -> set[str]:
+        """Ids of all datasets, or of those that are registered or not, or made before a time."""
+        query = sa.select(_datasets.c.id).where(self._seen(_datasets))
+        if registered is not None:
+            query = query.where(_datasets.c.registered == registered)
+        if before is not None:
+            query = query.where(_datasets.c.created < before)
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
+    def add_dataset(self, row: DatasetRow) -> bool:
+        """Keep a dataset; False when its owner has registered its content already."""
+        values = {
+            "id": row.id,
+            "owner": row.owner,
+            "created": row.created,
+            "expires": row.expires,
+            "sha256": row.dataset.sha256,
+            "registered": row.registered,
+            "dataset": stored_dataset(row.dataset),
+            "seconds": row.seconds,
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(_datasets.insert().values(values))
+        except sa.exc.IntegrityError:
+            return False
+        return True
+
+    def dataset(self, id: str) -> DatasetRow | None:
+        """The dataset with this id."""
+        if _NUL in id:
+            return None
+        return self._one_dataset((_datasets.c.id == id) & self._seen(_datasets))
+
+    def prolong_dataset(self, id: str, expires: str | None) -> bool:
+        """Let a dataset expire later; False when it is gone."""
+        query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(expires=expires)).rowcount)
+
+    def expired_datasets(self) -> list[str]:
+        """Ids of datasets that have expired, and are there still."""
+        query = sa.select(_datasets.c.id).where(_expired(_datasets))
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def expired_results(self, before: str) -> set[str]:
+        """Ids of jobs whose result has expired before a time."""
+        query = sa.select(_jobs.c.id).where(_jobs.c.expires < before)
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
+    def registered_dataset(self, like: Dataset) -> DatasetRow | None:
+        """A registered dataset with the same content, be it expired, as long as it is there.
+
+        The content names the coordinate and id columns too: they are in the file's metadata.
+        """
+        same = (_datasets.c.sha256 == like.sha256) & _datasets.c.registered
+        return self._one_dataset(same & self._own(_datasets))
+
+    def _one_dataset(self, condition: sa.ColumnElement[bool]) -> DatasetRow | None:
+        query = sa.select(_datasets).where(condition)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().first()
+        return dataset_row(row, self.dataset_path(row["id"])) if row else None
+
+    def registered_datasets(self, page: Page) -> list[DatasetRow]:
+        """A page of the registered datasets, and one more when there is another page."""
+        query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
+        with self._engine.connect() as connection:
+            rows = connection.execute(page.of(query, _datasets)).mappings()
+            return [dataset_row(row, self.dataset_path(row["id"])) for row in rows]
+
+    def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
+        """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
+        needed = sa.exists().where(
+            _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
+        )
+        query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
+        if only_expired:
+            query = query.where(_expired(_datasets))
+        with self._engine.begin() as connection:
+            done = connection.execute(query)
+        return bool(done.rowcount)
+
+    def add_job(
+        self,
+        observations: DatasetRow,
+        references: DatasetRow,
+        options: MatchOptions,
+        delivery: Delivery,
+        repeat: Repeat | None = None,
+    ) -> str | None:
+        """Accept a job, and keep the key that its request may be repeated by.
+
+        Once this returns neither is forgotten. Returns the id of the job; None when one of the
+        datasets has been removed meanwhile.
+
+        Raises
+        ------
+        KeyInUse
+            When another process accepted a request with the key meanwhile.
+        """
+        values = self._new_job("nearest", options, delivery) | {
+            "observations": observations.id,
+            "references": references.id,
+            "rows": observations.dataset.rows,
+        }
+        # One statement: a dataset cannot be removed between the look and the entry.
+        both_exist = sa.and_(
+            *(
+                sa.exists().where((_datasets.c.id == row.id) & self._seen(_datasets))
+                for row in (observations, references)
+            )
+        )
+        row = sa.select(
+            *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
+        ).where(both_exist)
+        return self._insert_job(_jobs.insert().from_select(list(values), row), repeat)
+
+    def add_echo(
+        self, options: EchoOptions, delivery: Delivery, repeat: Repeat | None = None
+    ) -> str:
+        """Accept a job of the process `echo`; returns its id."""
+        values = self._new_job("echo", options, delivery)
+        self._insert_job(_jobs.insert().values(values), repeat)
+        return str(values["id"])
+
+    def _insert_job(self, insert: sa.Insert, repeat: Repeat | None) -> str | None:
+        try:
+            with self._engine.begin() as connection:
+                id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
+                if id and repeat:
+                    keep = {"owner": self.owner or "", "job": id, "created": now()}
+                    connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
+        except sa.exc.IntegrityError:
+            raise KeyInUse(
+                "another request with this Idempotency-Key was accepted meanwhile: send this again",
+                headers={"Retry-After": "1"},
+            ) from None
+        return id
+
+    def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
+        """The job that the first request with a key made, and the fingerprint of that request.
+
+        A key whose job is forgotten is forgotten with it.
+        """
+        own = (_idempotency.c.owner == (self.owner or "")) & (_idempotency.c.key == repeat.key)
+        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        query = sa.select(_idempotency.c.job, _idempotency.c.fingerprint).where(own)
+        with self._engine.begin() as connection:
+            connection.execute(_idempotency.delete().where(own & ~job_exists))
+            row = connection.execute(query).first()
+        return (row.job, row.fingerprint) if row else None
+
+    def _new_job(
+        self, process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery
+    ) -> dict[str, Any]:
+        time = now()
+        return {
+            "id": new_id(),
+            "owner": self.owner or "",
+            "process": process,
+            "status": "accepted",
+            "created": time,
+            "updated": time,
+            "observations": "",
+            "references": "",
+            "options": asdict(options),
+            "delivery": asdict(delivery),
+            "rows": 0,
+            "rows_done": 0,
+            "message": "waiting for a free place",
+        }
+
+    def job(self, id: str) -> JobRow | None:
+        """The job with this id."""
+        if _NUL in id:
+            return None
+        query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().first()
+        return job_row(row) if row else None
+
+    def jobs(self, page: Page, selection: Selection = ALL) -> list[JobRow]:
+        """A page of jobs, and one more when there is another page."""
+        query = sa.select(_jobs).where(self._seen(_jobs))
+        query = selection.of(query, now(), self._engine.dialect.name)
+        with self._engine.connect() as connection:
+            rows = connection.execute(page.of(query, _jobs)).mappings()
+            return [job_row(row) for row in rows]
+
+    def live_jobs(self) -> list[JobRow]:
+        """Jobs that are not finished, in the order in which they were accepted."""
+        query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
+        query = query.order_by(_jobs.c.created)
+        with self._engine.connect() as connection:
+            return [job_row(row) for row in connection.execute(query).mappings()]
+
+    def forget_jobs(self, before: str) -> int:
+        """Forget jobs that ended before a time, and the keys of their requests; tells how many.
+
+        One whose result is kept is not forgotten.
+        """
+        has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
+        is_kept = has_result & (_jobs.c.expires.is_(None) | ~_expired(_jobs))
+        old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
+        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        with self._engine.begin() as connection:
+            forgotten = connection.execute(_jobs.delete().where(old)).rowcount
+            if forgotten:
+                connection.execute(_idempotency.delete().where(~job_exists))
+        return forgotten
+
+    def count_live(self) -> tuple[int, int]:
+        """How many jobs are not finished: of all owners, and of this one."""
+        query = sa.select(sa.func.count(), sa.func.count().filter(self._seen(_jobs)))
+        with self._engine.connect() as connection:
+            everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
+        return everyone, own
+
+    def start_job(self, id: str) -> bool:
+        """Mark a live job as running; tells whether it still was live."""
+        values = {"status": "running", "started": now(), "message": "starting"}
+        return self._update_live(id, **values, rows_a_second=None)
+
+    def report_progress(
+        self, id: str, rows_done: int, rows_a_second: float | None, message: str
+    ) -> None:
+        """Note how far a running job is, and how fast it goes."""
+        self._update_live(id, rows_done=rows_done, rows_a_second=rows_a_second, message=message)
+
+    def finish_job(
+        self,
+        id: str,
+        status: JobStatus,
+        message: str,
+        *,
+        problem: dict[str, Any] | None = None,
+        report: dict[str, Any] | None = None,
+        expires: str | None = None,
+    ) -> bool:
+        """End a live job; a job ends once, and whoever comes second is told so by False."""
+        values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
+        values |= {"problem": problem, "report": report, "expires": expires}
+        if status == "successful":
+            values["rows_done"] = _jobs.c.rows
+        return self._update_live(id, **values)
+
+    def _update_live(self, id: str, **values: Any) -> bool:
+        query = _jobs.update().where(
+            (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs)
+        )
+        with self._engine.begin() as connection:
+            done = connection.execute(query.values(updated=now(), **values))
+        self.changes.tell(id)
+        return bool(done.rowcount)
+
+    def dismiss_finished_job(self, id: str) -> bool:
+        """Mark a finished job as dismissed: its result is removed."""
+        query = _jobs.update().where(
+            (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
+        )
+        values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
+        with self._engine.begin() as connection:
+            return bool(connection.execute(query.values(values)).rowcount)
+
+
+def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
+    return table.c.expires.is_not(None) & (table.c.expires <= now())

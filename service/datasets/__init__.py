@@ -1,0 +1,1 @@
+"""Point sets from strangers: received, decoded in a child process, checked, kept."""

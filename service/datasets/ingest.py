@@ -1,0 +1,199 @@
+"""Datasets from requests: have what was received decoded within bounds, keep what is good."""
+
+import asyncio
+import math
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from email.message import Message
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from service.datasets.columns import OnInvalid, Reading, find_columns
+from service.datasets.decoding import Limits, canonicalise, decode_in_child
+from service.datasets.formats import input_format
+from service.datasets.readers import Source, Table
+from service.datasets.receiving import Upload
+from service.errors import InvalidInput, TooLarge
+from service.settings import Settings
+from workers.datasets import Dataset, InvalidRow
+
+_HEAD_BYTES = 16
+_FEW_VALUES = 10_000
+"""So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
+
+
+class Ingested(NamedTuple):
+    """A dataset just made, in a folder that goes unless it is kept; seconds by stage."""
+
+    dataset: Dataset
+    seconds: dict[str, float]
+
+
+class Ingest:
+    """Makes datasets in a folder of its own, from which the caller takes what it keeps."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._incoming = settings.data_dir / "incoming"
+        self._limits = Limits(
+            memory_bytes=settings.decode_bytes,
+            seconds=settings.decode_seconds,
+            rows=settings.dataset_rows,
+            columns=settings.dataset_columns,
+        )
+        # Not the threads of all others, which a few slow files would take up.
+        self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
+        # What a killed service left half received is worth nothing.
+        shutil.rmtree(self._incoming, ignore_errors=True)
+        # It is there still when a decoder of the killed service wrote while it was removed.
+        self._incoming.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def folder(self) -> Iterator[Path]:
+        """A folder for one request; it is removed with all that was not moved out of it.
+
+        It is made by what first needs it: arrays do not.
+        """
+        folder = self._incoming / uuid.uuid4().hex
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def from_upload(self, upload: Upload, reading: Reading, folder: Path) -> Ingested:
+        """Make a dataset of an uploaded file.
+
+        Raises
+        ------
+        Problem
+            When the file is not a readable table with coordinates, or too large.
+        """
+        start = time.perf_counter()
+        with upload.path.open("rb") as handle:
+            head = handle.read(_HEAD_BYTES)
+        format = input_format(upload.media_type, upload.name, head, upload.file)
+        source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
+        target = folder / f"{uuid.uuid4().hex}.parquet"
+        dataset = await asyncio.get_running_loop().run_in_executor(
+            self._decoders, decode_in_child, source, target, self._limits
+        )
+        upload.path.unlink()
+        refuse_invalid(dataset, upload.file, reading.on_invalid)
+        seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
+        return Ingested(dataset, seconds)
+
+    async def from_arrays(
+        self,
+        arrays: dict[str, list[Any]],
+        reading: Reading,
+        pointer: str,
+    ) -> Ingested:
+        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
+        start = time.perf_counter()
+        values = sum(len(column) for column in arrays.values())
+        if values <= _FEW_VALUES:
+            dataset = self._from_arrays(arrays, reading, pointer)
+        else:
+            dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
+        refuse_invalid(dataset, pointer, reading.on_invalid)
+        return Ingested(dataset, {"decode": time.perf_counter() - start})
+
+    def _from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Dataset:
+        if len(arrays) > self._limits.columns:
+            raise TooLarge(
+                f"{pointer}: {len(arrays)} columns are more than the limit of "
+                f"{self._limits.columns}"
+            )
+        columns = find_columns(list(arrays), reading, pointer)
+        rows = len(arrays[columns.lat])
+        for name, values in arrays.items():
+            if len(values) != rows:
+                raise InvalidInput(
+                    f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
+                    f"{name[:80]!r} has {len(values)}"
+                )
+        table = pa.table(
+            {
+                name: _numbers(values, name, pointer)
+                if name in (columns.lat, columns.lon)
+                else _any_values(values, name, pointer)
+                for name, values in arrays.items()
+            }
+        )
+        batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
+        return canonicalise(batches, reading, pointer, None, self._limits)
+
+
+def _charset(media_type: str | None) -> str | None:
+    message = Message()
+    message["Content-Type"] = media_type or ""
+    return message.get_content_charset()
+
+
+def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+    # pyarrow is quick but knows neither the row that is wrong nor that true is no number.
+    if bool not in set(map(type, values)):
+        with suppress(pa.ArrowException):
+            return pa.array(values, pa.float64())
+    numbers: list[float | None] = []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, bool | str):
+                raise TypeError
+            numbers.append(None if value is None else float(value))
+        except (TypeError, OverflowError):
+            shown = repr(value)[:80]
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: {shown} is not a number",
+                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+            ) from None
+    return pa.array(numbers, pa.float64())
+
+
+def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
+    for row, value in enumerate(values):
+        if isinstance(value, list | dict):
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
+                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+            )
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidInput(f"{pointer}/{name}: values of different kinds: {error}") from error
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+
+
+def refuse_invalid(dataset: Dataset, file: str, on_invalid: OnInvalid) -> None:
+    """Refuse a dataset with invalid coordinates, unless they are to be kept.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the number of invalid rows and the first of them.
+    """
+    if on_invalid == "null" or not dataset.invalid_rows:
+        return
+    errors = [_invalid_row(row, dataset, file) for row in dataset.first_invalid]
+    first = errors[0]
+    raise InvalidInput(
+        f"{file}: {dataset.invalid_rows} of {dataset.rows} rows have invalid coordinates, the "
+        f"first one row {first['row']}: {first['detail']}; mend them, or keep them with the "
+        "option on_invalid=null",
+        errors,
+    )
+
+
+def _invalid_row(row: InvalidRow, dataset: Dataset, file: str) -> dict[str, Any]:
+    lat_is_good = -90 <= row.lat_deg <= 90
+    column = dataset.lon if lat_is_good else dataset.lat
+    value = row.lon_deg if lat_is_good else row.lat_deg
+    allowed = "-180 to 360" if lat_is_good else "-90 to 90"
+    what = "is null or not a number" if math.isnan(value) else f"holds {value!r}"
+    detail = f"column {column!r} {what}, allowed are degrees from {allowed}"
+    return {"file": file, "column": column, "row": row.row, "detail": detail}

@@ -1,0 +1,139 @@
+"""The datasets that the service keeps: their files and their rows in the store, together."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.clock import in_hours, new_id, now
+from service.database.rows import DatasetRow
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.errors import DatasetInUse, NoSuchDataset, is_disk_full
+from workers.files import durable, make_folder, move_durably
+
+_NOTED_FROM = 0.95
+"""The part of its time that a dataset must have lost before its use is noted."""
+
+
+class _RegisteredMeanwhile(Exception):
+    """Another request registered the same content first."""
+
+
+class Library:
+    """Keeps datasets: a file without a row is nobody's, a row without a file never stands.
+
+    Parameters
+    ----------
+    dataset_hours
+        How long after its last use a registered dataset expires; 0 for never.
+    """
+
+    def __init__(self, store: Store, dataset_hours: float = 0) -> None:
+        self._store = store
+        self._hours = dataset_hours
+        make_folder(store.datasets_folder)
+
+    def sweep(self) -> None:
+        """Remove what an earlier process left: inputs of ended jobs, files that nobody knows."""
+        for id in self._store.dataset_ids(registered=False):
+            self.release(id)
+        known = {self._store.dataset_path(id) for id in self._store.dataset_ids()}
+        for file in set(self._store.datasets_folder.iterdir()) - known:
+            file.unlink()
+
+    def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
+        """Register a dataset just made; the second is False when its content already was."""
+        row = self._store.registered_dataset(ingested.dataset)
+        if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
+            return self.get(row.id), False
+        try:
+            return self.keep(ingested, registered=True), True
+        except _RegisteredMeanwhile:
+            return self.register(ingested)
+
+    def keep(self, ingested: Ingested, *, registered: bool = False) -> DatasetRow:
+        """Keep a dataset just made; durable once this returns."""
+        id = new_id()
+        path = self._store.dataset_path(id)
+        dataset = ingested.dataset
+        if isinstance(dataset.file, Path):
+            move_durably(dataset.file, path)
+        else:
+            with durable(path) as temporary:
+                temporary.write_bytes(dataset.file)
+        row = DatasetRow(
+            id=id,
+            owner=self._store.owner or "",
+            created=now(),
+            expires=in_hours(self._hours) if registered else None,
+            registered=registered,
+            dataset=replace(dataset, file=path),
+            seconds=ingested.seconds,
+        )
+        try:
+            is_new = self._store.add_dataset(row)
+        except SQLAlchemyError as error:
+            # Otherwise nobody knows whether the row stands; then the next start finds out.
+            if is_disk_full(error):
+                path.unlink()
+            raise
+        if not is_new:
+            if isinstance(dataset.file, Path):
+                path.replace(dataset.file)
+            else:
+                path.unlink()
+            raise _RegisteredMeanwhile
+        return self.get(id)
+
+    def get(self, id: str) -> DatasetRow:
+        """The dataset with this id.
+
+        Raises
+        ------
+        NoSuchDataset
+        """
+        row = self._store.dataset(id)
+        if row is None:
+            raise NoSuchDataset(f"there is no dataset {id[:80]!r}")
+        return row
+
+    def use(self, id: str) -> DatasetRow:
+        """The dataset with this id, which from now on is kept for as long again.
+
+        Raises
+        ------
+        NoSuchDataset
+        """
+        row = self.get(id)
+        # Noted once in a while, not with every request.
+        if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
+            self._store.prolong_dataset(id, in_hours(self._hours))
+        return row
+
+    def expire(self, id: str) -> bool:
+        """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
+        if not self._store.remove_dataset(id, only_expired=True):
+            return False
+        self._store.dataset_path(id).unlink(missing_ok=True)
+        return True
+
+    def remove(self, id: str) -> None:
+        """Remove a dataset and its file.
+
+        Raises
+        ------
+        NoSuchDataset
+        DatasetInUse
+            While a job that is not finished needs it.
+        """
+        self.get(id)
+        if not self._store.remove_dataset(id):
+            raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
+        self._store.dataset_path(id).unlink(missing_ok=True)
+
+    def release(self, id: str) -> None:
+        """Remove a dataset that came with a request, once no live job needs it."""
+        row = self._store.dataset(id)
+        if row is not None and not row.registered and self._store.remove_dataset(id):
+            self._store.dataset_path(id).unlink(missing_ok=True)

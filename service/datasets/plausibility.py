@@ -1,0 +1,175 @@
+"""Coordinates that cannot be degrees: projected metres, swapped axes and radians, by evidence.
+
+Each of them is a whole table gone wrong, and resolving it would give distances that look right. A
+table is refused when its numbers prove it, also with ``on_invalid="null"``, which keeps single
+rows that are bad. One row alone proves nothing, and rows with a missing number do not count, nor
+do those at exactly (0, 0), which is what devices say that know no better.
+
+Metres
+    Not one row is valid, and most are beyond 1 000 in one number, the two numbers not equal (they
+    are where -9999 or 999999 stands for "none"). No answer is lost: nothing could have matched.
+Swapped axes
+    Every row is valid once its numbers are swapped, and either no row is valid as it is, or at
+    least 10 different latitudes in at least a tenth of the rows are beyond 90. A swapped table
+    whose longitudes all are within 90 looks like any other: that of Europe passes.
+Radians
+    The columns are named so (`lat_rad`) and all numbers are within pi/2 and pi; or there are at
+    least 100 rows, none beyond pi/2 and pi, that come within 0.1 of both ends of longitude, -pi
+    and pi, and span 1.5 in latitude. That is a set of the whole globe. In degrees it would be a
+    piece of the Gulf of Guinea cut to the fourth digit at 3.1416. The radians of a city or a
+    country look like a place in that gulf, and pass.
+
+The last proof is only nearly one, so ``coordinates="trust"`` takes numbers for the degrees that the
+client says they are.
+"""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from service.datasets.columns import Columns, OnInvalid, Reading
+from service.errors import InvalidInput
+
+_METRES = 1_000
+_MOST = 0.5
+_DIFFERENT = 10
+_TENTH = 0.1
+_GLOBE_ROWS = 100
+_GLOBE_END = 0.1
+_GLOBE_SPAN = 1.5
+# What float32 makes of pi is a little more.
+_PI = math.pi + 1e-6
+_NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Evidence:
+    """What the coordinates of one table say about their unit, gathered batch by batch."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._rows = 0
+        self._valid = 0
+        self._metres = 0
+        self._swapped = 0
+        self._valid_swapped = 0
+        self._latitudes: set[float] = set()
+        self._low = np.full(2, np.inf)
+        self._high = np.full(2, -np.inf)
+        self._examples: dict[str, tuple[int, float, float]] = {}
+
+    def add(self, lat: Array, lon: Array) -> None:
+        """Take the next rows; missing numbers are NaN."""
+        counted = np.isfinite(lat) & np.isfinite(lon) & ((lat != 0) | (lon != 0))
+        places = np.flatnonzero(counted)
+        lat, lon = lat[counted], lon[counted]
+        valid = _are_degrees(lat, lon)
+        self._rows += lat.size
+        self._valid += int(valid.sum())
+        if lat.size:
+            points = np.stack([lat, lon])
+            self._low = np.minimum(self._low, points.min(axis=1))
+            self._high = np.maximum(self._high, points.max(axis=1))
+            self._note("radians", 0, places, lat, lon)
+        swapped = _are_degrees(lon, lat)
+        self._valid_swapped += int(swapped.sum())
+        if not valid.all():
+            beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
+            self._metres += self._count("metres", beyond & (lat != lon), places, lat, lon)
+            only_swapped = swapped & ~valid
+            self._swapped += self._count("swapped", only_swapped, places, lat, lon)
+            if len(self._latitudes) < _DIFFERENT:
+                self._latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
+        self._seen += counted.size
+
+    def _count(self, kind: str, rows: Any, places: Any, lat: Array, lon: Array) -> int:
+        if rows.any():
+            self._note(kind, int(np.argmax(rows)), places, lat, lon)
+        return int(rows.sum())
+
+    def _note(self, kind: str, i: int, places: Any, lat: Array, lon: Array) -> None:
+        example = (self._seen + int(places[i]), float(lat[i]), float(lon[i]))
+        self._examples.setdefault(kind, example)
+
+    def refuse(self, columns: Columns, reading: Reading, file: str) -> None:
+        """Refuse a table whose coordinates prove not to be degrees.
+
+        Raises
+        ------
+        InvalidInput
+            With the number of rows that say so, one of them, and what to do.
+        """
+        if reading.coordinates == "trust":
+            return
+        if self._looks_projected(reading.on_invalid):
+            self._refuse(
+                "metres",
+                self._metres,
+                "metres of a projected CRS",
+                "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
+                columns,
+                file,
+            )
+        if self._looks_swapped():
+            self._refuse(
+                "swapped",
+                self._swapped,
+                f"swapped axes: every row is valid with {columns.lon!r} as latitude and "
+                f"{columns.lat!r} as longitude",
+                f"send the options {reading.prefix}lat={columns.lon} and "
+                f"{reading.prefix}lon={columns.lat}",
+                columns,
+                file,
+            )
+        if self._looks_like_radians(columns):
+            self._refuse(
+                "radians",
+                self._rows,
+                f"radians: latitudes are from {self._low[0]:.6g} to {self._high[0]:.6g}, "
+                f"longitudes from {self._low[1]:.6g} to {self._high[1]:.6g}",
+                "multiply them by 180/pi",
+                columns,
+                file,
+            )
+
+    def _looks_projected(self, on_invalid: OnInvalid) -> bool:
+        # Invalid rows that are not kept are refused anyway: then it is only said why.
+        is_proven = on_invalid == "error" or (self._rows > 1 and not self._valid)
+        return is_proven and self._metres > 0 and self._metres >= _MOST * self._rows
+
+    def _looks_swapped(self) -> bool:
+        if self._rows < 2 or self._valid_swapped < self._rows or len(self._latitudes) < 2:
+            return False
+        many = len(self._latitudes) >= _DIFFERENT and self._swapped >= _TENTH * self._rows
+        return many or not self._valid
+
+    def _looks_like_radians(self, columns: Columns) -> bool:
+        within = (np.maximum(-self._low, self._high) <= [_PI / 2, _PI]).all()
+        if not self._rows or not within:
+            return False
+        if all(_NAMED_RADIANS.fullmatch(name) for name in (columns.lat, columns.lon)):
+            return True
+        ends = np.array([-self._low[1], self._high[1]])
+        is_globe = (ends >= math.pi - _GLOBE_END).all()
+        spans = bool(self._high[0] - self._low[0] >= _GLOBE_SPAN)
+        return self._rows >= _GLOBE_ROWS and bool(is_globe) and spans
+
+    def _refuse(
+        self, kind: str, rows: int, what: str, advice: str, columns: Columns, file: str
+    ) -> None:
+        row, lat, lon = self._examples[kind]
+        example = f"{columns.lat}={lat!r}, {columns.lon}={lon!r}"
+        column = columns.lon if kind == "metres" and abs(lon) > abs(lat) else columns.lat
+        raise InvalidInput(
+            f"{file}: {rows} of {self._seen} rows look like {what}; row {row}, for one, has "
+            f"{example}. Coordinates are degrees: {advice}; or, if they are degrees, send the "
+            "option coordinates=trust",
+            [{"file": file, "column": column, "row": row, "detail": f"{example}: {kind}"}],
+        )
+
+
+def _are_degrees(lat: Array, lon: Array) -> Any:
+    return (np.abs(lat) <= 90) & (lon >= -180) & (lon <= 360)

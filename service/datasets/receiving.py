@@ -1,0 +1,273 @@
+"""Files as they come in: the parts of a form, or a body that is a file, written while they stream.
+
+Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
+bounds them (bytes, room on the disk) stands in front of all requests: see `service.web.bounds`.
+What is left of a request that breaks off goes with its folder.
+"""
+
+import asyncio
+import base64
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from service.datasets.columns import listed
+from service.errors import InvalidRequest, Problem
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+_WRITE_BYTES = 1 << 20
+"""So much is written at a time, and by another thread; what is less takes no time worth one."""
+_TEXT_BYTES = 200
+_DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
+
+
+class Upload(NamedTuple):
+    """A file that has been received.
+
+    Attributes
+    ----------
+    path
+        Where it lies; whoever decodes it removes it.
+    media_type, name
+        What the client said of it.
+    file
+        What to call it in errors: the form field, or the file name.
+    seconds
+        Time from its first byte to its last.
+    """
+
+    path: Path
+    media_type: str | None
+    name: str | None
+    file: str
+    seconds: float = 0.0
+
+
+class _Sink:
+    """A file being received."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"{uuid.uuid4().hex}.received"
+        self._handle: BinaryIO = self.path.open("wb", buffering=0)
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._start = time.perf_counter()
+        self.seconds = 0.0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes; they are written with `drain`."""
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+
+    async def drain(self) -> None:
+        """Write what waits, if it is much."""
+        if self._waiting_bytes >= _WRITE_BYTES:
+            await asyncio.to_thread(self._write)
+
+    def end(self) -> None:
+        """Write the rest."""
+        self._write()
+        self.close()
+        self.seconds = time.perf_counter() - self._start
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._handle.close()
+
+    def _write(self) -> None:
+        content = memoryview(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        while content:
+            content = content[self._handle.write(content) or 0 :]
+
+
+async def receive_body(request: Request, folder: Path) -> Upload:
+    """Receive a body that is a file.
+
+    Raises
+    ------
+    InvalidRequest
+        When its digest is not the one that was sent with it.
+    ClientDisconnect
+        When the client goes away meanwhile.
+    """
+    with ExitStack() as opened:
+        sink = _Sink(folder)
+        opened.callback(sink.close)
+        async for piece in _pieces(request):
+            sink.add(piece)
+            await sink.drain()
+        sink.end()
+    media_type = request.headers.get("content-type")
+    return Upload(sink.path, media_type, None, "the body", sink.seconds)
+
+
+async def receive_form(
+    request: Request, folder: Path, names: Collection[str]
+) -> dict[str, Upload | str]:
+    """Receive a form: its files, and its texts, by name.
+
+    Parameters
+    ----------
+    names
+        The parts that it must have, once each.
+
+    Raises
+    ------
+    InvalidRequest
+        When it is no form, has other parts, or breaks off; as soon as that is seen.
+    ClientDisconnect
+        When the client goes away meanwhile.
+    """
+    _, options = parse_options_header(request.headers.get("content-type"))
+    with ExitStack() as opened:
+        form = _Form(folder, names, opened)
+        try:
+            parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
+            async for piece in _pieces(request):
+                parser.write(piece)
+                await form.drain()
+        except FormParserError as error:
+            raise InvalidRequest(f"the form cannot be read: {error}") from None
+        return form.whole()
+
+
+def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
+    """A file that came within something else."""
+    sink = _Sink(folder)
+    sink.add(content)
+    sink.end()
+    return Upload(sink.path, media_type, None, file, sink.seconds)
+
+
+class _Form:
+    """What is known of a form so far; a parser calls its methods as it finds things."""
+
+    def __init__(self, folder: Path, names: Collection[str], opened: ExitStack) -> None:
+        self._folder = folder
+        self._names = names
+        self._opened = opened
+        self._parts: dict[str, Upload | str] = {}
+        self._headers: dict[bytes, bytes] = {}
+        self._field = self._value = b""
+        self._name = ""
+        self._file_name: str | None = None
+        self._sink: _Sink | None = None
+        self._text = b""
+        self._is_whole = False
+
+    def callbacks(self) -> "MultipartCallbacks":
+        """What the parser calls."""
+        return {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._add_to_field,
+            "on_header_value": self._add_to_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._open_part,
+            "on_part_data": self._add_to_part,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    async def drain(self) -> None:
+        """Write what waits, if it is much."""
+        if self._sink is not None:
+            await self._sink.drain()
+
+    def whole(self) -> dict[str, Upload | str]:
+        """The parts, once all are there."""
+        if not self._is_whole:
+            raise InvalidRequest("the form breaks off: it has no last boundary; send it whole")
+        if len(self._parts) < len(self._names):
+            raise self._refusal(list(self._parts))
+        return self._parts
+
+    def _refusal(self, found: list[str]) -> Problem:
+        return InvalidRequest(
+            f"the form must have the parts {' and '.join(self._names)}, once each; it has "
+            f"{listed(found) if found else 'none'} (options are query parameters)"
+        )
+
+    def _begin_part(self) -> None:
+        self._headers = {}
+        self._text = b""
+
+    def _add_to_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+
+    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        self._headers[self._field.lower()] = self._value
+        self._field = self._value = b""
+
+    def _open_part(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition"))
+        self._name = options.get(b"name", b"").decode(errors="replace")
+        if self._name not in self._names or self._name in self._parts:
+            raise self._refusal([*self._parts, self._name])
+        self._file_name = None
+        if b"filename" in options:
+            self._file_name = options[b"filename"].decode(errors="replace")
+            self._sink = _Sink(self._folder)
+            self._opened.callback(self._sink.close)
+
+    def _add_to_part(self, data: bytes, start: int, end: int) -> None:
+        if self._sink is not None:
+            self._sink.add(data[start:end])
+            return
+        self._text += data[start:end]
+        if len(self._text) > _TEXT_BYTES:
+            raise InvalidRequest(
+                f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
+                "filename in its Content-Disposition, or the text 'dataset:<id>'"
+            )
+
+    def _end_part(self) -> None:
+        if self._sink is None:
+            self._parts[self._name] = self._text.decode(errors="replace")
+            return
+        self._sink.end()
+        media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
+        self._parts[self._name] = Upload(
+            self._sink.path, media_type, self._file_name, self._name, self._sink.seconds
+        )
+        self._sink = None
+
+    def _end(self) -> None:
+        self._is_whole = True
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes, checked against its digest in the end (RFC 9530)."""
+    expected = _digests_of(request.headers.get("content-digest", ""))
+    hashes = {name: _DIGESTS[name]() for name in expected}
+    async for piece in request.stream():
+        for one in hashes.values():
+            one.update(piece)
+        yield piece
+    for name, digest in expected.items():
+        found = base64.b64encode(hashes[name].digest()).decode()
+        if found != digest:
+            raise InvalidRequest(
+                f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
+                f"{name}=:{found}: send it again"
+            )
+
+
+def _digests_of(header: str) -> dict[str, str]:
+    """The digests of a header whose algorithms are known; others are to be passed over."""
+    members = (one.strip().partition("=") for one in header.split(","))
+    return {name: value.strip(":") for name, _, value in members if name in _DIGESTS}

@@ -1,0 +1,1 @@
+"""What OpenAPI and OGC API - Processes say of the service."""

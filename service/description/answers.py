@@ -1,0 +1,127 @@
+"""What OpenAPI says of the answers that come with success."""
+
+from typing import Any
+
+from fastapi.encoders import jsonable_encoder
+
+from service.description import examples
+from service.jobs.representations import FORMATS, Format
+from service.models import StatusInfo
+
+Answers = dict[int | str, dict[str, Any]]
+
+_HEADERS = {
+    "ETag": {"description": "strong: the sha256 of the bytes", "schema": {"type": "string"}},
+}
+_FILE_HEADERS = {
+    **_HEADERS,
+    "Accept-Ranges": {"description": "bytes", "schema": {"type": "string"}},
+}
+_BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_ROWS: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["observation", "reference", "distance_m", "status"],
+        "properties": {
+            "observation": {"type": "integer", "description": "row of the observation, from 0"},
+            "rank": {"type": "integer", "description": "1 to k; only when k is more than 1"},
+            "reference": {"type": ["integer", "null"], "description": "row of the reference"},
+            "distance_m": {"type": ["number", "null"], "description": "metres between them"},
+            "status": {
+                "enum": ["matched", "beyond_max_distance", "invalid_coordinate", "no_reference"]
+            },
+        },
+    },
+}
+_TEXT = {"type": "string"}
+IN_DOCUMENT: dict[str, Any] = {
+    "type": "object",
+    "description": "with `response: document`: the bytes in base64, or where they are",
+    "required": ["matches"],
+    "properties": {
+        "matches": {
+            "type": "object",
+            "properties": dict.fromkeys(("value", "mediaType", "encoding", "href", "type"), _TEXT),
+        }
+    },
+}
+"""The matches in a document, as OGC API - Processes has it."""
+MESSAGES: tuple[dict[str, Any], ...] = (
+    _TEXT,
+    {"type": "object", "required": ["message"], "properties": {"message": _TEXT}},
+)
+"""What the process `echo` gives back: raw, and in a document."""
+
+
+def json_answer(
+    example: Any, description: str, status: int = 200, headers: dict[str, Any] | None = None
+) -> Answers:
+    """A successful answer that is JSON; FastAPI adds the schema of what the handler returns."""
+    content = {"application/json": {"example": jsonable_encoder(example)}}
+    answer: dict[str, Any] = {"description": description, "content": content}
+    return {status: answer | ({"headers": headers} if headers else {})}
+
+
+def matches_content(
+    *formats: Format, others: tuple[dict[str, Any], ...] = ()
+) -> dict[str, dict[str, Any]]:
+    """The matches in some formats, and `others` that JSON may also be."""
+    by_suffix: dict[str, dict[str, Any]] = {
+        "parquet": _BYTES,
+        "arrows": _BYTES,
+        "csv": {"schema": _TEXT, "example": examples.MATCHES_CSV},
+        "json": {"schema": _any_of(_ROWS, *others), "example": examples.MATCHES},
+    }
+    return {one.media_type: by_suffix[one.suffix] for one in formats}
+
+
+def _any_of(*schemas: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": list(schemas)} if len(schemas) > 1 else schemas[0]
+
+
+def matches_answer(description: str, *others: dict[str, Any]) -> Answers:
+    """The matches in all formats, and `others` that JSON may also be."""
+    content = matches_content(*FORMATS, others=others)
+    return {200: {"description": description, "content": content}}
+
+
+def message_answer(description: str) -> Answers:
+    """The message of the process `echo`."""
+    content = {"application/json": {"schema": _any_of(*MESSAGES), "example": "hello"}}
+    return {200: {"description": description, "content": content}}
+
+
+def file_answers(content: dict[str, Any], description: str) -> Answers:
+    """A file, whole or in part, or the word that the client has it already."""
+    return {
+        200: {"description": description, "content": content, "headers": _FILE_HEADERS},
+        206: {
+            "description": "the range that was asked for",
+            "content": {name: {} for name in (*content, "multipart/byteranges")},
+            "headers": _FILE_HEADERS,
+        },
+        304: {"description": "the client has it already", "headers": _HEADERS},
+    }
+
+
+def bytes_of(media_type: str) -> dict[str, Any]:
+    """The content of an answer that is bytes."""
+    return {media_type: _BYTES}
+
+
+def created(description: str) -> dict[str, Any]:
+    """The header that says where something new is."""
+    schema = {"type": "string", "format": "uri"}
+    return {"Location": {"description": description, "required": True, "schema": schema}}
+
+
+TAKEN: Answers = {
+    201: {
+        "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
+        "model": StatusInfo,
+        "content": {"application/json": {"example": examples.ACCEPTED}},
+        "headers": created("the job"),
+    }
+}
+"""The answer to a request that became a job."""

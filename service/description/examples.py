@@ -1,0 +1,169 @@
+"""The example that the description of the API follows: two cities, two observations, one job.
+
+A test sends it to a running service, and compares what comes back with what stands here.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from service.database.rows import Delivery, JobRow
+from service.links import EXAMPLE_BASE
+from service.models import Check, DatasetInfo, Health, Report, StatusInfo
+from workers.jobs import MatchOptions
+
+DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
+JOB_ID = "76358bed50f1bf029ad36b08c4e66b16"
+
+CITIES_CSV = "id,lat,lon\nFrankfurt,50.11,8.68\nZurich,47.37,8.54\n"
+CITIES_GEOJSON: dict[str, Any] = {
+    "type": "FeatureCollection",
+    "features": [
+        {
+            "type": "Feature",
+            "id": name,
+            "geometry": {"type": "Point", "coordinates": [lon, lat]},
+            "properties": {},
+        }
+        for name, lat, lon in (("Frankfurt", 50.11, 8.68), ("Zurich", 47.37, 8.54))
+    ],
+}
+SIGHTINGS = {"id": ["Berlin", "Paris"], "lat": [52.52, 48.86], "lon": [13.4, 2.35]}
+SETS = {
+    "observations": SIGHTINGS,
+    "references": {"id": ["Frankfurt", "Zurich"], "lat": [50.11, 47.37], "lon": [8.68, 8.54]},
+}
+OPTIONS = {"max_distance_m": 600_000}
+EXECUTION = {"inputs": {**SETS, **OPTIONS}}
+
+# All are matched: FastAPI leaves out of an example what is null.
+MATCHES = [
+    {
+        "observation": 0,
+        "reference": 0,
+        "distance_m": 423438.40229166334,
+        "status": "matched",
+        "observation_id": "Berlin",
+        "reference_id": "Frankfurt",
+    },
+    {
+        "observation": 1,
+        "reference": 0,
+        "distance_m": 477749.0263863606,
+        "status": "matched",
+        "observation_id": "Paris",
+        "reference_id": "Frankfurt",
+    },
+]
+MATCHES_CSV = """\
+"observation","reference","distance_m","status","observation_id","reference_id"
+0,0,423438.40229166334,"matched","Berlin","Frankfurt"
+1,0,477749.0263863606,"matched","Paris","Frankfurt"
+"""
+
+_SIGHTINGS_SHA256 = "533b25223517c27ce182da9abdba9e6633de0b4426c1c14351291e7e4bdea194"
+_CITIES_SHA256 = "f020695b56b9231102236178f300510dff8c9d9da80f6630aadc9dbcdc680ac0"
+_CREATED = "2026-11-21T14:36:33.530+00:00"
+_STARTED = "2026-11-21T14:36:33.542+00:00"
+_FINISHED = "2026-11-21T14:36:33.838+00:00"
+
+DATASET = DatasetInfo(
+    id=DATASET_ID,
+    rows=2,
+    invalid_rows=0,
+    bbox=[8.54, 47.37, 8.68, 50.11],
+    columns=["id", "lat", "lon"],
+    lat="lat",
+    lon="lon",
+    id_column="id",
+    sha256=_CITIES_SHA256,
+    created="2026-11-21T14:36:32.931+00:00",
+    expires="2026-12-21T14:36:32.931+00:00",
+)
+
+REPORT = Report(
+    counts={"matched": 2, "beyond_max_distance": 0, "invalid_coordinate": 0, "no_reference": 0},
+    seconds={
+        "queue": 0.012,
+        "decode_observations": 0.002,
+        "receive_references": 0.0003,
+        "decode_references": 0.009,
+        "read": 0.005,
+        "index": 0.00002,
+        "resolve": 0.0007,
+        "write": 0.004,
+        "partitions": 0.233,
+        "assemble": 0.004,
+    },
+    rows=2,
+    size_bytes=3170,
+    sha256="01b57f8055a3616830a0ea46da36bf0086773c29d7f02c83ac65c16390fea857",
+    observations_sha256=_SIGHTINGS_SHA256,
+    references_sha256=_CITIES_SHA256,
+    device="cpu",
+    chunks_by_worker={"0": 1},
+    versions={"georesolve": "0.1.0", "dask": "2026.7.1", "numba": "0.64.0", "pyarrow": "26.0.1"},
+)
+
+_ACCEPTED_ROW = JobRow(
+    id=JOB_ID,
+    owner="",
+    process="nearest",
+    status="accepted",
+    created=_CREATED,
+    started=None,
+    finished=None,
+    updated=_CREATED,
+    expires=None,
+    observations="",
+    references=DATASET_ID,
+    options=MatchOptions(max_distance_m=OPTIONS["max_distance_m"]),
+    delivery=Delivery(),
+    rows=2,
+    rows_done=0,
+    rows_a_second=None,
+    message="waiting for a free place",
+    problem=None,
+    report=None,
+)
+_DONE_ROW = replace(
+    _ACCEPTED_ROW,
+    status="successful",
+    started=_STARTED,
+    finished=_FINISHED,
+    updated=_FINISHED,
+    expires="2026-11-28T14:36:33.838+00:00",
+    rows_done=2,
+    message="done",
+    report=REPORT.model_dump(),
+)
+
+
+def _status(row: JobRow) -> dict[str, Any]:
+    return StatusInfo.of(row, EXAMPLE_BASE).model_dump(exclude_none=True)
+
+
+ACCEPTED = _status(_ACCEPTED_ROW)
+DONE = _status(_DONE_ROW)
+DISMISSED = _status(replace(_DONE_ROW, status="dismissed", message="removed", report=None))
+
+HEALTHY = Health(
+    status="ok",
+    checks=[
+        Check(name="store", ok=True, detail="0 jobs not finished"),
+        Check(name="workers", ok=True, detail="2 that passed their check"),
+        Check(name="device", ok=True, detail="cpu"),
+        Check(name="dashboard", ok=True, detail="http://127.0.0.1:8787/status"),
+    ],
+)
+UNHEALTHY = Health(
+    status="unavailable",
+    checks=[
+        Check(name="store", ok=True, detail="0 jobs not finished"),
+        Check(name="cluster", ok=False, detail="the cluster is starting"),
+    ],
+)
+METRICS = """\
+# HELP georesolve_workers Workers that have passed their check: one a GPU where the device is cuda.
+# TYPE georesolve_workers gauge
+georesolve_workers{device="cpu"} 2.0
+"""

@@ -1,0 +1,187 @@
+"""The processes on offer, described as OGC API - Processes 1.0 has it.
+
+What they take is written down once, in the models of their inputs; the descriptions follow.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from service.database.rows import Delivery, EchoOptions, ProcessId
+from service.description.schemas import schema_of, without_null
+from service.errors import NoSuchProcess
+from service.jobs.representations import PARQUET
+from service.links import OGC_RELATION, Link
+from service.models import InlineRequest, MatchParameters, Parameters
+from workers import __version__
+
+
+class NearestInputs(MatchParameters, InlineRequest):
+    """What the process `nearest` takes."""
+
+
+class EchoInputs(Parameters):
+    """What the process `echo` takes."""
+
+    message: str = Field(description="any text")
+    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
+
+    def options(self) -> EchoOptions:
+        """The options as the store keeps them."""
+        return EchoOptions(self.message, self.pause)
+
+
+class OutputFormat(Parameters):
+    """The format of the matches."""
+
+    mediaType: Literal["application/vnd.apache.parquet"]
+
+
+class MatchesOutput(Parameters):
+    """How the matches are wanted."""
+
+    transmissionMode: Literal["value", "reference"] = "value"
+    format: OutputFormat | None = None
+
+
+class MessageOutput(Parameters):
+    """How the message is wanted."""
+
+    transmissionMode: Literal["value"] = "value"
+
+
+class NearestExecution(Parameters):
+    """A request to run the process `nearest`."""
+
+    inputs: NearestInputs
+    outputs: dict[Literal["matches"], MatchesOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        wanted = self.outputs.get("matches", MatchesOutput())
+        return Delivery(self.response, wanted.transmissionMode)
+
+
+class EchoExecution(Parameters):
+    """A request to run the process `echo`."""
+
+    inputs: EchoInputs
+    outputs: dict[Literal["message"], MessageOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        return Delivery(self.response)
+
+
+class ProcessSummary(BaseModel):
+    """A process in a list."""
+
+    id: ProcessId
+    title: str
+    description: str
+    version: str = __version__
+    jobControlOptions: list[str]
+    outputTransmission: list[str]
+    links: list[Link] = []
+
+
+class InputDescription(BaseModel):
+    """What a process takes under one name."""
+
+    title: str
+    description: str
+    minOccurs: int = Field(ge=0)
+    maxOccurs: int = 1
+    schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class OutputDescription(BaseModel):
+    """What a process gives under one name."""
+
+    title: str
+    description: str
+    schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class Process(ProcessSummary):
+    """A process with all that it takes and gives."""
+
+    inputs: dict[str, InputDescription]
+    outputs: dict[str, OutputDescription]
+
+
+_CONTROL = ["sync-execute", "async-execute", "dismiss"]
+
+
+def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
+    schema = schema_of(model)
+    required = schema.get("required", [])
+    return {
+        name: InputDescription(
+            title=name,
+            description=field["description"],
+            minOccurs=int(name in required),
+            schema_=without_null(field),
+        )
+        for name, field in schema["properties"].items()
+    }
+
+
+PROCESSES: dict[str, Process] = {
+    "nearest": Process(
+        id="nearest",
+        title="The nearest reference of every observation",
+        description="For every observation the exactly nearest reference point on the globe, and "
+        "how many metres away it is.",
+        jobControlOptions=_CONTROL,
+        outputTransmission=["value", "reference"],
+        inputs=_inputs(NearestInputs),
+        outputs={
+            "matches": OutputDescription(
+                title="matches",
+                description="a row an observation and neighbour: row of the observation, row of "
+                "the reference, metres between them, status",
+                schema_={
+                    "type": "string",
+                    "contentEncoding": "binary",
+                    "contentMediaType": PARQUET.media_type,
+                },
+            )
+        },
+    ),
+    "echo": Process(
+        id="echo",
+        title="What was sent",
+        description="Returns its input, for a client that learns to speak with the service.",
+        jobControlOptions=_CONTROL,
+        outputTransmission=["value"],
+        inputs=_inputs(EchoInputs),
+        outputs={
+            "message": OutputDescription(
+                title="message", description="the message", schema_={"type": "string"}
+            )
+        },
+    ),
+}
+
+
+def process(id: str, base: str) -> Process:
+    """The description of a process, with its links.
+
+    Raises
+    ------
+    NoSuchProcess
+    """
+    if id not in PROCESSES:
+        raise NoSuchProcess(
+            f"there is no process {id[:80]!r}: there are {', '.join(map(repr, PROCESSES))}"
+        )
+    here = f"{base}/processes/{id}"
+    links = [
+        Link(href=here, rel="self", title="this document"),
+        Link(href=f"{here}/execution", rel=f"{OGC_RELATION}execute", title="run it"),
+        Link(href=f"{base}/jobs?processID={id}", rel=f"{OGC_RELATION}job-list", title="its jobs"),
+    ]
+    return PROCESSES[id].model_copy(update={"links": links})

@@ -1,0 +1,206 @@
+"""What OpenAPI says of refusals: each problem that an operation may answer with, and an example."""
+
+from collections import defaultdict
+from typing import Any
+
+from service.description import examples
+from service.errors import (
+    PROBLEM_JSON,
+    BadRange,
+    DatasetInUse,
+    Forbidden,
+    InvalidInput,
+    InvalidRequest,
+    JobDismissed,
+    JobFailed,
+    KeyInUse,
+    KeyReused,
+    NoSuchDataset,
+    NoSuchJob,
+    NoSuchProcess,
+    NotAcceptable,
+    NotReady,
+    Problem,
+    QueueFull,
+    RangeNotSatisfiable,
+    ResultExpired,
+    ResultNotReady,
+    StorageFull,
+    TooLarge,
+    TooManyJobs,
+    Unauthorized,
+    UnknownHost,
+    UnsupportedFormat,
+    disk_full,
+)
+from service.jobs.representations import FORMATS
+
+PROBLEM_SCHEMA = {
+    "title": "Problem",
+    "description": "What is wrong, as RFC 9457 has it.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance"],
+    "properties": {
+        "type": {"type": "string", "description": "which problem it is, as a URI"},
+        "title": {"type": "string", "description": "the same for people"},
+        "status": {"type": "integer", "description": "the status of the answer"},
+        "detail": {
+            "type": "string",
+            "description": "what was given, what is allowed and what to do",
+        },
+        "instance": {"type": "string", "description": "the path that was asked"},
+        "errors": {
+            "type": "array",
+            "description": "where it is wrong",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "detail": {"type": "string"},
+                    "pointer": {"type": "string", "description": "JSON pointer into the request"},
+                    "file": {"type": "string"},
+                    "column": {"type": "string"},
+                    "row": {"type": "integer", "description": "counted from 0"},
+                },
+            },
+        },
+    },
+}
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "seconds after which to try again",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_WAITING_HELPS = (429, 503, 507)
+
+_ID = examples.JOB_ID
+_EXAMPLES = [
+    InvalidInput(
+        "observations: 1 of 2 rows have invalid coordinates, the first one row 1: column 'lat' "
+        "holds 148.86, allowed are degrees from -90 to 90; mend them, or keep them with the "
+        "option on_invalid=null",
+        [
+            {
+                "file": "observations",
+                "column": "lat",
+                "row": 1,
+                "detail": "column 'lat' holds 148.86, allowed are degrees from -90 to 90",
+            }
+        ],
+    ),
+    InvalidRequest(
+        "/query/limit: given 2 times, and one value counts: send it once",
+        [{"pointer": "/query/limit", "detail": "given 2 times"}],
+    ),
+    BadRange("Range is 'bytes=first', which is no range: write it as in 'bytes=0-499'"),
+    UnknownHost(
+        "the request is for the host 'example.org', and this service answers for localhost, "
+        "127.0.0.1, ::1: name others in the setting allowed_hosts"
+    ),
+    Unauthorized(
+        "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
+        "'X-API-Key: KEY'"
+    ),
+    Forbidden(
+        "a page of another site (https://example.org) sent this request, which only its own pages "
+        "and programs may"
+    ),
+    NoSuchDataset(f"there is no dataset {examples.DATASET_ID!r}"),
+    NoSuchJob(f"there is no job {_ID!r}"),
+    NoSuchProcess("there is no process 'farthest': there are 'nearest', 'echo'"),
+    ResultNotReady(f"the job {_ID!r} is running: resolving: 0 of 2 rows"),
+    NotAcceptable(
+        "Accept is 'text/html', but a result is to be had as "
+        f"{', '.join(one.media_type for one in FORMATS)}: accept one of them, or leave the header "
+        "out for Parquet"
+    ),
+    DatasetInUse(
+        f"a job that is not finished needs the dataset {examples.DATASET_ID!r}; dismiss it"
+    ),
+    KeyInUse(
+        "a request with the Idempotency-Key '1f0c' is being received: send this one again when "
+        "that one is answered"
+    ),
+    ResultExpired(
+        f"the result of the job {_ID!r} was kept until {examples.DONE['expires']}: send the job "
+        "again"
+    ),
+    JobDismissed(f"the job {_ID!r} was dismissed; its result does not exist"),
+    TooLarge(
+        "5000000 rows of both sets together (observations k times) are more than the limit of "
+        "4000000 for an answer at once: send the header 'Prefer: respond-async' and ask the job"
+    ),
+    UnsupportedFormat("the media type text/html is not supported here: send application/json"),
+    RangeNotSatisfiable(
+        "Range is 'bytes=9000-', but the file has 3170 bytes: ask for some of these"
+    ),
+    KeyReused(
+        "the Idempotency-Key '1f0c' came with other sets or options before, and made the job "
+        f"{_ID!r}: send the same again, or take another key"
+    ),
+    TooManyJobs(
+        "100 jobs of this key wait or run, and 100 may: wait for one to end, or dismiss one"
+    ),
+    JobFailed("an error of the service; its log has the details"),
+    QueueFull("1000 jobs of the service wait or run, and 1000 may: come again later"),
+    NotReady("the cluster is starting: try again, or send 'Prefer: respond-async'"),
+    disk_full(),
+]
+_BY_KIND = {type(one): one for one in _EXAMPLES}
+
+_GUARDED = (InvalidRequest, UnknownHost, Unauthorized)
+"""What every operation that asks for a key may answer."""
+
+CHANGES = (Forbidden, StorageFull)
+"""What whoever changes something may be told."""
+TABLES = (*CHANGES, InvalidInput, NoSuchDataset, TooLarge, UnsupportedFormat)
+"""What point sets may be refused with."""
+JOBS = (KeyInUse, KeyReused, TooManyJobs, QueueFull, NotReady, JobFailed, JobDismissed)
+"""What stands in the way of a job, or of an answer at once."""
+RESULTS = (NoSuchJob, ResultNotReady, JobDismissed, ResultExpired, JobFailed, TooLarge, StorageFull)
+"""What stands in the way of a result."""
+FILES = (BadRange, RangeNotSatisfiable)
+"""What may be wrong with the range of a file that is asked for."""
+
+
+def refusals(
+    instance: str, *kinds: type[Problem], guarded: bool = True
+) -> dict[int | str, dict[str, Any]]:
+    """The refusals of an operation, by status.
+
+    Parameters
+    ----------
+    instance
+        The path of the operation in the examples.
+    kinds
+        The problems that it may answer with.
+    guarded
+        Whether it asks for a key, and for the name of the service.
+    """
+    by_status = defaultdict(list)
+    for kind in dict.fromkeys((*kinds, *(_GUARDED if guarded else (InvalidRequest,)))):
+        by_status[kind.status].append(_BY_KIND[kind])
+    return {status: _refusal(instance, by_status[status]) for status in sorted(by_status)}
+
+
+def _refusal(instance: str, problems: list[Problem]) -> dict[str, Any]:
+    status = problems[0].status
+    answer: dict[str, Any] = {
+        "description": "; ".join(one.title for one in problems),
+        "content": {
+            PROBLEM_JSON: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "examples": {
+                    one.type.rpartition("/" if "/" in one.type else ":")[2]: {
+                        "summary": one.title,
+                        "value": one.document(instance),
+                    }
+                    for one in problems
+                },
+            }
+        },
+    }
+    if status in _WAITING_HELPS:
+        answer["headers"] = _RETRY_AFTER
+    return answer

@@ -1,0 +1,65 @@
+"""What OpenAPI says of requests: their bodies and headers."""
+
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import BaseModel
+
+from service.description import examples
+from service.description.schemas import schema_of
+
+JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
+DatasetId = Annotated[
+    str, Path(description="the id of the dataset", examples=[examples.DATASET_ID])
+]
+ProcessName = Annotated[str, Path(description="the id of the process", examples=["nearest"])]
+
+
+def _header(name: str, description: str, example: str, **schema: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "header",
+        "description": description,
+        "schema": {"type": "string", **schema},
+        "example": example,
+    }
+
+
+PREFER = _header(
+    "Prefer",
+    "`respond-async`: a job to ask again; `wait=N`: the result if it is there within N seconds, "
+    "and else the job",
+    "respond-async",
+)
+IDEMPOTENCY_KEY = _header(
+    "Idempotency-Key",
+    "a request with the same key, sets and options is the same job",
+    "5bd5d52c-5cf1-4b1c-8d6c-7d1d2c1f0b1e",
+    minLength=1,
+    maxLength=255,
+    pattern="^[!-~]([ -~]*[!-~])?$",
+)
+CONTENT_DIGEST = _header(
+    "Content-Digest",
+    "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is refused",
+    "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
+)
+RANGE = _header("Range", "the part of the file that is wanted, in bytes", "bytes=0-499")
+IF_NONE_MATCH = _header(
+    "If-None-Match", "the ETag of what the client has: 304 if that is still it", '"23ce787a"'
+)
+
+
+def headers(*some: dict[str, Any]) -> dict[str, Any]:
+    """Headers that an operation heeds."""
+    return {"parameters": list(some)}
+
+
+def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:
+    """A request whose body is JSON: one of some models, each with an example."""
+    schemas = [schema_of(model) for model, _ in alternatives]
+    content = {
+        "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
+        "examples": {model.__name__: {"value": example} for model, example in alternatives},
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}

@@ -1,0 +1,133 @@
+"""Results in formats other than Parquet: each made once, when it is first asked for, into a file.
+
+A file, and not a stream: it has a length, a hash of its own bytes for an ETag, and ranges, so that
+a download can be resumed; and a second one costs nothing. It lies beside the result, carries its
+hash in its name, and goes with its job.
+"""
+
+import asyncio
+import hashlib
+import io
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import pyarrow.parquet as pq
+
+from service.errors import TooLarge
+from service.jobs.representations import Format
+from workers.files import move_durably
+
+_AT_A_TIME = 2
+
+
+class Export(NamedTuple):
+    """A file, and the SHA-256 of its bytes."""
+
+    path: Path
+    sha256: str
+
+
+class Exports:
+    """Makes exports, a few at a time, and each once however many wait for it.
+
+    Parameters
+    ----------
+    most_bytes
+        How large one may become: a long text that is carried into many rows is short in Parquet.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._making: dict[tuple[Path, str], asyncio.Future[Export]] = {}
+        self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="export")
+
+    async def export(self, result: Path, format: Format) -> Export:
+        """A result in a format; made now, if this is the first time.
+
+        Raises
+        ------
+        TooLarge
+            When it would be larger than allowed.
+        FileNotFoundError
+            When the result is gone, or goes meanwhile.
+        """
+        key = (result, format.suffix)
+        if key not in self._making:
+            loop = asyncio.get_running_loop()
+            self._making[key] = loop.run_in_executor(self._threads, self._made, result, format)
+            self._making[key].add_done_callback(lambda _: self._making.pop(key))
+        # One client that goes away must not take it from the others.
+        return await asyncio.shield(self._making[key])
+
+    async def converted(self, content: bytes, format: Format) -> bytes:
+        """A small result in a format, from one in Parquet; both in memory.
+
+        Raises
+        ------
+        TooLarge
+            When it would be larger than allowed.
+        """
+        if format.write is None:
+            return content
+        made, loop = io.BytesIO(), asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._write, io.BytesIO(content), made, format)
+        return made.getvalue()
+
+    def _made(self, result: Path, format: Format) -> Export:
+        for path in result.parent.glob(f"{result.stem}.*.{format.suffix}"):
+            return Export(path, path.suffixes[0].removeprefix("."))
+        making = result.with_name(f".{result.stem}.{uuid.uuid4().hex}")
+        try:
+            with making.open("xb") as handle, result.open("rb") as source:
+                sha256 = self._write(source, handle, format)
+            made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256)
+            move_durably(making, made.path)
+        finally:
+            making.unlink(missing_ok=True)
+        if not result.exists():
+            # Its job was removed meanwhile, and could not remove this.
+            shutil.rmtree(result.parent, ignore_errors=True)
+            raise FileNotFoundError(result)
+        return made
+
+    def _write(self, source: BinaryIO, target: BinaryIO, format: Format) -> str:
+        """Make a format from Parquet; returns the SHA-256 of what it wrote."""
+        sink = _Sink(target, self._most_bytes, format)
+        assert format.write is not None, "Parquet is there"
+        format.write(pq.ParquetFile(source), cast(BinaryIO, sink))
+        return sink.sha256
+
+
+class _Sink(io.RawIOBase):
+    """Passes bytes on, hashes them, and stops when there are too many."""
+
+    def __init__(self, handle: BinaryIO, most_bytes: int, format: Format) -> None:
+        self._handle = handle
+        self._left = self._most_bytes = most_bytes
+        self._format = format
+        self._hash = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """Of what was written."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        """It is for writing."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Take the next bytes."""
+        size = memoryview(data).nbytes
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge(
+                f"as {self._format.media_type} the result is larger than the limit of "
+                f"{self._most_bytes} bytes: take it as Parquet"
+            )
+        self._hash.update(data)
+        self._handle.write(data)
+        return size

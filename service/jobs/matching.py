@@ -1,0 +1,64 @@
+"""Whether two datasets can be matched, and a job that matches them."""
+
+from service.database.idempotency import Repeat
+from service.database.rows import DatasetRow, Delivery
+from service.database.store import Store
+from service.datasets.columns import listed
+from service.datasets.ingest import refuse_invalid
+from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
+from service.models import MatchParameters
+from workers.datasets import Dataset
+
+
+def check_match(observations: Dataset, references: Dataset, parameters: MatchParameters) -> None:
+    """Check that two datasets can be matched.
+
+    Raises
+    ------
+    InvalidInput
+        When there are no references, or rows with invalid coordinates that are not to be kept.
+    InvalidRequest
+        When a column to carry does not exist.
+    """
+    if not references.rows:
+        raise InvalidInput("references: the table has no rows, so nothing can be matched")
+    refuse_invalid(observations, "observations", parameters.on_invalid)
+    refuse_invalid(references, "references", parameters.on_invalid)
+    if parameters.exclude_self and observations.sha256 != references.sha256:
+        raise InvalidRequest(
+            "exclude_self is for a set resolved against itself, but observations and references "
+            "differ: send the same dataset as both, or leave it out",
+            [{"pointer": "/query/exclude_self", "detail": "the two sets differ"}],
+        )
+    _check_columns(references, parameters.columns, "columns")
+    _check_columns(observations, parameters.observation_columns, "observation_columns")
+
+
+def accept_job(
+    store: Store,
+    observations: DatasetRow,
+    references: DatasetRow,
+    parameters: MatchParameters,
+    delivery: Delivery,
+    repeat: Repeat | None = None,
+) -> str:
+    """Accept a job with two datasets that can be matched; returns its id.
+
+    Raises
+    ------
+    NoSuchDataset
+        When one of them was removed meanwhile.
+    """
+    id = store.add_job(observations, references, parameters.options(), delivery, repeat)
+    if id is None:
+        raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+    return id
+
+
+def _check_columns(dataset: Dataset, names: list[str], option: str) -> None:
+    for name in names:
+        if name not in dataset.columns:
+            raise InvalidRequest(
+                f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
+                [{"pointer": f"/query/{option}", "detail": f"no column {name!r}"}],
+            )

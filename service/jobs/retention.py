@@ -1,0 +1,66 @@
+"""What has expired is removed while the service runs: results, datasets, what requests left."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import AsyncIterator
+
+from service.clock import now
+from service.database.store import Store
+from service.datasets.library import Library
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_SECONDS = 60.0
+_SHORTEST_PAUSE_SECONDS = 1.0
+_ACCEPTED_SECONDS = 3600.0
+
+
+class Retention:
+    """Removes what has expired, again and again."""
+
+    def __init__(self, settings: Settings, store: Store, library: Library) -> None:
+        self._store = store
+        self._library = library
+        self._job_hours = settings.job_hours
+        kept = (settings.result_hours, settings.dataset_hours, settings.job_hours)
+        lives = [hours for hours in kept if hours]
+        tenth = min(lives, default=1.0) * 360
+        self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sweep from now on."""
+        task = asyncio.create_task(self._sweep_for_ever(), name="retention")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self.sweep)
+            except Exception:
+                # A full disk, a database that is away: the next sweep may find them well.
+                logger.exception("what has expired could not be removed")
+            await asyncio.sleep(self._pause_seconds)
+
+    def sweep(self) -> None:
+        """Remove what has expired by now."""
+        kept = {folder.name for folder in self._store.jobs_folder.iterdir()}
+        # A request that found it just before it expired has the time to open it.
+        for id in self._store.expired_results(now(-_SHORTEST_PAUSE_SECONDS)) & kept:
+            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            logger.info("the result of the job %s has expired", id)
+        for id in self._store.expired_datasets():
+            if self._library.expire(id):
+                logger.info("the dataset %s has expired", id)
+        if self._job_hours and self._store.forget_jobs(now(-3600 * self._job_hours)):
+            logger.info("jobs that ended %s hours ago are forgotten", self._job_hours)
+        # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
+        for id in self._store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
+            self._library.release(id)

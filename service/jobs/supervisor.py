@@ -1,0 +1,353 @@
+"""Keeps the cluster open and runs jobs on it, also those that an earlier process accepted."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from service.clock import in_hours
+from service.database.rows import LIVE, EchoOptions, JobStatus
+from service.database.store import Store
+from service.datasets.library import Library
+from service.errors import is_disk_full
+from service.jobs.express import ExpressLane
+from service.jobs.failures import problem_of_failure
+from service.jobs.reports import job_report, seconds_before
+from service.metrics import Metrics
+from service.settings import Settings
+from workers.cluster import Cluster, open_cluster
+from workers.estimate import Pace
+from workers.express import express
+from workers.gpus import choose_device
+from workers.jobs import RESULT_NAME, Job, MatchOptions
+from workers.logs import about
+from workers.pipeline import JobCancelled, Progress, run
+
+logger = logging.getLogger(__name__)
+
+_REPORT_SECONDS = 0.5
+_REOPEN_SECONDS = 5.0
+_WATCH_SECONDS = 1.0
+
+
+class Supervisor:
+    """Runs accepted jobs, as many at a time as the settings say.
+
+    Attributes
+    ----------
+    cluster
+        The open cluster; None while there is none.
+    express
+        Who answers small requests on it; None while there is no cluster.
+    trouble
+        Why there is none, in words.
+    pace
+        How long jobs take here, for estimates.
+    stopping
+        Whether jobs are being stopped, because the process is about to end.
+    """
+
+    def __init__(
+        self, settings: Settings, store: Store, library: Library, metrics: Metrics
+    ) -> None:
+        self.cluster: Cluster | None = None
+        self.express: ExpressLane | None = None
+        self.trouble = "the cluster is being opened"
+        self.pace = Pace()
+        self._settings = settings
+        self._store = store
+        self._library = library
+        self._metrics = metrics
+        self._opened = asyncio.Event()
+        self._places = asyncio.Semaphore(settings.concurrent_jobs)
+        self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._dismissed: set[str] = set()
+        self.stopping = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the cluster and take up the jobs that are not finished; stop all on exit.
+
+        Jobs that are stopped this way stay accepted: the next process takes them up again.
+
+        Raises
+        ------
+        NoGpuError
+            When a GPU was asked for and there is none.
+        """
+        if not self._settings.cluster().is_existing:
+            choose_device(self._settings.device)
+        self._sweep()
+        keeper = asyncio.create_task(self._keep_cluster_open())
+        for job in self._store.live_jobs():
+            logger.info("job %s taken up again", job.id, extra={"job": job.id})
+            self.start(job.id)
+        try:
+            yield
+        finally:
+            self.stop()
+            # A job without a cluster waits for one; one that runs sees that all is stopping.
+            if self.cluster is None:
+                for task in list(self._tasks.values()):
+                    task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+            self._threads.shutdown()
+
+    async def _keep_cluster_open(self) -> None:
+        """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
+        # Not for ever: a client of Dask that closes after its scheduler was lost swallows the
+        # cancellation that was meant for this task.
+        while not self.stopping:
+            opening = open_cluster(self._settings.cluster())
+            try:
+                self.cluster = await asyncio.to_thread(opening.__enter__)
+            except Exception as error:
+                # Whatever it was, without another try there would be no cluster ever again.
+                self.trouble = f"the cluster cannot be opened: {error}"
+                logger.error(self.trouble, exc_info=not isinstance(error, OSError))
+                await asyncio.sleep(_REOPEN_SECONDS)
+                continue
+            self._opened.set()
+            try:
+                await self._watch(self.cluster)
+                logger.error("the cluster was lost")
+            except Exception:
+                logger.exception("the cluster can no longer be watched, and is opened anew")
+            finally:
+                self._opened.clear()
+                self.cluster = None
+                self.trouble = "the cluster was lost"
+                await asyncio.to_thread(_close, opening)
+
+    async def _watch(self, cluster: Cluster) -> None:
+        """Keep the workers up and answer small requests, as long as the cluster is up."""
+        async with express(cluster) as resolve_at_once:
+            with closing(ExpressLane(resolve_at_once)) as self.express:
+                try:
+                    while cluster.is_up():
+                        cluster.restore()
+                        workers = await asyncio.to_thread(cluster.workers)
+                        self.express.notice(list(workers.values()))
+                        await asyncio.sleep(_WATCH_SECONDS)
+                finally:
+                    self.express = None
+
+    def _sweep(self) -> None:
+        """Remove what an earlier process left of jobs that have ended."""
+        folder = self._store.jobs_folder
+        folder.mkdir(exist_ok=True)
+        for job in folder.iterdir():
+            row = self._store.job(job.name)
+            if row is None or row.status not in LIVE:
+                _tidy(job, keep_result=row is not None and row.status == "successful")
+                # Nobody writes now: what is hidden was never finished.
+                for path in job.glob(".*"):
+                    path.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Stop all jobs within seconds; they stay accepted, for the next process to take up."""
+        self.stopping = True
+
+    def start(self, id: str) -> None:
+        """Run an accepted job when its turn comes."""
+        logger.info("job %s accepted", id, extra={"job": id})
+        task = asyncio.create_task(self._run(id), name=f"job {id}")
+        self._tasks[id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(id, None))
+
+    async def finished(self, id: str, seconds: float | None = None) -> None:
+        """Wait until a job that this process runs has ended or is stopped, or time is over."""
+        task = self._tasks.get(id)
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
+
+    async def dismiss(self, id: str) -> None:
+        """Stop a live job, whose workers are free within seconds, or remove a finished one."""
+        message = "dismissed by the client"
+        if await asyncio.to_thread(self._end, id, "dismissed", message):
+            # What the job holds goes once its task has let go of it.
+            if id in self._tasks:
+                self._dismissed.add(id)
+        else:
+            await asyncio.to_thread(self._remove, id)
+
+    def _remove(self, id: str) -> None:
+        self._store.dismiss_finished_job(id)
+        shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+
+    def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
+        """End a live job, as `Store.finish_job` does, and count it."""
+        if not self._store.finish_job(id, status, message, **outcome):
+            return False
+        row = self._store.job(id)
+        if row is not None:
+            self._metrics.count_job(row)
+        return True
+
+    def _is_cancelled(self, id: str) -> bool:
+        return self.stopping or id in self._dismissed
+
+    async def _run(self, id: str) -> None:
+        with about(job=id):
+            await self._run_to_its_end(id)
+        self._dismissed.discard(id)
+
+    async def _run_to_its_end(self, id: str) -> None:
+        has_ended = False
+        while not has_ended and not self.stopping:
+            try:
+                row = await asyncio.to_thread(self._store.job, id)
+                if row is not None and isinstance(row.options, EchoOptions):
+                    await self._echo(id, row.options)
+                else:
+                    await self._run_on_cluster(id)
+                has_ended = True
+            except SQLAlchemyError:
+                # Its end could not be written down, so it is run again: its parts stand.
+                logger.exception("job %s: the store failed", id)
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _echo(self, id: str, options: EchoOptions) -> None:
+        """Wait as long as an echo is told to; what it gives back stands in its row."""
+        await asyncio.to_thread(self._store.start_job, id)
+        end = time.monotonic() + options.pause
+        while (left := end - time.monotonic()) > 0 and not self._is_cancelled(id):
+            await asyncio.sleep(min(left, _WATCH_SECONDS))
+        if not self.stopping:
+            await asyncio.to_thread(self._end, id, "successful", "done")
+
+    async def _run_on_cluster(self, id: str) -> None:
+        loop = asyncio.get_running_loop()
+        has_ended = False
+        while not has_ended and not self.stopping:
+            await self._opened.wait()
+            async with self._places:
+                if self.cluster is not None and not self.stopping:
+                    # What is logged in the thread is about the same job.
+                    context = contextvars.copy_context()
+                    has_ended = await loop.run_in_executor(
+                        self._threads, context.run, self._run_blocking, id, self.cluster
+                    )
+            if not has_ended:
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    def _run_blocking(self, id: str, cluster: Cluster) -> bool:
+        """Run a job to whatever end; the boundary that no error of a job passes.
+
+        Returns False when it is to be run again, because the cluster was lost meanwhile.
+        """
+        try:
+            if self._store.start_job(id):
+                self._run_started(id, cluster)
+        except JobCancelled:
+            logger.info("job %s stopped", id)
+        except OperationalError:
+            raise  # of the store: the job is not at fault
+        except Exception as error:
+            if not cluster.is_up():
+                logger.warning("job %s lost its cluster and waits for it: %s", id, error)
+                return False
+            logger.exception("job %s failed", id)
+            problem = problem_of_failure(error)
+            if is_disk_full(error):
+                # What it wrote is in its own way, and in that of the line that says so.
+                shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
+        finally:
+            self._clear(id)
+        return True
+
+    def _run_started(self, id: str, cluster: Cluster) -> None:
+        row = self._store.job(id)
+        assert row is not None, "jobs are never forgotten"
+        assert isinstance(row.options, MatchOptions), "an echo does not run here"
+        observations = self._library.get(row.observations)
+        references = self._library.get(row.references)
+        folder = self._store.job_folder(id)
+        job = Job(id, folder, observations.dataset, references.dataset, row.options)
+        logger.info("job %s started", id)
+        reporter = _Reporter(self._store, id)
+        start = time.monotonic()
+        result, progress = run(cluster, job, reporter, lambda: self._is_cancelled(id))
+        if not reporter.first_rows:
+            # Of a job that was taken up again nobody knows how long the whole takes.
+            self.pace.note(cluster, job, time.monotonic() - start)
+        report = job_report(job, result, progress, cluster.device)
+        report.seconds |= seconds_before(row, observations, references)
+        expires = in_hours(self._settings.result_hours)
+        document = report.model_dump()
+        if self._end(id, "successful", "done", report=document, expires=expires):
+            self._metrics.count_rows("jobs", progress.rows_done, report.counts)
+            logger.info("job %s successful: %s", id, report.counts)
+
+    def _clear(self, id: str) -> None:
+        """Remove what a job that has ended needs no more: a live one is taken up again."""
+        row = self._store.job(id)
+        if row is None or row.status in LIVE:
+            return
+        _tidy(self._store.job_folder(id), keep_result=row.status == "successful")
+        for dataset in {row.observations, row.references}:
+            self._library.release(dataset)
+
+
+def _tidy(folder: Path, *, keep_result: bool) -> None:
+    """Remove the files of a job that has ended: all but its result, or all."""
+    if not keep_result:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    shutil.rmtree(folder / "parts", ignore_errors=True)
+    # A worker that was killed leaves the result that it was writing.
+    for path in (folder / "cancelled", *folder.glob(f".{RESULT_NAME}.*")):
+        path.unlink(missing_ok=True)
+
+
+def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
+    try:
+        opening.__exit__(None, None, None)
+    except OSError:
+        # A scheduler that is gone cannot be told good-bye.
+        pass
+    except Exception:
+        logger.exception("the lost cluster could not be closed")
+
+
+class _Reporter:
+    """Notes progress in the store, not more often than a reader would look."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self._store = store
+        self._id = id
+        self._start = self._next = time.monotonic()
+        self.first_rows: int | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if self.first_rows is None:
+            self.first_rows = progress.rows_done
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _REPORT_SECONDS
+        rows = progress.rows_done - self.first_rows
+        message = f"resolving: {progress.rows_done} of {progress.rows} rows"
+        rate = None
+        if rows:
+            rate = rows / max(now - self._start, 1e-9)
+            left = (progress.rows - progress.rows_done) / rate
+            message += f", {rate:.0f} a second, {left:.0f} s left"
+        try:
+            self._store.report_progress(self._id, progress.rows_done, rate, message)
+        except SQLAlchemyError:
+            # A note less; the job itself goes on.
+            logger.exception("job %s: its progress could not be noted", self._id)

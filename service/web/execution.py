@@ -1,0 +1,319 @@
+"""From two point sets and options to an answer: the one way of every request that matches.
+
+A small request is answered at once. For others a job is accepted, and the client gets its result,
+or the job to ask again, as it prefers.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+
+from service.clock import new_id
+from service.context import Service
+from service.database.idempotency import Claim, Repeat
+from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
+from service.datasets.ingest import Ingested
+from service.errors import KeyReused, NotReady, TooLarge
+from service.jobs.matching import accept_job, check_match
+from service.jobs.representations import Format
+from service.links import base_of
+from service.models import MatchParameters, StatusInfo
+from service.web.inputs import ROLES, Inputs
+from service.web.negotiation import wanted_format
+from service.web.preferences import Preference, preference_of
+from service.web.results import echo_response, result_response
+from workers.jobs import Job
+from workers.plan import is_small
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a client wants to be answered.
+
+    Attributes
+    ----------
+    preference
+        How long it waits.
+    format
+        In which format it likes the result best.
+    claim
+        Its Idempotency-Key, if it sent one.
+    delivery
+        How an execution of OGC API wants its result, of which the job is the record. None for the
+        bare result: a small one leaves no job.
+    """
+
+    preference: Preference
+    format: Format
+    claim: Claim
+    delivery: Delivery | None = None
+
+
+@contextmanager
+def terms_of(request: Request, service: Service) -> Iterator[Terms]:
+    """Read how a client wants to be answered, before its body is received.
+
+    Raises
+    ------
+    KeyInUse
+        While another request with its key is being received.
+    NotAcceptable
+        When it wants a format that there is not.
+    """
+    format = wanted_format(request.headers)
+    with service.claims.claim(service.store.owner or "", request.headers) as claim:
+        yield Terms(preference_of(request.headers), format, claim)
+
+
+def refuse_unready(service: Service, preference: Preference) -> None:
+    """Refuse, before it is received, a request that cannot be answered as it wants to be.
+
+    Raises
+    ------
+    NotReady
+        When it wants its result at once, and there is no cluster.
+    QueueFull, TooManyJobs
+        When it wants a job, and there is no place for one.
+    """
+    if not preference.waits:
+        service.quotas.refuse_when_full(service.store)
+    if not preference.takes_a_job and service.supervisor.cluster is None:
+        raise NotReady(
+            f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
+            headers={"Retry-After": "2"},
+        )
+
+
+async def answer(
+    request: Request, service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
+) -> Response:
+    """Match two sets, and answer with the result or, if the client takes one, with the job.
+
+    Raises
+    ------
+    TooLarge
+        When the sets are too large for an answer at once, and the client takes no job.
+    KeyReused
+        When the key of the request came with other content before.
+    Problem
+        When the sets cannot be matched, or the job failed.
+    """
+    preference, delivery = terms.preference, terms.delivery or Delivery()
+    if not preference.takes_a_job:
+        _refuse_large(service, inputs, parameters)
+    check_match(inputs.observations.dataset, inputs.references.dataset, parameters)
+    content = [one.dataset.sha256 for one in inputs]
+    repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
+    bare = terms.delivery is None and repeat is None
+    if bare and preference.waits and _is_small(service, inputs, parameters):
+        return await _express(service, inputs, parameters, terms)
+    id = await _first(service, repeat)
+    if id is None:
+        id = await _accept(service, inputs, parameters, delivery, repeat)
+        service.supervisor.start(id)
+    terms.claim.end()
+    return await _answer_with_job(request, service, id, preference, comes_back=repeat is not None)
+
+
+async def echo(request: Request, service: Service, options: EchoOptions, terms: Terms) -> Response:
+    """Give back what was sent, or, if the client takes one, the job that will."""
+    delivery = terms.delivery or Delivery()
+    repeat = terms.claim.of(options, delivery)
+    if repeat is None and not terms.preference.takes_a_job:
+        await asyncio.sleep(options.pause)
+        return echo_response(options, delivery)
+    id = await _first(service, repeat)
+    if id is None:
+        id = await asyncio.to_thread(_enter_echo, service, options, delivery, repeat)
+        service.supervisor.start(id)
+    terms.claim.end()
+    comes_back = repeat is not None
+    return await _answer_with_job(request, service, id, terms.preference, comes_back=comes_back)
+
+
+def _enter_echo(
+    service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
+) -> str:
+    with service.quotas.place(service.store):
+        return service.store.add_echo(options, delivery, repeat)
+
+
+async def _first(service: Service, repeat: Repeat | None) -> str | None:
+    """The job that the first of repeated requests made.
+
+    Raises
+    ------
+    KeyReused
+    """
+    if repeat is None:
+        return None
+    first = await asyncio.to_thread(service.store.first_of, repeat)
+    if first is None:
+        return None
+    id, fingerprint = first
+    if fingerprint != repeat.fingerprint:
+        raise KeyReused(
+            f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
+            f"the job {id!r}: send the same again, or take another key"
+        )
+    return id
+
+
+async def _answer_with_job(
+    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
+) -> Response:
+    """Answer with the result of a job that was started or, if the client takes one, with it."""
+    await _wait(request, service, id, preference, comes_back=comes_back)
+    job = await asyncio.to_thread(service.store.job, id)
+    assert job is not None, "a job just accepted is in the store"
+    if job.status not in LIVE and preference.waits:
+        response = await result_response(service, job, request)
+        if preference.wait_seconds is not None:
+            response.headers.update(preference.applied())
+        return response
+    if preference.takes_a_job:
+        return _job_response(job, request, preference)
+    raise NotReady(
+        "the service is stopping; the job goes on when it is back",
+        headers={"Retry-After": "10", "Link": f'<{base_of(request)}/jobs/{id}>; rel="monitor"'},
+    )
+
+
+def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters) -> None:
+    observations, references = (one.dataset.rows for one in inputs)
+    rows = observations * parameters.k + references
+    if rows > service.settings.sync_rows:
+        raise TooLarge(
+            f"{rows} rows of both sets together (observations k times) are more than the "
+            f"limit of {service.settings.sync_rows} for an answer at once: "
+            "send the header 'Prefer: respond-async' and ask the job"
+        )
+
+
+def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
+    cluster, express = service.supervisor.cluster, service.supervisor.express
+    observations, references = (one.dataset.rows for one in inputs)
+    return (
+        cluster is not None
+        and express is not None
+        and is_small(observations, references, parameters.options(), cluster.device)
+    )
+
+
+async def _express(
+    service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
+) -> Response:
+    """Answer without a job: nothing is kept of the request."""
+    start = time.perf_counter()
+    lane = service.supervisor.express
+    assert lane is not None, "the lane is there as long as the cluster"
+    id = new_id()
+    job = Job(
+        id,
+        service.store.job_folder(id),
+        inputs.observations.dataset,
+        inputs.references.dataset,
+        parameters.options(),
+    )
+    answer = await lane.resolve(job)
+    service.metrics.count_rows("express", job.observations.rows, answer.counts)
+    content = await service.exports.converted(answer.content, terms.format)
+    seconds = {"lane": time.perf_counter() - start, **answer.seconds}
+    for role, one in zip(ROLES, inputs, strict=True):
+        if isinstance(one, Ingested):
+            seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
+    timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
+    return Response(
+        content,
+        media_type=terms.format.media_type,
+        headers={
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "Vary": "Accept",
+            "Server-Timing": timing,
+            **terms.preference.applied(),
+        },
+    )
+
+
+async def _accept(
+    service: Service,
+    inputs: Inputs,
+    parameters: MatchParameters,
+    delivery: Delivery,
+    repeat: Repeat | None,
+) -> str:
+    """Keep both sets and accept a job with them; nothing is left of a refused one."""
+    service.disk.refuse_when_low()
+    kept: list[DatasetRow] = []
+    try:
+        for one in inputs:
+            if isinstance(one, Ingested):
+                kept.append(await asyncio.to_thread(service.library.keep, one))
+            else:
+                kept.append(one)
+        return await asyncio.to_thread(_enter, service, kept, parameters, delivery, repeat)
+    except BaseException:
+        for row in kept:
+            await asyncio.to_thread(service.library.release, row.id)
+        raise
+
+
+def _enter(
+    service: Service,
+    kept: list[DatasetRow],
+    parameters: MatchParameters,
+    delivery: Delivery,
+    repeat: Repeat | None,
+) -> str:
+    observations, references = kept
+    with service.quotas.place(service.store):
+        return accept_job(service.store, observations, references, parameters, delivery, repeat)
+
+
+async def _wait(
+    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
+) -> None:
+    """Wait for a job as long as the client does.
+
+    Raises
+    ------
+    ClientDisconnect
+        When the client has gone. Nobody else knows of its job, so that is dismissed; unless the
+        client has a key to come back with.
+    """
+    if not preference.waits:
+        return
+    finished = asyncio.create_task(service.supervisor.finished(id, preference.wait_seconds))
+    gone = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait([finished, gone], return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            return
+    finally:
+        finished.cancel()
+        gone.cancel()
+    if not comes_back:
+        await service.supervisor.dismiss(id)
+    raise ClientDisconnect
+
+
+async def _disconnected(request: Request) -> None:
+    # The body has been read: what comes now is that the client has gone.
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _job_response(job: JobRow, request: Request, preference: Preference) -> Response:
+    base = base_of(request)
+    return JSONResponse(
+        StatusInfo.of(job, base).model_dump(exclude_none=True),
+        status_code=201,
+        headers={"Location": f"{base}/jobs/{job.id}", **preference.applied()},
+    )

@@ -1,0 +1,76 @@
+"""A file that never changes as an HTTP answer: whole, a range of it, or 304 (RFC 9110, 13, 14)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fastapi import Request
+from fastapi.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.errors import BadRange, RangeNotSatisfiable
+from service.web.handlers import problem_response
+
+
+def file_response(
+    path: Path,
+    sha256: str,
+    media_type: str,
+    name: str,
+    request: Request,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Answer with a file, or with 304 to whom has it already.
+
+    Parameters
+    ----------
+    sha256
+        Of the bytes of the file: its strong ETag.
+    name
+        What a browser calls the file when it saves it.
+    headers
+        Further headers of the answer.
+    """
+    etag = f'"{sha256}"'
+    headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
+    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+    if known & {etag, f"W/{etag}", "*"}:
+        return Response(status_code=304, headers=headers)
+    return _File(path, media_type=media_type, filename=name, headers=headers)
+
+
+class _File(FileResponse):
+    """Starlette's, with errors that are problems."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        unit = Request(scope).headers.get("range", "").partition("=")[0].strip().lower()
+        if unit != "bytes":
+            # One that the server does not know is to be ignored.
+            headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
+            scope = {**scope, "headers": headers}
+        refusal: Response | None = None
+
+        async def as_problem(message: Message) -> None:
+            nonlocal refusal
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                refusal = self._refusal(message, Request(scope))
+            if refusal is None:
+                await send(message)
+
+        await super().__call__(scope, receive, as_problem)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+
+    def _refusal(self, start: Message, request: Request) -> Response:
+        given = request.headers.get("range", "")[:200]
+        size = self.headers["content-length"]
+        if start["status"] == 416:
+            problem = RangeNotSatisfiable(
+                f"Range is {given!r}, but the file has {size} bytes: ask for some of these",
+                headers={"Content-Range": f"bytes */{size}"},
+            )
+        else:
+            problem = BadRange(
+                f"Range is {given!r}, which is no range: write it as in 'bytes=0-499'"
+            )
+        return problem_response(problem, request)

@@ -1,0 +1,143 @@
+"""The two point sets of a request: made of files or arrays, or found among the datasets."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from service.context import Service
+from service.database.rows import DatasetRow
+from service.datasets.columns import Reading
+from service.datasets.ingest import Ingested
+from service.datasets.receiving import Upload, keep_upload, receive_form
+from service.errors import InvalidRequest, UnsupportedFormat, invalid_request
+from service.models import InlineRequest, MatchParameters, Role
+from service.web.bounds import media_type
+
+ROLES: tuple[Role, Role] = ("observations", "references")
+_FORMAT = {"mediaType", "format", "encoding", "schema"}
+"""What OGC API lets stand beside a value; the value itself tells as much."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Inputs(NamedTuple):
+    """Both sets: those just made are kept or go with their folder, the others were here before."""
+
+    observations: Ingested | DatasetRow
+    references: Ingested | DatasetRow
+
+
+async def inputs_of_body(
+    request: Request, service: Service, parameters: MatchParameters, folder: Path
+) -> Inputs:
+    """Make or find both sets of a request, whose body is a form or JSON.
+
+    Raises
+    ------
+    Problem
+        When the body is neither, or what it holds is no table of points.
+    """
+    given = media_type(request.headers)
+    if given == "multipart/form-data":
+        form = await receive_form(request, folder, ROLES)
+        return Inputs(
+            *[
+                await _from_part(form[role], role, service, parameters.reading_of(role), folder)
+                for role in ROLES
+            ]
+        )
+    if given == "application/json":
+        inline = await json_body(request, InlineRequest)
+        return await inputs_of_json(inline, service, parameters, folder)
+    raise UnsupportedFormat(
+        f"the media type {given[:80] or 'none'} is not supported here: send multipart/form-data "
+        "with the parts 'observations' and 'references', or application/json"
+    )
+
+
+async def json_body(request: Request, model: type[M]) -> M:
+    """The body of a request as a model.
+
+    Raises
+    ------
+    UnsupportedFormat
+        When it is not JSON: only of JSON so little is taken that it fits into memory.
+    InvalidRequest
+        When the model does not take it.
+    """
+    given = media_type(request.headers)
+    if given != "application/json":
+        raise UnsupportedFormat(
+            f"the media type {given[:80] or 'none'} is not supported here: send application/json"
+        )
+    try:
+        return model.model_validate_json(await request.body(), strict=True)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+
+
+async def inputs_of_json(
+    inline: InlineRequest,
+    service: Service,
+    parameters: MatchParameters,
+    folder: Path,
+    pointer: str = "",
+) -> Inputs:
+    """Make or find both sets that stand in a JSON document, where `pointer` says."""
+    return Inputs(
+        *[
+            await input_of_json(
+                getattr(inline, role),
+                f"{pointer}/{role}",
+                service,
+                parameters.reading_of(role),
+                folder,
+            )
+            for role in ROLES
+        ]
+    )
+
+
+async def _from_part(
+    part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | DatasetRow:
+    if isinstance(part, str):
+        return await _registered(part, role, service)
+    return await service.ingest.from_upload(part, reading, folder)
+
+
+async def input_of_json(
+    value: Any, pointer: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | DatasetRow:
+    """Make or find one set that stands in a JSON document."""
+    match value:
+        case str():
+            return await _registered(value, pointer, service)
+        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
+            # As OGC API has it: an object that stands for an input is wrapped in another one.
+            return await input_of_json(inner, f"{pointer}/value", service, reading, folder)
+        case {"dataset": str(id), **rest} if not rest:
+            return await asyncio.to_thread(service.library.use, id)
+        case {"type": "FeatureCollection"}:
+            content = json.dumps(value).encode()
+            upload = keep_upload(content, folder, "application/geo+json", pointer)
+            return await service.ingest.from_upload(upload, reading, folder)
+    for name, column in value.items():
+        if not isinstance(column, list):
+            raise InvalidRequest(
+                f'{pointer}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
+                "arrays by column name, or a GeoJSON FeatureCollection",
+                [{"pointer": f"{pointer}/{name}", "detail": "not an array"}],
+            )
+    return await service.ingest.from_arrays(value, reading, pointer)
+
+
+async def _registered(text: str, role: str, service: Service) -> DatasetRow:
+    kind, _, id = text.strip().partition(":")
+    if kind != "dataset" or not id:
+        raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
+    return await asyncio.to_thread(service.library.use, id)
