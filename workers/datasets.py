@@ -84,15 +84,16 @@ class _Census:
 
     def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
         valid = is_valid(lat_deg, lon_deg)
-        for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
-            row = InvalidRow(self.rows + int(i), float(lat_deg[i]), float(lon_deg[i]))
-            self.first_invalid.append(row)
-        self.rows += lat_deg.size
-        self.invalid_rows += int(lat_deg.size - valid.sum())
-        if valid.any():
-            points = np.stack([lon_deg[valid], lat_deg[valid]])
-            self._low = np.minimum(self._low, points.min(axis=1))
-            self._high = np.maximum(self._high, points.max(axis=1))
+        if not valid.all():
+            for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
+                row = InvalidRow(self.rows + int(i), float(lat_deg[i]), float(lon_deg[i]))
+                self.first_invalid.append(row)
+            lat_deg, lon_deg = lat_deg[valid], lon_deg[valid]
+        self.rows += valid.size
+        self.invalid_rows += valid.size - lat_deg.size
+        if lat_deg.size:
+            self._low = np.minimum(self._low, [lon_deg.min(), lat_deg.min()])
+            self._high = np.maximum(self._high, [lon_deg.max(), lat_deg.max()])
 
     @property
     def bbox(self) -> tuple[float, float, float, float] | None:

@@ -64,35 +64,35 @@ class Evidence:
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
         counted = np.isfinite(lat) & np.isfinite(lon) & ((lat != 0) | (lon != 0))
-        places = np.flatnonzero(counted)
-        lat, lon = lat[counted], lon[counted]
+        if not counted.all():
+            lat, lon = lat[counted], lon[counted]
         valid = _are_degrees(lat, lon)
         self._rows += lat.size
         self._valid += int(valid.sum())
         if lat.size:
-            points = np.stack([lat, lon])
-            self._low = np.minimum(self._low, points.min(axis=1))
-            self._high = np.maximum(self._high, points.max(axis=1))
-            self._note("radians", 0, places, lat, lon)
+            self._low = np.minimum(self._low, [lat.min(), lon.min()])
+            self._high = np.maximum(self._high, [lat.max(), lon.max()])
+            self._note("radians", 0, counted, lat, lon)
         swapped = _are_degrees(lon, lat)
         self._valid_swapped += int(swapped.sum())
         if not valid.all():
             beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
-            self._metres += self._count("metres", beyond & (lat != lon), places, lat, lon)
+            self._metres += self._count("metres", beyond & (lat != lon), counted, lat, lon)
             only_swapped = swapped & ~valid
-            self._swapped += self._count("swapped", only_swapped, places, lat, lon)
+            self._swapped += self._count("swapped", only_swapped, counted, lat, lon)
             if len(self._latitudes) < _DIFFERENT:
                 self._latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
         self._seen += counted.size
 
-    def _count(self, kind: str, rows: Any, places: Any, lat: Array, lon: Array) -> int:
+    def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
         if rows.any():
-            self._note(kind, int(np.argmax(rows)), places, lat, lon)
+            self._note(kind, int(np.argmax(rows)), counted, lat, lon)
         return int(rows.sum())
 
-    def _note(self, kind: str, i: int, places: Any, lat: Array, lon: Array) -> None:
-        example = (self._seen + int(places[i]), float(lat[i]), float(lon[i]))
-        self._examples.setdefault(kind, example)
+    def _note(self, kind: str, i: int, counted: Any, lat: Array, lon: Array) -> None:
+        if kind not in self._examples:
+            row = self._seen + int(np.flatnonzero(counted)[i])
+            self._examples[kind] = row, float(lat[i]), float(lon[i])
 
     def refuse(self, columns: Columns, reading: Reading, file: str) -> None:
         """Refuse a table whose coordinates prove not to be degrees.

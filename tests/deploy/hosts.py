@@ -10,7 +10,8 @@ import pytest
 
 from tests.conftest import ROOT, kill_with_children
 
-NETWORK = "10.213.47"
+# Of each run its own, so that none is in the way of another, or of what a killed one left behind.
+NETWORK = f"10.{64 + (os.getpid() >> 8 & 63)}.{os.getpid() & 255}"
 
 
 def require_hosts():
