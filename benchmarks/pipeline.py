@@ -6,8 +6,10 @@
 Both sets are registered; a job is timed from the request to `successful`, as its client sees it and
 by its own timestamps. The floor is what the same workers take to read the same Parquet in the same
 chunks and to write as large a result without resolving: once by our reader and writer, once by
-`read_parquet` and `to_parquet` of Dask's dataframes. With ``--ckdtree`` a second service searches
-by scipy's tree instead of ours, and does all else as ours does. All take turns.
+`read_parquet` and `to_parquet` of Dask's dataframes. On a CPU a bare script stands beside it: our
+search between a read and a write of pyarrow, in one process, with nothing of a service. With
+``--ckdtree`` a second service searches by scipy's tree instead of ours, and does all else as ours
+does. All take turns.
 """
 
 import argparse
@@ -45,7 +47,7 @@ from workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
 from workers.frames import Frame, backend
 from workers.jobs import MatchOptions
 from workers.matches import STATUSES
-from workers.plan import Chunk, chunks
+from workers.plan import RESULT_ROW_GROUP, Chunk, chunks
 from workers.result import write_rows
 from workers.settings import ClusterSettings
 from workers.splice import Splice
@@ -207,6 +209,38 @@ def shaped(frame: Frame, references: Dataset, lat: str) -> Frame:
     return made
 
 
+def script(sets: Sets) -> Callable[[Path], None]:
+    """Our search between a read and a write, its index built beforehand."""
+    observations, references = sets
+    index = kernels.build_index(*degrees(references))
+
+    def run(folder: Path) -> None:
+        answer = kernels.nearest(index, *degrees(observations))
+        rows = answer.reference.reshape(-1)
+        columns = {
+            "observation": pa.array(np.arange(rows.size)),
+            "reference": pa.array(rows),
+            "distance_m": pa.array(answer.distance_m.reshape(-1)),
+            "status": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int8), list(STATUSES)),
+        }
+        if references.id:
+            columns["reference_id"] = ids(references).take(columns["reference"])
+        pq.write_table(
+            pa.table(columns),
+            folder / "result.parquet",
+            row_group_size=RESULT_ROW_GROUP,
+            **_PLAIN["cpu"],
+        )
+
+    return run
+
+
+def degrees(points: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Latitudes and longitudes, read from the file."""
+    table = pq.read_table(points.file, columns=[points.lat, points.lon])
+    return table[points.lat].to_numpy(), table[points.lon].to_numpy()
+
+
 class SearchByScipy(WorkerPlugin):
     """Lets a worker search by cKDTree, with as many threads as it has."""
 
@@ -252,6 +286,8 @@ def main(arguments: list[str] | None = None) -> None:
             "floor, our reader and writer": lambda to: our_floor(ours.cluster, sets, to),
             "floor, Dask's dataframes": lambda to: floor_of_dask(ours.cluster, sets, to),
         }
+        if options.device == "cpu":
+            turns["a bare script"] = script(sets)
         if options.ckdtree:
             peer = stack.enter_context(stand(options, folder / "peer", sets))
             peer.cluster.client.register_plugin(SearchByScipy())
