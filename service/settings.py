@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     sync_rows: int = Field(
         4_000_000,
         ge=1,
-        description="rows of both sets together that a synchronous request may have",
+        description="observations times k, and references, that a synchronous request may have",
     )
     upload_bytes: int = Field(8 << 30, ge=1, description="bytes that one request may send")
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
