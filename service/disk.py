@@ -11,7 +11,11 @@ class Disk:
 
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
-        self._must_stay_free = settings.free_bytes
+        self.must_stay_free = settings.free_bytes
+
+    def free(self) -> int:
+        """Bytes that are free."""
+        return shutil.disk_usage(self._folder).free
 
     def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse what would be stored while there is no room for it.
@@ -25,12 +29,12 @@ class Disk:
         ------
         StorageFull
         """
-        free = shutil.disk_usage(self._folder).free
-        if free - coming < self._must_stay_free:
+        free = self.free()
+        if free - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""
             raise StorageFull(
                 f"the disk of the service has {free} bytes free{needs}, and "
-                f"{self._must_stay_free} must stay free: remove datasets and results that are no "
+                f"{self.must_stay_free} must stay free: remove datasets and results that are no "
                 "longer needed, or come again later",
                 headers={"Retry-After": "60"},
             )

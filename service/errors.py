@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problems: one table from exception to status, type and title.
 
 The process that decodes files loads this, so it imports no framework: `service.web.handlers` makes
-answers of problems, `service.description.answers` describes them.
+answers of problems, `service.description.refusals` describes them.
 """
 
 import errno

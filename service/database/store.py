@@ -320,6 +320,17 @@ class Store:
             everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
         return everyone, own
 
+    def try_to_write(self) -> None:
+        """Write, and change nothing.
+
+        Raises
+        ------
+        sqlalchemy.exc.SQLAlchemyError
+            When it cannot be written, or is not reached.
+        """
+        with self._engine.begin() as connection:
+            connection.execute(_jobs.update().where(sa.false()).values(message=None))
+
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""
         values = {"status": "running", "started": now(), "message": "starting"}

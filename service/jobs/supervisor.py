@@ -271,7 +271,7 @@ class Supervisor:
 
     def _run_started(self, id: str, cluster: Cluster) -> None:
         row = self._store.job(id)
-        assert row is not None, "jobs are never forgotten"
+        assert row is not None, "only jobs that have ended are forgotten"
         assert isinstance(row.options, MatchOptions), "an echo does not run here"
         observations = self._library.get(row.observations)
         references = self._library.get(row.references)

@@ -176,7 +176,9 @@ def _address(connection: HTTPConnection, path: str, scheme: str) -> str:
         For a path that leads away from the dashboard.
     """
     service: Service = connection.app.state.service
-    if path.lstrip("/").startswith(_CLOSED):
+    steps = path.split("/")
+    # Who follows the address drops empty and dotted steps on the way.
+    if {".", ".."} & set(steps) or path.lstrip("/").startswith(_CLOSED):
         raise NotThere(f"{path[:80]!r} leads away from the dashboard, and is closed here")
     cluster = service.supervisor.cluster
     if cluster is None or cluster.dashboard_url is None:

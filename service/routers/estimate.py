@@ -81,7 +81,7 @@ _ANSWER = EstimateInfo(
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
-    refuse_unready(service, Preference())
+    await refuse_unready(service, Preference())
     asked: EstimateRequest | NearestInputs
     if (await json_body(request, _Either)).inputs is None:
         asked, pointer = await json_body(request, EstimateRequest), ""

@@ -1,7 +1,10 @@
 """`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
 
+import logging
+
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.context import Service, WholeService
 from service.description import examples
@@ -11,8 +14,8 @@ from service.metrics import CONTENT_TYPE
 from service.models import Check, Health
 from service.web.access import DECLARED
 
+logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
-
 
 _ALIVE = Health(status="ok", checks=[])
 _RETRY = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
@@ -50,8 +53,10 @@ async def live() -> Health:
 )
 def ready(service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 and why when it cannot."""
-    checks = [_store(service), *_cluster(service)]
-    if all(check.ok for check in checks):
+    disk = _disk(service)
+    checks = [_store(service), disk, *_cluster(service)]
+    # A full disk does not make it unready: what makes room, DELETE, must still come through.
+    if all(check.ok for check in checks if check is not disk):
         return Health(status="ok", checks=checks)
     response.status_code = 503
     response.headers["Retry-After"] = "2"
@@ -78,8 +83,19 @@ def show_metrics(service: WholeService) -> Response:
 
 
 def _store(service: Service) -> Check:
-    live = len(service.store.live_jobs())
-    return Check(name="store", ok=True, detail=f"{live} jobs not finished")
+    try:
+        service.store.try_to_write()
+        live, _ = service.store.count_live()
+    except SQLAlchemyError as error:
+        logger.warning("the store cannot be written: %s", error)
+        return Check(name="store", ok=False, detail=f"it cannot be written: {type(error).__name__}")
+    return Check(name="store", ok=True, detail=f"writable, {live} jobs not finished")
+
+
+def _disk(service: Service) -> Check:
+    free, must_stay_free = service.disk.free(), service.disk.must_stay_free
+    detail = f"{free} bytes free, of which {must_stay_free} must stay free"
+    return Check(name="disk", ok=free >= must_stay_free, detail=detail)
 
 
 def _cluster(service: Service) -> list[Check]:

@@ -106,7 +106,7 @@ _MESSAGE: Answers = {
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
     with terms_of(request, service) as terms, service.ingest.folder() as folder:
-        refuse_unready(service, terms.preference)
+        await refuse_unready(service, terms.preference)
         execution = await json_body(request, NearestExecution)
         terms = replace(terms, delivery=execution.delivery())
         inputs = await inputs_of_json(

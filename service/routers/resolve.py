@@ -60,6 +60,6 @@ async def resolve(
     if that is there within N seconds, and else the job.
     """
     with terms_of(request, service) as terms, service.ingest.folder() as folder:
-        refuse_unready(service, terms.preference)
+        await refuse_unready(service, terms.preference)
         inputs = await inputs_of_body(request, service, parameters, folder)
         return await answer(request, service, inputs, parameters, terms)

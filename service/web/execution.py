@@ -72,7 +72,7 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
         yield Terms(preference_of(request.headers), format, claim)
 
 
-def refuse_unready(service: Service, preference: Preference) -> None:
+async def refuse_unready(service: Service, preference: Preference) -> None:
     """Refuse, before it is received, a request that cannot be answered as it wants to be.
 
     Raises
@@ -83,7 +83,7 @@ def refuse_unready(service: Service, preference: Preference) -> None:
         When it wants a job, and there is no place for one.
     """
     if not preference.waits:
-        service.quotas.refuse_when_full(service.store)
+        await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
     if not preference.takes_a_job and service.supervisor.cluster is None:
         raise NotReady(
             f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",

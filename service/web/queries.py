@@ -105,7 +105,8 @@ _LISTS = {
 """Query parameters that may be given several times."""
 
 
-def refuse_repeated(request: HTTPConnection) -> None:
+# Async, or every request would take a turn through the pool of threads for it.
+async def refuse_repeated(request: HTTPConnection) -> None:
     """Refuse a query that gives a parameter twice where one value counts.
 
     Raises

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -9,7 +10,14 @@ from fastapi.responses import JSONResponse, Response
 from service.clock import now
 from service.context import Service
 from service.database.rows import Delivery, EchoOptions, JobRow
-from service.errors import JobDismissed, Problem, ResultExpired, ResultNotReady, TooLarge
+from service.errors import (
+    JobDismissed,
+    Problem,
+    ResultExpired,
+    ResultNotReady,
+    StorageFull,
+    TooLarge,
+)
 from service.jobs.representations import PARQUET, Format
 from service.links import OGC_RELATION, base_of
 from service.web.files import file_response
@@ -122,8 +130,10 @@ def _ogc_response(service: Service, job: JobRow, href: str) -> Response:
     return JSONResponse({"matches": {"value": value, **about}})
 
 
-def _as_problem(document: dict[str, object]) -> Problem:
-    problem = Problem(str(document["detail"]))
-    problem.status = int(str(document["status"]))
-    problem.type, problem.title = str(document["type"]), str(document["title"])
+def _as_problem(document: dict[str, Any]) -> Problem:
+    # The result stays away; the same work, sent again, finds room when somebody has made it.
+    waiting = {"Retry-After": "60"} if document["status"] == StorageFull.status else None
+    problem = Problem(document["detail"], document.get("errors"), waiting)
+    problem.status, problem.type = document["status"], document["type"]
+    problem.title = document["title"]
     return problem

@@ -95,7 +95,11 @@ def test_room_that_must_stay_on_the_disk(tmp_path, device):
         table = {"lat": [1.0], "lon": [2.0]}
         body = {"observations": table, "references": table}
         assert client.post("/resolve", json=body, headers=LATER).status_code == 507
-        # What needs no disk is answered.
+        [disk] = (c for c in client.get("/readyz").json()["checks"] if c["name"] == "disk")
+        assert not disk["ok"]
+        assert f"{2 * free} must stay free" in disk["detail"]
+        # What needs no disk is answered, and what makes room would be.
+        assert client.get("/readyz").status_code == 200
         assert client.post("/resolve", json=body).status_code == 200
         assert files_of(client) == set()
 
@@ -177,6 +181,7 @@ def test_a_full_disk(device):
                 507,
                 "The service has no space left",
             )
+            assert int(answer.headers["retry-after"]) > 0
             wait_until(lambda: files_of(client) == before)
             ballast.unlink()
             answer = client.post("/resolve", params={"k": 1}, json=body, headers=LATER)

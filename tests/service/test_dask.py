@@ -70,7 +70,11 @@ def test_pages_and_what_they_are_made_of(exposed):
 def test_what_leads_elsewhere_or_changes_something_is_closed(exposed):
     client, key = exposed
     port = client.base_url.port
-    for path in (f"proxy/{port}/127.0.0.1/livez", f"%70roxy/{port}/127.0.0.1/livez", "/proxy/1/x/"):
+    target = f"{port}/127.0.0.1/livez"
+    for path in (
+        *(f"proxy/{target}", f"%70roxy/{target}", "/proxy/1/x/"),
+        *(f"%2e/proxy/{target}", f"x/%2E%2e/proxy/{target}", "status/%2e%2e/%2e%2e/livez"),
+    ):
         assert client.get(f"/dask/{path}", headers=basic(key)).status_code == 404
     assert client.post("/dask/status", headers=basic(key)).status_code == 405
 

@@ -307,6 +307,19 @@ def test_health(service, device):
     assert "Dask" in page.text
 
 
+def test_a_store_that_cannot_be_written_is_told(tmp_path, device):
+    data_dir = tmp_path / "data"
+    with running_service(data_dir, "--device", device) as client:
+        for names, status in (("jobs", "away"), 503), (("away", "jobs"), 200):
+            with closing(sqlite3.connect(data_dir / "georesolve.sqlite", timeout=30)) as database:
+                database.execute("ALTER TABLE {} RENAME TO {}".format(*names))
+            answer = client.get("/readyz")
+            assert answer.status_code == status
+            checks = {check["name"]: check for check in answer.json()["checks"]}
+            assert checks["store"]["ok"] == (status == 200)
+            assert checks["disk"]["ok"]
+
+
 def test_the_service_process_loads_no_gpu_library():
     script = (
         "import sys, service.app\n"
