@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import shapely
 
 from service.errors import InvalidInput, Problem
@@ -95,7 +96,9 @@ def _coordinates(
     array: pa.Array, column: str, first_row: int, file: str
 ) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_struct(array.type) and {"x", "y"} <= {field.name for field in array.type}:
-        return array.field("x").cast(pa.float64()), array.field("y").cast(pa.float64())
+        # Not `array.field`: below a null point there may lie numbers all the same.
+        x, y = (pc.struct_field(array, axis).cast(pa.float64()) for axis in "xy")
+        return x, y
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
         raise _error(file, column, f"it holds {array.type}, neither WKB nor GeoArrow points")
     wkb = array.to_numpy(zero_copy_only=False)

@@ -192,6 +192,45 @@ def test_missing_and_empty_points_are_invalid_rows(tmp_path):
     assert dataset.invalid_rows == 2
 
 
+def geoarrow(missing):
+    """Points as GeoArrow has them, whose numbers stay where they are when a point is missing."""
+    # As GeoParquet has it, only the point can be missing: Parquet has to make numbers up below it.
+    axes = [pa.field(axis, pa.float64(), nullable=False) for axis in "xy"]
+    return pa.StructArray.from_arrays([LON, LAT], fields=axes, mask=pa.array(missing))
+
+
+def arrow_file(column):
+    sink = io.BytesIO()
+    table = pa.table({"row": range(len(column)), "place": column})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [
+        (arrow_file(geoarrow([False, True, False])), "arrow"),
+        (geoparquet(geoarrow([False, True, False]), {"encoding": "point"}), "parquet"),
+    ],
+)
+def test_a_missing_geoarrow_point_is_an_invalid_row_whatever_lies_below_it(
+    tmp_path, content, format
+):
+    lat, lon, read, dataset = stored(tmp_path, content, format, geometry="place")
+    np.testing.assert_array_equal(lat, [LAT[0], np.nan, LAT[2]])
+    np.testing.assert_array_equal(lon, [LON[0], np.nan, LON[2]])
+    assert dataset.invalid_rows == 1
+    assert read["place"].is_null().to_pylist() == [False, True, False]
+
+
+def test_a_slice_of_geoarrow_points_begins_where_it_should(tmp_path):
+    column = geoarrow([True, True, False]).slice(1)
+    lat, _, _, dataset = stored(tmp_path, arrow_file(column), "arrow", geometry="place")
+    np.testing.assert_array_equal(lat, [np.nan, LAT[2]])
+    assert dataset.invalid_rows == 1
+
+
 def test_a_geometry_column_can_be_named(tmp_path):
     sink = io.BytesIO()
     pq.write_table(pa.table({"where": wkb(POINTS)}), sink)
