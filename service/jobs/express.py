@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import NotReady
+from service.errors import NotReady, Problem
 from workers.express import ExpressAnswer, ResolveAtOnce
 from workers.jobs import Job
 
@@ -21,7 +21,7 @@ _BATCH = 64
 _ATTEMPTS = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     job: Job
     answer: asyncio.Future[ExpressAnswer]
@@ -49,6 +49,8 @@ class ExpressLane:
         self._calls: dict[str, asyncio.Task[list[ExpressAnswer]]] = {}
         self._waiting: OrderedDict[Any, list[_Request]] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unanswered: set[_Request] = set()
+        self._is_closed = False
 
     def notice(self, workers: list[str]) -> None:
         """Take note of the addresses of the workers that there are now."""
@@ -60,11 +62,10 @@ class ExpressLane:
         self._send()
 
     def close(self) -> None:
-        """Refuse what still waits."""
-        for requests in self._waiting.values():
-            for request in requests:
-                _refuse(request, NotReady("the cluster was lost", headers={"Retry-After": "5"}))
-        self._waiting.clear()
+        """Refuse what waits, what workers have in hand, and what comes from now on."""
+        self._is_closed = True
+        for request in self._unanswered:
+            _refuse(request, _cluster_lost())
         for call in self._calls.values():
             call.cancel()
 
@@ -74,12 +75,18 @@ class ExpressLane:
         Raises
         ------
         NotReady
-            When workers are lost again and again.
+            When workers are lost again and again, or the lane is closed.
         """
+        if self._is_closed:
+            raise _cluster_lost()
         request = _Request(job, asyncio.get_running_loop().create_future())
-        self._queue(request)
-        self._send()
-        return await request.answer
+        self._unanswered.add(request)
+        try:
+            self._queue(request)
+            self._send()
+            return await request.answer
+        finally:
+            self._unanswered.discard(request)
 
     def _queue(self, request: _Request) -> None:
         self._waiting.setdefault(request.kind, []).append(request)
@@ -126,6 +133,8 @@ class ExpressLane:
 
     def _retry(self, request: _Request, error: BaseException, *, was_alone: bool) -> None:
         """Queue a request again, now alone: one that is at fault takes no other one with it."""
+        if request.answer.done():
+            return
         request.attempts += 1
         if isinstance(error, OSError) and request.attempts == _ATTEMPTS:
             detail = "workers were lost again and again while they had this request: try again"
@@ -135,6 +144,10 @@ class ExpressLane:
         else:
             request.kind = (request.kind, request.job.id)
             self._queue(request)
+
+
+def _cluster_lost() -> Problem:
+    return NotReady("the cluster was lost: try again", headers={"Retry-After": "5"})
 
 
 def _refuse(request: _Request, error: BaseException) -> None:
