@@ -71,6 +71,7 @@ class Supervisor:
         self._places = asyncio.Semaphore(settings.concurrent_jobs)
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._begun: set[str] = set()
         self._dismissed: set[str] = set()
         self.stopping = False
 
@@ -174,14 +175,20 @@ class Supervisor:
             await asyncio.wait([task], timeout=seconds)
 
     async def dismiss(self, id: str) -> None:
-        """Stop a live job, whose workers are free within seconds, or remove a finished one."""
+        """End a live job or remove a finished one.
+
+        One that runs lets go of its workers within seconds; one that waits for its turn is cleared
+        away at once.
+        """
         message = "dismissed by the client"
-        if await asyncio.to_thread(self._end, id, "dismissed", message):
-            # What the job holds goes once its task has let go of it.
-            if id in self._tasks:
-                self._dismissed.add(id)
-        else:
+        if not await asyncio.to_thread(self._end, id, "dismissed", message):
             await asyncio.to_thread(self._remove, id)
+        elif id in self._begun:
+            # What the job holds goes once its thread has let go of it.
+            self._dismissed.add(id)
+        elif id in self._tasks:
+            self._tasks[id].cancel()
+            await asyncio.to_thread(self._clear, id)
 
     def _remove(self, id: str) -> None:
         self._store.dismiss_finished_job(id)
@@ -200,9 +207,12 @@ class Supervisor:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
-        with about(job=id):
-            await self._run_to_its_end(id)
-        self._dismissed.discard(id)
+        try:
+            with about(job=id):
+                await self._run_to_its_end(id)
+        finally:
+            self._begun.discard(id)
+            self._dismissed.discard(id)
 
     async def _run_to_its_end(self, id: str) -> None:
         has_ended = False
@@ -221,6 +231,7 @@ class Supervisor:
 
     async def _echo(self, id: str, options: EchoOptions) -> None:
         """Wait as long as an echo is told to; what it gives back stands in its row."""
+        self._begun.add(id)
         await asyncio.to_thread(self._store.start_job, id)
         end = time.monotonic() + options.pause
         while (left := end - time.monotonic()) > 0 and not self._is_cancelled(id):
@@ -229,19 +240,31 @@ class Supervisor:
             await asyncio.to_thread(self._end, id, "successful", "done")
 
     async def _run_on_cluster(self, id: str) -> None:
-        loop = asyncio.get_running_loop()
         has_ended = False
         while not has_ended and not self.stopping:
             await self._opened.wait()
             async with self._places:
                 if self.cluster is not None and not self.stopping:
-                    # What is logged in the thread is about the same job.
-                    context = contextvars.copy_context()
-                    has_ended = await loop.run_in_executor(
-                        self._threads, context.run, self._run_blocking, id, self.cluster
-                    )
+                    has_ended = await self._run_in_thread(id, self.cluster)
             if not has_ended:
                 await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _run_in_thread(self, id: str, cluster: Cluster) -> bool:
+        # What is logged in the thread is about the same job.
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        self._begun.add(id)
+        try:
+            has_ended = await loop.run_in_executor(
+                self._threads, context.run, self._run_blocking, id, cluster
+            )
+        finally:
+            self._begun.discard(id)
+        if not has_ended and id in self._dismissed:
+            # Dismissed too late for the thread to notice, and it need not wait for another turn.
+            await asyncio.to_thread(self._clear, id)
+            return True
+        return has_ended
 
     def _run_blocking(self, id: str, cluster: Cluster) -> bool:
         """Run a job to whatever end; the boundary that no error of a job passes.

@@ -177,6 +177,41 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
         assert client.get(answer.headers["location"]).json()["status"] == "accepted"
 
 
+def test_a_job_dismissed_before_its_turn_is_cleared_away_at_once(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        files = {role: (role, parquet(points(10, 1))) for role in ("observations", "references")}
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(
+                client.post, "/resolve", files=files, headers={"Prefer": "wait=60"}
+            )
+            wait_until(lambda: client.get("/jobs").json()["jobs"])
+            assert files_of(client)
+            [job] = client.get("/jobs").json()["jobs"]
+            assert client.delete(f"/jobs/{job['id']}").json()["status"] == "dismissed"
+            answer = waiting.result(timeout=20)
+        assert (answer.status_code, answer.json()["title"]) == (410, "The job was dismissed")
+        wait_until(lambda: not files_of(client), seconds=20)
+
+
+def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(tmp_path, device, long_job):
+    flags = ["--device", device, "--concurrent-jobs", 1]
+    with running_service(tmp_path / "data", *flags) as client:
+        observations, references, options = long_job
+        first = start_job(client, observations, references, **options)
+        wait_until(lambda: client.get(first).json()["status"] == "running")
+        before = files_of(client)
+        second = start_job(client, points(10, 1), points(10, 2))
+        assert len(files_of(client) - before) >= 2
+        client.delete(second)
+        assert files_of(client) <= before
+        assert client.get(first).json()["status"] == "running"
+        client.delete(first)
+        # The place of the first is free, and that of the second was never taken.
+        third = start_job(client, points(10, 1), points(10, 2))
+        assert finished(client, third)["status"] == "successful"
+
+
 @contextmanager
 def scheduler_on(port):
     """A scheduler with one worker, each a process of its own, killed at the end."""
