@@ -16,7 +16,7 @@ from workers.cluster import Cluster
 from workers.datasets import Dataset, column_bytes
 from workers.jobs import Job, MatchOptions, with_id
 from workers.memory import available_bytes, references_at_once, search_bytes
-from workers.plan import Chunk, chunks, rows_a_second
+from workers.plan import chunk_starts, rows_a_second
 
 
 class _Rates(NamedTuple):
@@ -110,7 +110,8 @@ class Pace:
 
 
 class _Planned(NamedTuple):
-    plan: list[Chunk]
+    chunks: int
+    largest_chunk: int
     seconds: float
 
 
@@ -119,18 +120,18 @@ def _planned(
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
     device, n_workers = cluster.device, max(1, len(cluster.workers()))
-    plan = chunks(n_observations, n_references, options, device, n_workers)
-    rates, largest = _RATES[device], plan[0].stop - plan[0].start
+    starts = chunk_starts(n_observations, n_references, options, device, n_workers)
+    rates, largest = _RATES[device], min(starts.step, n_observations)
     search = 1 / rows_a_second(n_references, options, device)
     # Chunks of one length come in rounds: a worker more that has none does not help.
-    rounds = -(-len(plan) // n_workers)
+    rounds = -(-len(starts) // n_workers)
     seconds = (
         rates.job
         + rates.build * n_references
         + rounds * largest * (rates.read + search + rates.write * options.k)
         + rates.assemble * n_observations * options.k
     )
-    return _Planned(plan, seconds)
+    return _Planned(len(starts), largest, seconds)
 
 
 def estimate(
@@ -146,23 +147,23 @@ def estimate(
     workers = cluster.workers()
     if not workers:
         raise OSError("there are no workers")
-    plan, seconds = _planned(cluster, observations.rows, references.rows, options)
+    planned = _planned(cluster, observations.rows, references.rows, options)
     rows = observations.rows * options.k
     plain = _PLAIN_BYTES + (4 if options.k > 1 else 0)
     bytes_out = rows * (plain + observations.carried_bytes + references.carried_bytes)
     address = next(iter(workers.values()))
-    arguments = (cluster.device, references.rows, plan[0].stop - plan[0].start, options.k)
+    arguments = (cluster.device, references.rows, planned.largest_chunk, options.k)
     memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
     needed, available = memory[address]
     return Estimate(
         rows=rows,
-        chunks=len(plan),
+        chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=int(bytes_out),
         device_memory=needed,
         available_memory=available,
         devices=len(workers),
-        seconds=seconds * pace.factor,
+        seconds=planned.seconds * pace.factor,
     )
 
 

@@ -56,11 +56,22 @@ def observations_a_group(k: int) -> int:
 def chunks(
     n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int
 ) -> list[Chunk]:
-    """Cut the observations into chunks.
+    """Cut the observations into chunks: see `chunk_starts`."""
+    starts = chunk_starts(n_observations, n_references, options, device, n_workers)
+    return [Chunk(start, min(start + starts.step, n_observations)) for start in starts]
+
+
+def chunk_starts(
+    n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int
+) -> range:
+    """Where chunks start: the step is how long they are, the last one may be shorter.
 
     A chunk is short enough to take about a second, and there are enough of them to keep every
     worker busy. Large chunks are whole row groups, of the observations and of the result: none is
     decoded or encoded twice.
+
+    A range, which knows its length without being gone through: a client that asks what a job would
+    take may name any number of rows.
     """
     rate = rows_a_second(n_references, options, device)
     size = min(_LARGEST_CHUNK, int(_CHUNK_SECONDS * rate))
@@ -70,8 +81,7 @@ def chunks(
     if size >= grain // 2:
         size = max(1, round(size / grain)) * grain
     # No observations are one empty chunk: their result has columns, too.
-    starts = range(0, max(1, n_observations), size)
-    return [Chunk(start, min(start + size, n_observations)) for start in starts]
+    return range(0, max(1, n_observations), size)
 
 
 def is_small(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> bool:

@@ -1,11 +1,14 @@
 """The plan: every row in exactly one chunk, chunks of a bearable size."""
 
 import itertools
+import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.datasets import ROW_GROUP
+from workers.estimate import Pace, estimate, size_of_rows
 from workers.jobs import MatchOptions
 from workers.plan import chunks
 
@@ -25,3 +28,30 @@ def test_every_row_is_in_one_chunk(n_observations, n_references, options, device
         assert one.start < one.stop == following.start
         size = one.stop - one.start
         assert size <= ROW_GROUP or size % ROW_GROUP == 0
+
+
+def estimated(cluster, n_observations, n_references, options):
+    sizes = size_of_rows(n_observations), size_of_rows(n_references)
+    return estimate(cluster, *sizes, options, Pace())
+
+
+@pytest.mark.parametrize("n_observations", [0, 1, 1000, 65_537, 3_000_000])
+@pytest.mark.parametrize("n_references", [1, 10**4, 10**9])
+def test_an_estimate_counts_the_chunks_of_the_plan(cluster, n_observations, n_references):
+    options = MatchOptions(k=3, algorithm="brute")
+    workers = len(cluster.workers())
+    plan = chunks(n_observations, n_references, options, cluster.device, workers)
+    assert estimated(cluster, n_observations, n_references, options).chunks == len(plan)
+
+
+def test_an_estimate_takes_no_more_memory_for_more_chunks(cluster):
+    options = MatchOptions(algorithm="brute")
+    estimated(cluster, 1, 1, options)
+    tracemalloc.start()
+    try:
+        told = estimated(cluster, 1 << 31, 10**12, options)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert told.chunks == 1 << 21
+    assert peak < 1 << 22
