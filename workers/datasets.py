@@ -211,13 +211,22 @@ def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str])
 
 def column_bytes(file: Path | pa.Buffer) -> Counter[str]:
     """How many bytes of a dataset's file each of its columns takes."""
-    metadata = _opened(file).metadata
+    opened = _opened(file)
+    metadata = opened.metadata
+    # Columns of nested types are many in the file, one after the other. Their paths do not tell to
+    # which they belong: `a.b` is a part of `a`, or the column of that name.
+    names = [field.name for field in opened.schema_arrow for _ in range(_leaves(field.type))]
     sizes: Counter[str] = Counter()
     for row_group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(row_group.column, range(metadata.num_columns)):
-            # Columns of nested types are many in the file, each with a path.
-            sizes[column.path_in_schema.partition(".")[0]] += column.total_compressed_size
+        for name, i in zip(names, range(metadata.num_columns), strict=True):
+            sizes[name] += row_group.column(i).total_compressed_size
     return sizes
+
+
+def _leaves(type: pa.DataType) -> int:
+    """How many columns of a Parquet file a type takes."""
+    stored = type.storage_type if isinstance(type, pa.BaseExtensionType) else type
+    return sum(_leaves(stored.field(i).type) for i in range(stored.num_fields)) or 1
 
 
 def _opened(file: Path | pa.Buffer) -> pq.ParquetFile:

@@ -37,15 +37,15 @@ def test_an_estimate_beside_a_job(service, m, n, k):
 
 def test_an_estimate_of_datasets_knows_their_columns(service):
     names = [f"a name for the place number {i}" for i in range(20_000)]
-    references = points(20_000, 5, name=names)
+    references = points(20_000, 5, **{"the.name": names})
     headers = {"Content-Type": "application/vnd.apache.parquet"}
     made = service.post("/datasets", content=parquet(references), headers=headers).json()
     both = {"observations": {"dataset": made["id"]}, "references": f"dataset:{made['id']}"}
     plain = estimate(service, both)
-    carried = estimate(service, {"inputs": {**both, "columns": ["name"]}})
+    carried = estimate(service, {"inputs": {**both, "columns": ["the.name"]}})
     assert carried["bytes_in"] == plain["bytes_in"]
     assert carried["bytes_out"] > plain["bytes_out"]
-    answer = service.post("/resolve", params={"columns": "name"}, json=both)
+    answer = service.post("/resolve", params={"columns": "the.name"}, json=both)
     size = len(answer.content)
     assert pq.read_table(io.BytesIO(answer.content)).num_rows == plain["rows"] == 20_000
     assert size / 2 < carried["bytes_out"] < 2 * size

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import points, store_points
-from workers.datasets import ROW_GROUP, read_rows, write_dataset
+from workers.datasets import ROW_GROUP, column_bytes, read_rows, write_dataset
 
 
 def test_summary(tmp_path):
@@ -63,6 +63,34 @@ def test_any_range_of_rows(tmp_path_factory, data):
     stop = data.draw(st.integers(start, rows))
     ids = read_rows(path, start, stop, ["id"])["id"].to_numpy()
     np.testing.assert_array_equal(ids, np.arange(start, stop) + 1_000_000)
+
+
+def test_every_byte_of_a_file_belongs_to_a_column(tmp_path):
+    rows = 1000
+    random = np.random.default_rng(6)
+    texts = pa.array([f"a text that takes its room {i}" for i in range(rows)])
+    numbers = pa.array(range(rows))
+    records = pa.StructArray.from_arrays([numbers, texts], ["b", "c"])
+    further = {
+        "a.b": texts,
+        "a": records,
+        ".": numbers,
+        "maps": pa.array(
+            [{"key": [i]} for i in range(rows)], pa.map_("string", pa.list_(pa.int64()))
+        ),
+        "uuids": pa.array([random.bytes(16) for _ in range(rows)], pa.uuid()),
+        "tensors": pa.FixedShapeTensorArray.from_numpy_ndarray(random.random((rows, 2, 2))),
+        "category": texts.dictionary_encode(),
+    }
+    dataset = store_points(points(rows, 6, **further), tmp_path / "d.parquet")
+    sizes = column_bytes(dataset.file)
+    assert set(sizes) == {"id", "lat", "lon", *further}
+    assert min(sizes.values()) >= rows
+    # What is random does not get smaller.
+    for name, bytes_a_row in {"lat": 8, "uuids": 16, "tensors": 32}.items():
+        assert 0.9 * bytes_a_row * rows < sizes[name] < 1.3 * bytes_a_row * rows
+    # What is left is the foot of the file.
+    assert sizes.total() < dataset.file.stat().st_size < sizes.total() + 20_000
 
 
 def test_failed_write_leaves_nothing(tmp_path):
