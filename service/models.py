@@ -237,6 +237,15 @@ class JobList(BaseModel):
     links: list[Link]
 
 
+class Verification(BaseModel):
+    """What of an answer was searched a second time."""
+
+    observations: int = Field(
+        description="how many, by another algorithm; the answers were the same to the last bit: a "
+        "worker whose answers differ is replaced, and its rows are resolved again"
+    )
+
+
 class Report(BaseModel):
     """What a finished job did."""
 
@@ -249,6 +258,7 @@ class Report(BaseModel):
     sha256: str = Field(description="of the result file")
     observations_sha256: str
     references_sha256: str
+    verification: Verification = Verification(observations=0)
     device: str
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from workers.jobs import Job
 from workers.matches import STATUSES, matches
 from workers.plan import Chunk
 from workers.result import write_rows
-from workers.search import device_in_use, load, search
+from workers.search import device_in_use, load, search, verify
 from workers.splice import Splice
 from workers.threads import side_by_side
 
@@ -30,10 +31,27 @@ logger = logging.getLogger(__name__)
 PART = pd.DataFrame({"part": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
 
-# Seconds by stage of the chunk that this worker has in hand. The three functions of a chunk run one
-# after the other in one fused task on a worker with one thread, and the frames that pass between
-# them have nowhere to put it.
-_seconds: dict[str, float] = {}
+
+@dataclass
+class _Told:
+    """What the record of a chunk tells besides its rows.
+
+    Attributes
+    ----------
+    seconds
+        By stage.
+    verified
+        Number of observations that were searched a second time.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    verified: int = 0
+
+
+# Of the chunk that this worker has in hand. The three functions of a chunk run one after the other
+# in one fused task on a worker with one thread, and the frames that pass between them have nowhere
+# to put it.
+_told = _Told()
 
 
 @contextmanager
@@ -41,7 +59,7 @@ def _stage(name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     backend().synchronize()
-    _seconds[name] = time.perf_counter() - start
+    _told.seconds[name] = time.perf_counter() - start
 
 
 def part_path(job: Job, chunk: Chunk) -> Path:
@@ -51,7 +69,7 @@ def part_path(job: Job, chunk: Chunk) -> Path:
 
 def read_chunk(chunk: Chunk, job: Job) -> Frame:
     """Read the coordinates of a chunk as a frame of pandas or cudf."""
-    _seconds.clear()
+    _told.seconds, _told.verified = {}, 0
     job.stop_if_cancelled()
     with device_in_use(), _stage("read"):
         lat, lon = job.observations.lat, job.observations.lon
@@ -86,7 +104,9 @@ def resolve(frame: Frame, job: Job) -> Frame:
             }
         )
         found.index = found.index + first * k
-        return found
+    with device_in_use(), _stage("verify"):
+        _told.verified = verify(job.references, lat_deg, lon_deg, job.options, first, answer)
+    return found
 
 
 def _first_row(frame: Frame) -> int:
@@ -121,18 +141,19 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
             for status, number in group.counts.items():
                 counts[status] += number
             schema = group.schema
-        _seconds["write"] = time.perf_counter() - start
+        _told.seconds["write"] = time.perf_counter() - start
         record = {
             "rows": chunk.stop - chunk.start,
             "counts": counts,
             "worker": str(get_worker().name),
-            "seconds": _seconds,
+            "seconds": _told.seconds,
+            "verified": _told.verified,
         }
         splice.finish(schema.with_metadata({"record": json.dumps(record)}))
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
-        extra={"job": job.id, "seconds": _seconds},
+        extra={"job": job.id, "seconds": _told.seconds},
     )
     return pd.DataFrame({"part": [part_path(job, chunk).name]})
 
@@ -155,7 +176,7 @@ def _encode(job: Job, chunk: Chunk, answer: pa.Table, group: Chunk) -> _Group:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record of a chunk: its rows, how many there are of each status, who took how long."""
+    """The record of a chunk: rows, how many of each status and verified, who took how long."""
     record: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"record"])
     return record
 

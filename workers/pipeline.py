@@ -68,6 +68,8 @@ class Progress:
         Observations of the job, and of its finished chunks.
     counts
         Finished result rows by status.
+    verified
+        Observations of them that were searched a second time, by another algorithm.
     seconds
         Time by stage, summed over workers. Wall time are `partitions`, until the last chunk has
         joined the result, and `assemble`, from then until that is on the disk.
@@ -78,6 +80,7 @@ class Progress:
     rows: int
     rows_done: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    verified: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     chunks_by_worker: Counter[str] = field(default_factory=Counter)
 
@@ -85,6 +88,8 @@ class Progress:
         """Count a finished chunk."""
         self.rows_done += record["rows"]
         self.counts.update(record["counts"])
+        # A part of an earlier version does not tell it.
+        self.verified += record.get("verified", 0)
         self.chunks_by_worker[record["worker"]] += 1
         for stage, seconds in record["seconds"].items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds

@@ -1,9 +1,13 @@
-"""The nearest references of observations, whatever the device of a worker can hold at a time."""
+"""The nearest references of observations, whatever the device of a worker can hold at a time.
+
+A sample of every answer is searched again; a device that is lost or wrong ends its process.
+"""
 
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,15 @@ from workers.jobs import MatchOptions
 from workers.references import pieces, resident_column, resident_index
 
 logger = logging.getLogger(__name__)
+
+_VERIFIED = 8
+"""Observations of a chunk that are searched again, or fewer where there are many references."""
+_VERIFIED_PAIRS = 2**22
+"""Pairs that are compared for it at most: some milliseconds of a core."""
+
+
+class WrongAnswer(RuntimeError):
+    """Two algorithms, which must agree to the last bit, did not."""
 
 
 def search(
@@ -89,6 +102,48 @@ def _measure(
     return kernels.Answer(reference, answer.distance_m)
 
 
+def verify(
+    references: Dataset,
+    lat_deg: Any,
+    lon_deg: Any,
+    options: MatchOptions,
+    first_row: int,
+    answer: kernels.Answer,
+) -> int:
+    """Search some observations from the middle again, by another algorithm.
+
+    Memory that has lost a bit, or a device that miscalculates, raises no error: it answers.
+
+    Returns
+    -------
+    verified
+        Number of observations; 0 where the references are searched piece by piece, all of which
+        would have to be read once more.
+
+    Raises
+    ------
+    WrongAnswer
+        When the answers differ.
+    """
+    n = min(len(lat_deg), _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.rows)))
+    if n == 0 or len(pieces(references)) > 1:
+        return 0
+    middle = slice((len(lat_deg) - n) // 2, (len(lat_deg) - n) // 2 + n)
+    other = replace(options, algorithm="tree" if options.algorithm == "brute" else "brute")
+    again = search(
+        references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
+    )
+    for name, given, found in zip(answer._fields, answer, again, strict=True):
+        own, others = (backend().to_host(array) for array in (given[middle], found))
+        if own.tobytes() != others.tobytes():
+            raise WrongAnswer(
+                f"of observation {first_row + middle.start} and the {n - 1} after it {name} is "
+                f"{own.tolist()} by {options.algorithm!r} and {others.tolist()} by "
+                f"{other.algorithm!r}"
+            )
+    return n
+
+
 def load(references: Dataset) -> None:
     """Have a reference set ready, or as much of it as is searched at a time."""
     resident_index(references, pieces(references)[0])
@@ -96,7 +151,7 @@ def load(references: Dataset) -> None:
 
 @contextmanager
 def device_in_use() -> Iterator[None]:
-    """End the process when an error comes from a device that is lost.
+    """End the process when an error comes from a device that is lost, or that is wrong.
 
     After an illegal access or a hardware fault every further call to the device fails, or worse,
     answers. Only a new process has a new context; Dask's nanny starts one, which has to pass its
@@ -104,9 +159,11 @@ def device_in_use() -> Iterator[None]:
     """
     try:
         yield
-    except Exception:
-        if not backend().is_alive():
-            logger.critical("the device is lost: the worker ends, another takes its place")
+    except Exception as error:
+        is_wrong = isinstance(error, WrongAnswer)
+        if is_wrong or not backend().is_alive():
+            why = f"is wrong: {error}" if is_wrong else "is lost"
+            logger.critical("the device %s: the worker ends, another takes its place", why)
             logging.shutdown()
             # Not sys.exit: what runs at exit would call the device.
             os._exit(1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from service.database.rows import Delivery, JobRow
 from service.links import EXAMPLE_BASE
-from service.models import Check, DatasetInfo, Health, Report, StatusInfo
+from service.models import Check, DatasetInfo, Health, Report, StatusInfo, Verification
 from workers.jobs import MatchOptions
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
@@ -90,6 +90,7 @@ REPORT = Report(
         "read": 0.005,
         "index": 0.00002,
         "resolve": 0.0007,
+        "verify": 0.0004,
         "write": 0.004,
         "partitions": 0.233,
         "assemble": 0.004,
@@ -99,6 +100,7 @@ REPORT = Report(
     sha256="01b57f8055a3616830a0ea46da36bf0086773c29d7f02c83ac65c16390fea857",
     observations_sha256=_SIGHTINGS_SHA256,
     references_sha256=_CITIES_SHA256,
+    verification=Verification(observations=2),
     device="cpu",
     chunks_by_worker={"0": 1},
     versions={"georesolve": "0.1.0", "dask": "2026.7.1", "numba": "0.64.0", "pyarrow": "26.0.1"},

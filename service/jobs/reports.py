@@ -4,7 +4,7 @@ from importlib import metadata
 
 from service.clock import seconds_between
 from service.database.rows import DatasetRow, JobRow
-from service.models import Report
+from service.models import Report, Verification
 from workers import __version__
 from workers.assembly import Result
 from workers.jobs import Job
@@ -24,6 +24,7 @@ def job_report(job: Job, result: Result, progress: Progress, device: str) -> Rep
         observations_sha256=job.observations.sha256,
         references_sha256=job.references.sha256,
         device=device,
+        verification=Verification(observations=progress.verified),
         chunks_by_worker=dict(progress.chunks_by_worker),
         versions={
             "georesolve": __version__,

@@ -10,7 +10,7 @@ from workers import memory, references
 from workers.datasets import ROW_GROUP
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
-from workers.search import search
+from workers.search import WrongAnswer, search, verify
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000
 
@@ -145,3 +145,51 @@ def test_a_lost_device_costs_its_worker_and_nothing_else(cluster, tmp_path):
     after = cluster.client.run(os.getpid)
     assert pids[victim] not in after.values()
     assert set(pids.values()) - {pids[victim]} <= set(after.values())
+
+
+def answer_wrong():
+    """A device that miscalculates: from now on this process finds the row after the right one."""
+    import kernels
+
+    right = kernels.nearest
+
+    def nearest(index, *observations, algorithm, **options):
+        answer = right(index, *observations, algorithm=algorithm, **options)
+        if algorithm != "brute":
+            answer.reference[...] += 1
+        return answer
+
+    kernels.nearest = nearest
+
+
+def test_a_device_that_is_wrong_costs_its_worker_and_nothing_else(cluster, tmp_path):
+    observations = store_points(points(20_000, 1), tmp_path / "observations.parquet")
+    places = store_points(points(1_000, 2), tmp_path / "references.parquet")
+
+    def job(name):
+        return Job(name, tmp_path / name, observations, places, MatchOptions(k=2))
+
+    expected, progress = run(cluster, job("before"), lambda progress: None, lambda: False)
+    assert progress.verified == 8 * sum(progress.chunks_by_worker.values())
+    pids = cluster.client.run(os.getpid)
+    victim = sorted(pids)[0]
+    cluster.client.run(answer_wrong, workers=[victim])
+    result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
+    assert result == expected
+    assert progress.rows_done == 20_000
+    cluster.client.wait_for_workers(len(pids), timeout=60)
+    assert pids[victim] not in cluster.client.run(os.getpid).values()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 30])
+def test_what_is_searched_again(place_set, in_pieces, rows):
+    lat, lon = sphere(rows, 1)
+    options = MatchOptions(k=3, exclude_self=True)
+    right = search(place_set, lat, lon, options, 7)
+    assert verify(place_set, lat, lon, options, 7, right) == min(8, rows)
+    if rows:
+        right.distance_m[(rows - 1) // 2] *= 1 + 1e-15
+        with pytest.raises(WrongAnswer, match="distance_m is"):
+            verify(place_set, lat, lon, options, 7, right)
+    in_pieces(ROW_GROUP)
+    assert verify(place_set, lat, lon, options, 7, right) == 0
