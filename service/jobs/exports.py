@@ -43,6 +43,8 @@ class Exports:
         self._most_bytes = most_bytes
         self._making: dict[tuple[Path, str], asyncio.Future[Export]] = {}
         self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="export")
+        # What takes a moment does not wait for exports, which may take minutes.
+        self._small = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="convert")
 
     async def export(self, result: Path, format: Format) -> Export:
         """A result in a format; made now, if this is the first time.
@@ -73,7 +75,7 @@ class Exports:
         if format.write is None:
             return content
         made, loop = io.BytesIO(), asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads, self._write, io.BytesIO(content), made, format)
+        await loop.run_in_executor(self._small, self._write, io.BytesIO(content), made, format)
         return made.getvalue()
 
     def _made(self, result: Path, format: Format) -> Export:

@@ -1,0 +1,44 @@
+"""Results in other formats: what is small does not wait for what is large."""
+
+import asyncio
+import os
+
+import pyarrow as pa
+import pytest
+
+from service.jobs.exports import Exports
+from service.jobs.representations import FORMATS
+from tests.service.test_jobs import parquet
+
+SECONDS = 20
+CSV = next(format for format in FORMATS if format.suffix == "csv")
+
+
+@pytest.fixture
+def slow_results(tmp_path):
+    """Results that nobody has written yet: to read one takes until somebody does."""
+    paths = [tmp_path / str(i) / "matches.parquet" for i in range(4)]
+    for path in paths:
+        path.parent.mkdir()
+        os.mkfifo(path)
+    return paths
+
+
+def end(path):
+    with path.open("wb"):
+        pass
+
+
+def test_a_small_result_does_not_wait_for_exports(slow_results):
+    async def convert_beside_exports():
+        exports = Exports(1 << 20)
+        slow = [asyncio.create_task(exports.export(path, CSV)) for path in slow_results]
+        try:
+            small = exports.converted(parquet(pa.table({"reference": [7]})), CSV)
+            return await asyncio.wait_for(small, SECONDS)
+        finally:
+            for path in slow_results:
+                await asyncio.to_thread(end, path)
+            await asyncio.gather(*slow, return_exceptions=True)
+
+    assert asyncio.run(convert_beside_exports()).split() == [b'"reference"', b"7"]
