@@ -10,8 +10,15 @@ from service.models import MatchParameters
 from workers.datasets import Dataset
 
 
-def check_match(observations: Dataset, references: Dataset, parameters: MatchParameters) -> None:
+def check_match(
+    observations: Dataset, references: Dataset, parameters: MatchParameters, pointer: str
+) -> None:
     """Check that two datasets can be matched.
+
+    Parameters
+    ----------
+    pointer
+        Where the parameters stand in the request.
 
     Raises
     ------
@@ -28,10 +35,11 @@ def check_match(observations: Dataset, references: Dataset, parameters: MatchPar
         raise InvalidRequest(
             "exclude_self is for a set resolved against itself, but observations and references "
             "differ: send the same dataset as both, or leave it out",
-            [{"pointer": "/query/exclude_self", "detail": "the two sets differ"}],
+            [{"pointer": f"{pointer}/exclude_self", "detail": "the two sets differ"}],
         )
-    _check_columns(references, parameters.columns, "columns")
-    _check_columns(observations, parameters.observation_columns, "observation_columns")
+    _check_columns(references, parameters.columns, "columns", pointer)
+    named = parameters.observation_columns
+    _check_columns(observations, named, "observation_columns", pointer)
 
 
 def accept_job(
@@ -55,10 +63,10 @@ def accept_job(
     return id
 
 
-def _check_columns(dataset: Dataset, names: list[str], option: str) -> None:
+def _check_columns(dataset: Dataset, names: list[str], option: str, pointer: str) -> None:
     for name in names:
         if name not in dataset.columns:
             raise InvalidRequest(
                 f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
-                [{"pointer": f"/query/{option}", "detail": f"no column {name!r}"}],
+                [{"pointer": f"{pointer}/{option}", "detail": f"no column {name!r}"}],
             )

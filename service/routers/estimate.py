@@ -92,7 +92,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):
-            check_match(observations.dataset, references.dataset, asked)
+            check_match(observations.dataset, references.dataset, asked, pointer)
         return await asyncio.to_thread(_estimate, service, observations, references, asked)
 
 

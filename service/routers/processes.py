@@ -109,10 +109,9 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
         await refuse_unready(service, terms.preference)
         execution = await json_body(request, NearestExecution)
         terms = replace(terms, delivery=execution.delivery())
-        inputs = await inputs_of_json(
-            execution.inputs, service, execution.inputs, folder, "/inputs"
-        )
-        return await answer(request, service, inputs, execution.inputs, terms)
+        asked, pointer = execution.inputs, "/inputs"
+        inputs = await inputs_of_json(asked, service, asked, folder, pointer)
+        return await answer(request, service, inputs, asked, terms, pointer)
 
 
 @router.post(

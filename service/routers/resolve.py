@@ -62,4 +62,4 @@ async def resolve(
     with terms_of(request, service) as terms, service.ingest.folder() as folder:
         await refuse_unready(service, terms.preference)
         inputs = await inputs_of_body(request, service, parameters, folder)
-        return await answer(request, service, inputs, parameters, terms)
+        return await answer(request, service, inputs, parameters, terms, "/query")

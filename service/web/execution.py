@@ -92,9 +92,19 @@ async def refuse_unready(service: Service, preference: Preference) -> None:
 
 
 async def answer(
-    request: Request, service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
+    request: Request,
+    service: Service,
+    inputs: Inputs,
+    parameters: MatchParameters,
+    terms: Terms,
+    pointer: str,
 ) -> Response:
     """Match two sets, and answer with the result or, if the client takes one, with the job.
+
+    Parameters
+    ----------
+    pointer
+        Where the parameters stand in the request.
 
     Raises
     ------
@@ -108,7 +118,7 @@ async def answer(
     preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
-    check_match(inputs.observations.dataset, inputs.references.dataset, parameters)
+    check_match(inputs.observations.dataset, inputs.references.dataset, parameters, pointer)
     content = [one.dataset.sha256 for one in inputs]
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None

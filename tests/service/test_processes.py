@@ -256,3 +256,31 @@ def test_an_echo_that_pauses_can_be_waited_for_or_dismissed(service):
     assert service.delete(answer.headers["location"]).json()["status"] == "dismissed"
     answer = execute(service, {"message": "b", "pause": 0.1}, "wait=60", "echo")
     assert (answer.status_code, answer.json()) == (200, "b")
+
+
+def by_query(client, inputs, options):
+    return client.post("/resolve", json=inputs, params=options), "/query"
+
+
+def by_execution(client, inputs, options):
+    return execute(client, {**inputs, **options}), "/inputs"
+
+
+def by_estimate(client, inputs, options):
+    return client.post("/estimate", json={**inputs, **options}), ""
+
+
+def by_estimate_of_an_execution(client, inputs, options):
+    return client.post("/estimate", json={"inputs": {**inputs, **options}}), "/inputs"
+
+
+@pytest.mark.parametrize("send", [by_query, by_execution, by_estimate, by_estimate_of_an_execution])
+@pytest.mark.parametrize(
+    "options", [{"columns": ["none"]}, {"observation_columns": ["none"]}, {"exclude_self": True}]
+)
+def test_an_option_is_pointed_to_where_it_stands(service, send, options):
+    other = {"lat": [3], "lon": [4]}
+    answer, pointer = send(service, {**TINY, "references": other}, options)
+    assert answer.status_code == 400
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == f"{pointer}/{next(iter(options))}"
