@@ -7,7 +7,6 @@ from contextlib import closing
 from fastapi import Depends, FastAPI
 
 from service.context import Service
-from service.database.idempotency import Claims
 from service.database.ownership import owned
 from service.database.store import Store
 from service.datasets.decoding import start_decoder
@@ -15,6 +14,7 @@ from service.datasets.ingest import Ingest
 from service.datasets.library import Library
 from service.description.openapi import DescribedApp
 from service.disk import Disk
+from service.jobs.claims import Claims
 from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
 from service.jobs.retention import Retention

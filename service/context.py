@@ -5,11 +5,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.database.idempotency import Claims
 from service.database.store import Store
 from service.datasets.ingest import Ingest
 from service.datasets.library import Library
 from service.disk import Disk
+from service.jobs.claims import Claims
 from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
 from service.jobs.supervisor import Supervisor

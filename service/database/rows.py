@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -127,3 +127,18 @@ def job_row(row: sa.RowMapping) -> JobRow:
             stored[name] = tuple(stored[name])
         options = MatchOptions(**stored)
     return JobRow(**{**row, "options": options, "delivery": Delivery(**row["delivery"])})
+
+
+class Repeat(NamedTuple):
+    """A key and what was sent with it.
+
+    Attributes
+    ----------
+    key
+        As the client chose it.
+    fingerprint
+        Tells other content from the same.
+    """
+
+    key: str
+    fingerprint: str

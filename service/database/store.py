@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from service.clock import new_id, now
 from service.database.changes import Changes
 from service.database.engine import open_database
-from service.database.idempotency import Repeat
 from service.database.keys import Keys
 from service.database.listing import ALL, Page, Selection
 from service.database.ownership import claimed
@@ -23,6 +22,7 @@ from service.database.rows import (
     JobRow,
     JobStatus,
     ProcessId,
+    Repeat,
     dataset_row,
     job_row,
     stored_dataset,

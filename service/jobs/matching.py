@@ -1,7 +1,6 @@
 """Whether two datasets can be matched, and a job that matches them."""
 
-from service.database.idempotency import Repeat
-from service.database.rows import DatasetRow, Delivery
+from service.database.rows import DatasetRow, Delivery, Repeat
 from service.database.store import Store
 from service.datasets.columns import listed
 from service.datasets.ingest import refuse_invalid

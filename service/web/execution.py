@@ -17,14 +17,15 @@ from starlette.requests import ClientDisconnect
 
 from service.clock import new_id
 from service.context import Service
-from service.database.idempotency import Claim, Repeat
-from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow
+from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
 from service.datasets.ingest import Ingested
 from service.errors import KeyReused, NotReady, TooLarge
+from service.jobs.claims import Claim
 from service.jobs.matching import accept_job, check_match
 from service.jobs.representations import Format
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
+from service.web.idempotency import key_of
 from service.web.inputs import ROLES, Inputs
 from service.web.negotiation import wanted_format
 from service.web.preferences import Preference, preference_of
@@ -68,7 +69,7 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
         When it wants a format that there is not.
     """
     format = wanted_format(request.headers)
-    with service.claims.claim(service.store.owner or "", request.headers) as claim:
+    with service.claims.claim(service.store.owner or "", key_of(request.headers)) as claim:
         yield Terms(preference_of(request.headers), format, claim)
 
 

@@ -12,11 +12,10 @@ from alembic.migration import MigrationContext
 
 from service.clock import now
 from service.database.engine import DatabaseUrlError, open_database
-from service.database.idempotency import Repeat
 from service.database.keys import hash_of, prefix_of
 from service.database.listing import Page, Selection, cursor_after
 from service.database.ownership import DatabaseInUseError
-from service.database.rows import Delivery, EchoOptions
+from service.database.rows import Delivery, EchoOptions, Repeat
 from service.database.schema import metadata
 from service.database.store import Store
 from service.datasets.ingest import Ingested

@@ -1,4 +1,4 @@
-"""Requests that may be sent twice: the header Idempotency-Key.
+"""Requests that may be sent twice: one key, one job.
 
 As draft-ietf-httpapi-idempotency-key-header has it: the same key with the same content gives the
 same job again, with other content it is refused, and so it is while the first is being received.
@@ -10,28 +10,10 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any
 
-from starlette.datastructures import Headers
-
-from service.errors import InvalidRequest, KeyInUse
-
-_LONGEST_KEY = 255
-
-
-class Repeat(NamedTuple):
-    """A key and what was sent with it.
-
-    Attributes
-    ----------
-    key
-        As the client chose it.
-    fingerprint
-        Tells other content from the same.
-    """
-
-    key: str
-    fingerprint: str
+from service.database.rows import Repeat
+from service.errors import KeyInUse
 
 
 class Claim:
@@ -63,17 +45,14 @@ class Claims:
         self._receiving: set[tuple[str, str]] = set()
 
     @contextmanager
-    def claim(self, owner: str, headers: Headers) -> Iterator[Claim]:
+    def claim(self, owner: str, key: str | None) -> Iterator[Claim]:
         """Claim the key of a request, if it has one, until it is accepted or refused.
 
         Raises
         ------
-        InvalidRequest
-            When the key is none.
         KeyInUse
             While another request with it is being received.
         """
-        key = _key_of(headers)
         with ExitStack() as held:
             if key is not None:
                 if (owner, key) in self._receiving:
@@ -85,20 +64,3 @@ class Claims:
                 self._receiving.add((owner, key))
                 held.callback(self._receiving.remove, (owner, key))
             yield Claim(key, held.close)
-
-
-def _key_of(headers: Headers) -> str | None:
-    given = headers.getlist("idempotency-key")
-    if not given:
-        return None
-    # A string as structured fields have it, in quotes; many clients leave these out.
-    key = given[0].strip()
-    if len(key) > 1 and key[0] == key[-1] == '"':
-        key = key[1:-1]
-    is_text = key.isascii() and key.isprintable()
-    if len(given) > 1 or not 1 <= len(key) <= _LONGEST_KEY or not is_text:
-        raise InvalidRequest(
-            f"the header Idempotency-Key must be given once, with 1 to {_LONGEST_KEY} printable "
-            f"ASCII characters; it was given {len(given)} times, with {len(key)} characters"
-        )
-    return key
