@@ -158,7 +158,16 @@ TABLES = (*CHANGES, InvalidInput, NoSuchDataset, TooLarge, UnsupportedFormat)
 """What point sets may be refused with."""
 JOBS = (KeyInUse, KeyReused, TooManyJobs, QueueFull, NotReady, JobFailed, JobDismissed)
 """What stands in the way of a job, or of an answer at once."""
-RESULTS = (NoSuchJob, ResultNotReady, JobDismissed, ResultExpired, JobFailed, TooLarge, StorageFull)
+RESULTS = (
+    NoSuchJob,
+    NotAcceptable,
+    ResultNotReady,
+    JobDismissed,
+    ResultExpired,
+    JobFailed,
+    TooLarge,
+    StorageFull,
+)
 """What stands in the way of a result."""
 FILES = (BadRange, RangeNotSatisfiable)
 """What may be wrong with the range of a file that is asked for."""

@@ -51,6 +51,8 @@ class Exports:
 
         Raises
         ------
+        NotAcceptable
+            When it has values that the format cannot have.
         TooLarge
             When it would be larger than allowed.
         FileNotFoundError
@@ -69,6 +71,8 @@ class Exports:
 
         Raises
         ------
+        NotAcceptable
+            When it has values that the format cannot have.
         TooLarge
             When it would be larger than allowed.
         """

@@ -4,7 +4,11 @@ Whatever the format, the rows, their order and the names of their columns are th
 file. JSON is an array with an object a row, a row a line: what `pandas.read_json` and JavaScript
 make a table of. Numbers are the shortest text that reads back the same. What there is not is an
 empty field in CSV and null in JSON, as NaN and infinity are there. Times are written as ISO 8601
-has them, bytes in base64, and lists and records as JSON, in CSV too.
+has them, UUIDs with hyphens, bytes in base64, and lists and records as JSON, in CSV too. What has
+another extension type is written as what it is stored as.
+
+Whoever made a table may have put values into it that no text can be made of; then there is no CSV
+or JSON of it, and the problem names the column.
 """
 
 import base64
@@ -18,7 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from service.errors import NotAcceptable, Problem
+
 _BATCH_ROWS = 8_192
+_OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
@@ -29,19 +36,18 @@ def _write_arrow(result: pq.ParquetFile, sink: BinaryIO) -> None:
 
 
 def _write_csv(result: pq.ParquetFile, sink: BinaryIO) -> None:
-    types = [_text_or_plain(field.type) for field in result.schema_arrow]
-    schema = pa.schema(zip(result.schema_arrow.names, types, strict=True))
+    names = result.schema_arrow.names
+    nothing = [pa.nulls(0, type) for type in result.schema_arrow.types]
+    schema = pa.RecordBatch.from_arrays(_converted(nothing, names, _as_csv), names).schema
     with pa.csv.CSVWriter(sink, schema) as writer:
         for batch in result.iter_batches(_BATCH_ROWS):
-            columns = [
-                _plain(array) if _is_plain(array.type) else _each_as_json(array)
-                for array in batch.columns
-            ]
+            columns = _converted(batch.columns, names, _as_csv)
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _text_or_plain(type: pa.DataType) -> pa.DataType:
-    return _plain(pa.array([], type)).type if _is_plain(type) else pa.string()
+def _as_csv(array: pa.Array) -> pa.Array:
+    """Values as CSV has them, which puts texts into quotes itself."""
+    return _plain(array) if _is_plain(array.type) else _each_as_json(array)
 
 
 def _write_json(result: pq.ParquetFile, sink: BinaryIO) -> None:
@@ -53,16 +59,50 @@ def _write_json(result: pq.ParquetFile, sink: BinaryIO) -> None:
 
 
 def _rows_as_json(result: pq.ParquetFile) -> Iterator[list[str]]:
-    names = [json.dumps(name, ensure_ascii=False) for name in result.schema_arrow.names]
+    names = result.schema_arrow.names
+    keys = [json.dumps(name, ensure_ascii=False) for name in names]
     # 64 bits count the bytes of a batch: values may be long.
     text = pa.large_string()
-    before = [pa.scalar(f"{'{' if i == 0 else ','}{name}:", text) for i, name in enumerate(names)]
+    before = [pa.scalar(f"{'{' if i == 0 else ','}{key}:", text) for i, key in enumerate(keys)]
     end, nothing = pa.scalar("}", text), pa.scalar("", text)
     for batch in result.iter_batches(_BATCH_ROWS):
-        values = [_as_json(array).cast(text).fill_null("null") for array in batch.columns]
+        values = [
+            array.cast(text).fill_null("null")
+            for array in _converted(batch.columns, names, _as_json)
+        ]
         pieces = [piece for pair in zip(before, values, strict=True) for piece in pair]
         if batch.num_rows:
             yield pc.binary_join_element_wise(*pieces, end, nothing).to_pylist()
+
+
+def _converted(
+    columns: list[pa.Array], names: list[str], convert: Callable[[pa.Array], pa.Array]
+) -> list[pa.Array]:
+    """Convert columns one by one.
+
+    Raises
+    ------
+    NotAcceptable
+        Naming the column that has values of which no text can be made.
+    """
+    converted = []
+    for array, name in zip(columns, names, strict=True):
+        try:
+            converted.append(convert(array))
+        # What pyarrow and Python raise of a time zone that they do not know, of a time out of
+        # their range, of a record with two members of one name.
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise _no_text(name, array.type, error) from error
+    return converted
+
+
+def _no_text(name: str, type: pa.DataType, error: Exception) -> Problem:
+    detail = f"{str(type)[:200]}: {str(error)[:200]}"
+    return NotAcceptable(
+        f"the column {name[:80]!r} has values that cannot be written as text ({detail}): take the "
+        "result as Parquet or Arrow, or leave the column out",
+        [{"column": name, "detail": detail}],
+    )
 
 
 def _as_json(array: pa.Array) -> pa.Array:
@@ -86,6 +126,8 @@ def _is_plain(type: pa.DataType) -> bool:
     """Whether values of a type are one number, one time or one text each."""
     if pa.types.is_dictionary(type):
         return _is_plain(type.value_type)
+    if isinstance(type, pa.BaseExtensionType):
+        return _is_plain(type.storage_type)
     return not pa.types.is_nested(type)
 
 
@@ -94,17 +136,39 @@ def _plain(array: pa.Array) -> pa.Array:
     type = array.type
     if pa.types.is_dictionary(type):
         return _plain(array.dictionary_decode())
+    if isinstance(type, pa.UuidType):
+        return pa.array([x and str(x) for x in array.to_pylist()], pa.large_string())
+    if isinstance(type, pa.BaseExtensionType):
+        return _plain(array.storage)
     if pa.types.is_float16(type):
         return array.cast(pa.float32())
     if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type):
         return array
-    if pa.types.is_timestamp(type):
-        return pc.replace_substring(array.cast(pa.string()), " ", "T")
+    if pa.types.is_temporal(type):
+        return _times(array)
     if pa.types.is_binary(type) or pa.types.is_large_binary(type):
         return pa.array([x and _base64(x) for x in array.to_pylist()], pa.large_string())
     if pa.types.is_fixed_size_binary(type):
         return _plain(array.cast(pa.binary()))
     return array.cast(pa.large_string())
+
+
+def _times(array: pa.Array) -> pa.Array:
+    """Times as text.
+
+    Raises
+    ------
+    ValueError
+        Of one that is out of range, for which pyarrow writes just that, or anything if it has a
+        zone.
+    """
+    type = array.type
+    texts = array.cast(pa.large_string())
+    without_zone = array.cast(pa.timestamp(type.unit)) if getattr(type, "tz", None) else array
+    beyond = pc.starts_with(without_zone.cast(pa.large_string()), _OUT_OF_RANGE)
+    if pc.any(beyond).as_py():
+        raise ValueError(f"{array.filter(beyond)[0].value} is out of range")
+    return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(type) else texts
 
 
 def _each_as_json(array: pa.Array) -> pa.Array:

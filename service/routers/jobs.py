@@ -18,7 +18,7 @@ from service.description.answers import (
 )
 from service.description.refusals import CHANGES, FILES, RESULTS, refusals
 from service.description.requests import IF_NONE_MATCH, RANGE, JobId, headers
-from service.errors import JobDismissed, NoSuchJob, NotAcceptable, ResultNotReady
+from service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from service.jobs.representations import FORMATS, Format
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import JobList, Report, StatusInfo
@@ -37,7 +37,7 @@ _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "stri
 _RESULT: Answers = {
     **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
     204: {"description": "where the result is, as a link", "headers": _LINK},
-    **refusals(f"{_HERE}/results", *RESULTS, *FILES, NotAcceptable),
+    **refusals(f"{_HERE}/results", *RESULTS, *FILES),
 }
 _DISMISSED = json_answer(examples.DISMISSED, "the job, dismissed")
 

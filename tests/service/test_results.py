@@ -6,6 +6,7 @@ import decimal
 import hashlib
 import io
 import json
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -226,6 +227,8 @@ def test_an_export_of_a_result_that_goes(tmp_path):
 
 
 UTC = datetime.UTC
+SOME_UUID = uuid.UUID("0f8fad5b-d9cb-469f-a165-70867728950e")
+UUIDS = pa.array([SOME_UUID.bytes, None], pa.uuid())
 KINDS = {
     "integer": (pa.array([2**63 - 1, None]), 2**63 - 1, "9223372036854775807"),
     "float": (pa.array([0.1, None]), 0.1, "0.1"),
@@ -245,6 +248,25 @@ KINDS = {
     "date": (pa.array([datetime.date(2026, 1, 2), None]), "2026-01-02", '"2026-01-02"'),
     "decimal": (pa.array([decimal.Decimal("1.10"), None]), "1.10", '"1.10"'),
     "bytes": (pa.array([b"\xff\0", None]), "/wA=", '"/wA="'),
+    "uuid": (UUIDS, str(SOME_UUID), f'"{SOME_UUID}"'),
+    "uuids": (
+        pa.ListArray.from_arrays([0, 1, 1], UUIDS.slice(0, 1), mask=pa.array([False, True])),
+        [str(SOME_UUID)],
+        f'"[""{SOME_UUID}""]"',
+    ),
+    "extension": (pa.array(['{"a": 1}', None], pa.json_()), '{"a": 1}', '"{""a"": 1}"'),
+    "extension of a list": (
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.int8(), [2]), pa.array([[1, 2], None], pa.list_(pa.int8(), 2))
+        ),
+        [1, 2],
+        '"[1, 2]"',
+    ),
+    "time in a zone": (
+        pa.array([0, None], pa.timestamp("s", "Asia/Kolkata")),
+        "1970-01-01T05:30:00.000+0530",
+        '"1970-01-01T05:30:00.000+0530"',
+    ),
     "list": (pa.array([[1.5, float("nan")], None]), [1.5, None], '"[1.5, null]"'),
     "record": (
         pa.array([{"day": datetime.date(2026, 1, 2)}, None]),
@@ -272,3 +294,66 @@ def test_every_type_of_carried_column(kind):
     assert made["csv"].decode() == f'"row","the ""column"""\n0,{as_csv}\n1,\n'
     stream = pa.ipc.open_stream(made["arrows"]).read_all()
     assert stream.column(1).type == pq.read_schema(file).field(1).type
+
+
+def test_uuids_are_text_in_what_is_text(service):
+    """As Parquet writers have them: a column of the logical type UUID, of which ids are made."""
+    ids = [uuid.UUID(int=i << 96) for i in range(50)]
+    column = pa.array([id.bytes for id in ids], pa.uuid())
+    references = points(50, 29).set_column(0, "id", column)
+    job = finished_job(service, points(70_000, 30), references, k=2, columns="id")
+    table = pq.read_table(io.BytesIO(service.get(f"{job}/results").content))
+    assert table.schema.field("reference_id").type == pa.uuid()
+    expected = [str(ids[row]) for row in table["reference"].to_pylist()]
+    assert [str(id) for id in table["reference_id"].to_pylist()] == expected
+    rows = service.get(f"{job}/results/matches.json").raise_for_status().json()
+    assert [row["reference_id"] for row in rows] == expected
+    text = service.get(f"{job}/results/matches.csv").raise_for_status().content
+    assert pa.csv.read_csv(io.BytesIO(text))["reference_id"].to_pylist() == expected
+    service.delete(job)
+    small = resolve(service, points(9, 31), references, headers={"Accept": "application/json"})
+    assert {row["reference_id"] for row in small.json()} <= set(map(str, ids))
+
+
+NO_TEXT = {
+    "a zone that there is not": pa.array([0] * 9, pa.timestamp("us", "Mars/Olympus")),
+    "a zone within a list": pa.array([[0]] * 9, pa.list_(pa.timestamp("us", "Mars/Olympus"))),
+    "a time": pa.array([2**60] * 9, pa.timestamp("ms")),
+    "a time in a zone": pa.array([2**60] * 9, pa.timestamp("ms", "Europe/Berlin")),
+    "a time within a list": pa.array([[2**60]] * 9, pa.list_(pa.timestamp("ms"))),
+    "a day within a list": pa.array([[2**30]] * 9, pa.list_(pa.date32())),
+    "a duration within a record": pa.array(
+        [{"took": 2**60}] * 9, pa.struct({"took": pa.duration("ms")})
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TEXT)
+def test_what_no_text_can_be_made_of_names_its_column(service, kind):
+    sink = io.BytesIO()
+    observations = points(9, 32, seen=NO_TEXT[kind])
+    with pa.ipc.new_stream(sink, observations.schema) as writer:
+        writer.write_table(observations)
+    files = {
+        "observations": ("observations.arrows", sink.getvalue()),
+        "references": ("references.parquet", parquet(points(5, 33))),
+    }
+
+    def send(**headers):
+        parameters = {"observation_columns": "seen"}
+        return service.post("/resolve", files=files, params=parameters, headers=headers)
+
+    location = httpx.URL(send(Prefer="respond-async").headers["location"]).path
+    assert finished(service, location)["status"] == "successful"
+    for suffix in ("csv", "json"):
+        for answer in (
+            send(Accept=MEDIA_TYPES[suffix]),
+            service.get(f"{location}/results/matches.{suffix}"),
+        ):
+            assert answer.status_code == 406, answer.text
+            assert answer.json()["type"].endswith(":not-acceptable")
+            assert "take the result as Parquet or Arrow" in answer.json()["detail"]
+            assert answer.json()["errors"][0]["column"] == "observation_seen"
+    for suffix in ("parquet", "arrows"):
+        assert service.get(f"{location}/results/matches.{suffix}").status_code == 200
+    service.delete(location)
