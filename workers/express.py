@@ -8,6 +8,8 @@ answer comes back as bytes. Nothing is kept: who asks and does not hear asks aga
 import asyncio
 import contextlib
 import io
+import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, NamedTuple
@@ -18,13 +20,22 @@ from distributed import Client
 
 from kernels.coordinates import is_valid
 from workers.cluster import Cluster
-from workers.datasets import read_rows
+from workers.datasets import Dataset, read_rows
 from workers.frames import backend
 from workers.jobs import Job
 from workers.matches import matches
-from workers.plan import Chunk
+from workers.plan import QUICKLY_INDEXED, Chunk
+from workers.references import is_resident, load_all
 from workers.result import provenance, write_rows
 from workers.search import device_in_use, load, search
+
+logger = logging.getLogger(__name__)
+
+_warming = threading.Lock()
+
+
+class NotResident(Exception):
+    """A worker lacks the references of small jobs, and they are too many to load meanwhile."""
 
 
 class ExpressAnswer(NamedTuple):
@@ -49,7 +60,8 @@ ResolveAtOnce = Callable[[str, list[Job]], Coroutine[Any, Any, list[ExpressAnswe
 """Has the worker at an address answer small jobs.
 
 The jobs have the same references and options, and if there are several no `exclude_self`. It raises
-OSError when the worker cannot be reached.
+OSError when the worker cannot be reached, NotResident when loading the references takes it long;
+it does so in the background, and a later call may find them there.
 """
 
 
@@ -89,6 +101,13 @@ async def _on_worker(jobs: list[Job]) -> list[ExpressAnswer]:
 
 
 def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
+    references, options = jobs[0].references, jobs[0].options
+    _, carried = jobs[0].carried()
+    if references.rows > QUICKLY_INDEXED and not is_resident(references, carried):
+        # One set at a time: each takes memory and all cores.
+        if _warming.acquire(blocking=False):
+            threading.Thread(target=_warm_up, args=(references, carried), daemon=True).start()
+        raise NotResident(f"the worker does not hold the {references.rows} references yet")
     start = time.perf_counter()
     tables = [
         read_rows(job.observations.file, 0, job.observations.rows, _coordinates(job))
@@ -98,12 +117,11 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
         np.concatenate([table.column(i).to_numpy() for table in tables]) for i in (0, 1)
     )
     read = time.perf_counter()
-    options = jobs[0].options
     with device_in_use():
-        load(jobs[0].references)
+        load(references)
         loaded = time.perf_counter()
         to_device = backend().to_device
-        answer = search(jobs[0].references, to_device(lat_deg), to_device(lon_deg), options)
+        answer = search(references, to_device(lat_deg), to_device(lon_deg), options)
         reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
     resolved = time.perf_counter()
     found = pa.table(
@@ -121,6 +139,17 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
         answers.append(_answer(job, found.slice(row * options.k, rows * options.k), seconds))
         row += rows
     return answers
+
+
+def _warm_up(references: Dataset, columns: list[str]) -> None:
+    try:
+        with device_in_use():
+            load_all(references, columns)
+    except Exception:
+        # A job that needs them tells of it; they may have been removed meanwhile.
+        logger.warning("%d references cannot be loaded", references.rows, exc_info=True)
+    finally:
+        _warming.release()
 
 
 def _coordinates(job: Job) -> list[str]:

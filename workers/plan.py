@@ -20,6 +20,9 @@ _SMALLEST_CHUNK = 2**10
 _CHUNKS_A_WORKER = 2
 _SMALL_SECONDS = 0.05
 _SMALL_ROWS = ROW_GROUP
+QUICKLY_INDEXED = 2**20
+"""References that two cores read and index in a tenth of a second, a GPU sooner: no longer do small
+jobs wait for one among them."""
 
 
 class Chunk(NamedTuple):

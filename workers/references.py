@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,10 @@ Piece = tuple[int, int]
 # A set is there under its hash and either a piece, for its index on the device, or the name of a
 # column on the host.
 _resident: OrderedDict[tuple[str, Piece | str], Any] = OrderedDict()
-# A worker has a task and small jobs in hand at the same time: one of them loads a set, once.
-_lock = threading.RLock()
+# A worker has a task and small jobs in hand at the same time: what both need is loaded once, and
+# who needs something else does not wait for it.
+_lock = threading.Lock()
+_loading: dict[tuple[str, Piece | str], threading.Lock] = {}
 
 
 def pieces(references: Dataset) -> list[Piece]:
@@ -56,13 +58,52 @@ def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
     )
 
 
+def is_resident(references: Dataset, columns: Iterable[str]) -> bool:
+    """Whether all of a reference set that a search needs is there, and some of its columns."""
+    ranges, names = _needed(references, columns)
+    with _lock:
+        return all((references.sha256, part) in _resident for part in (*ranges, *names))
+
+
+def load_all(references: Dataset, columns: Iterable[str]) -> None:
+    """Have all of a reference set that a search needs ready, and some of its columns."""
+    ranges, names = _needed(references, columns)
+    for piece in ranges:
+        resident_index(references, piece)
+    for name in names:
+        resident_column(references, name)
+
+
+def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], set[str]]:
+    ranges = pieces(references)
+    # Distances to what is merged are measured from the coordinates.
+    measured = (references.lat, references.lon) if len(ranges) > 1 else ()
+    return ranges, {*columns, *measured}
+
+
 def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any]) -> Any:
     with _lock:
-        if key not in _resident:
-            _resident[key] = load()
-            _keep_to_budget()
-        _resident.move_to_end(key)
-        return _resident[key]
+        if key in _resident:
+            return _used(key)
+        loading = _loading.setdefault(key, threading.Lock())
+    with loading:
+        with _lock:
+            if key in _resident:
+                return _used(key)
+        try:
+            held = load()
+            with _lock:
+                _resident[key] = held
+                _keep_to_budget()
+            return held
+        finally:
+            with _lock:
+                _loading.pop(key, None)
+
+
+def _used(key: tuple[str, Piece | str]) -> Any:
+    _resident.move_to_end(key)
+    return _resident[key]
 
 
 def _keep_to_budget() -> None:

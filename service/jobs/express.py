@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.errors import NotReady, Problem
-from workers.express import ExpressAnswer, ResolveAtOnce
+from workers.express import ExpressAnswer, NotResident, ResolveAtOnce
 from workers.jobs import Job
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,8 @@ class ExpressLane:
 
         Raises
         ------
+        NotResident
+            When the worker whose turn it is would have to load its references for long.
         NotReady
             When workers are lost again and again, or the lane is closed.
         """
@@ -139,7 +141,7 @@ class ExpressLane:
         if isinstance(error, OSError) and request.attempts == _ATTEMPTS:
             detail = "workers were lost again and again while they had this request: try again"
             _refuse(request, NotReady(detail, headers={"Retry-After": "5"}))
-        elif was_alone and not isinstance(error, OSError):
+        elif isinstance(error, NotResident) or (was_alone and not isinstance(error, OSError)):
             _refuse(request, error)
         else:
             request.kind = (request.kind, request.job.id)

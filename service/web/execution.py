@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from fastapi import Request, Response
@@ -30,8 +30,9 @@ from service.web.inputs import ROLES, Inputs
 from service.web.negotiation import wanted_format
 from service.web.preferences import Preference, preference_of
 from service.web.results import echo_response, result_response
+from workers.express import NotResident
 from workers.jobs import Job
-from workers.plan import is_small
+from workers.plan import QUICKLY_INDEXED, is_small
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ async def answer(
     Problem
         When the sets cannot be matched, or the job failed.
     """
+    start = time.monotonic()
     preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
@@ -124,20 +126,26 @@ async def answer(
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
     if bare and preference.waits and _is_small(service, inputs, parameters):
-        return await _express(service, inputs, parameters, terms)
+        # After half of the time that the client waits it is not too late to accept a job.
+        patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
+        with suppress(NotResident, TimeoutError):
+            async with asyncio.timeout(patience):
+                return await _express(service, inputs, parameters, terms)
     id = await _first(service, repeat)
     if id is None:
         id = await _accept(service, inputs, parameters, delivery, repeat)
         service.supervisor.start(id)
     terms.claim.end()
-    return await _answer_with_job(request, service, id, preference, comes_back=repeat is not None)
+    comes_back = repeat is not None
+    return await _answer_with_job(request, service, id, preference, start, comes_back=comes_back)
 
 
 async def echo(request: Request, service: Service, options: EchoOptions, terms: Terms) -> Response:
     """Give back what was sent, or, if the client takes one, the job that will."""
-    delivery = terms.delivery or Delivery()
+    start = time.monotonic()
+    preference, delivery = terms.preference, terms.delivery or Delivery()
     repeat = terms.claim.of(options, delivery)
-    if repeat is None and not terms.preference.takes_a_job:
+    if repeat is None and not preference.takes_a_job:
         await asyncio.sleep(options.pause)
         return echo_response(options, delivery)
     id = await _first(service, repeat)
@@ -146,7 +154,7 @@ async def echo(request: Request, service: Service, options: EchoOptions, terms: 
         service.supervisor.start(id)
     terms.claim.end()
     comes_back = repeat is not None
-    return await _answer_with_job(request, service, id, terms.preference, comes_back=comes_back)
+    return await _answer_with_job(request, service, id, preference, start, comes_back=comes_back)
 
 
 def _enter_echo(
@@ -178,17 +186,28 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
 
 
 async def _answer_with_job(
-    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
+    request: Request,
+    service: Service,
+    id: str,
+    preference: Preference,
+    start: float,
+    *,
+    comes_back: bool,
 ) -> Response:
     """Answer with the result of a job that was started or, if the client takes one, with it."""
-    await _wait(request, service, id, preference, comes_back=comes_back)
+    if preference.waits:
+        left = preference.seconds_left(start)
+        await _wait(request, service, id, left, comes_back=comes_back)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     if job.status not in LIVE and preference.waits:
-        response = await result_response(service, job, request)
-        if preference.wait_seconds is not None:
-            response.headers.update(preference.applied())
-        return response
+        # The result may be there, and not yet in the format that was asked for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(preference.seconds_left(start)):
+                response = await result_response(service, job, request)
+            if preference.wait_seconds is not None:
+                response.headers.update(preference.applied())
+            return response
     if preference.takes_a_job:
         return _job_response(job, request, preference)
     raise NotReady(
@@ -211,9 +230,12 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
 def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
     cluster, express = service.supervisor.cluster, service.supervisor.express
     observations, references = (one.dataset.rows for one in inputs)
+    # No worker holds what has just come.
+    is_cold = isinstance(inputs.references, Ingested) and references > QUICKLY_INDEXED
     return (
         cluster is not None
         and express is not None
+        and not is_cold
         and is_small(observations, references, parameters.options(), cluster.device)
     )
 
@@ -289,9 +311,9 @@ def _enter(
 
 
 async def _wait(
-    request: Request, service: Service, id: str, preference: Preference, *, comes_back: bool
+    request: Request, service: Service, id: str, seconds: float | None, *, comes_back: bool
 ) -> None:
-    """Wait for a job as long as the client does.
+    """Wait for a job as long as the client does: for ever, or some seconds.
 
     Raises
     ------
@@ -299,9 +321,7 @@ async def _wait(
         When the client has gone. Nobody else knows of its job, so that is dismissed; unless the
         client has a key to come back with.
     """
-    if not preference.waits:
-        return
-    finished = asyncio.create_task(service.supervisor.finished(id, preference.wait_seconds))
+    finished = asyncio.create_task(service.supervisor.finished(id, seconds))
     gone = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait([finished, gone], return_when=asyncio.FIRST_COMPLETED)

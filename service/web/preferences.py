@@ -1,5 +1,6 @@
 """What a client prefers of the answer: the header Prefer (RFC 7240)."""
 
+import time
 from typing import NamedTuple
 
 from starlette.datastructures import Headers
@@ -31,6 +32,12 @@ class Preference(NamedTuple):
     def waits(self) -> bool:
         """Whether it waits for the result at all."""
         return bool(self.wait_seconds) if self.takes_a_job else True
+
+    def seconds_left(self, since: float) -> float | None:
+        """How long it still waits, when it has waited since a time of `time.monotonic`."""
+        if self.wait_seconds is None:
+            return None
+        return max(0.0, since + self.wait_seconds - time.monotonic())
 
     def applied(self) -> dict[str, str]:
         """The header that says which preferences were honoured."""

@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
+from workers.plan import QUICKLY_INDEXED
 
 ROWS = 100
 
@@ -19,8 +20,8 @@ def references(service):
     service.delete(f"/datasets/{id}")
 
 
-def register(client):
-    content = parquet(points(2_000, 41))
+def register(client, rows=2_000):
+    content = parquet(points(rows, 41))
     return client.post("/datasets", content=content, headers={"Content-Type": PARQUET}).json()["id"]
 
 
@@ -62,6 +63,38 @@ def test_many_at_once(service, references):
     with ThreadPoolExecutor(16) as threads:
         together = list(threads.map(content, seeds))
     assert together == [content(seed) for seed in seeds]
+
+
+def test_references_that_take_long_to_index_are_a_matter_for_a_job_first(service):
+    references = register(service, QUICKLY_INDEXED + 1)
+    jobs = service.get("/jobs").json()["jobs"]
+    first = ask(service, references, 1)
+    assert first.status_code == 200
+    assert len(service.get("/jobs").json()["jobs"]) == len(jobs) + 1
+
+    def is_small():
+        answer = ask(service, references, 1)
+        assert (answer.status_code, answer.content) == (200, first.content)
+        return "server-timing" in answer.headers
+
+    wait_until(is_small)
+
+
+def test_a_wait_is_kept_when_no_worker_answers(service, references):
+    expected = ask(service, references, 1).content
+    workers = workers_of(service)
+    for worker in workers:
+        worker.suspend()
+    try:
+        answer = ask(service, references, 1, prefer="wait=1")
+        assert (answer.status_code, answer.headers["preference-applied"]) == (201, "wait=1")
+    finally:
+        for worker in workers:
+            worker.resume()
+    location = answer.headers["location"]
+    assert finished(service, location)["status"] == "successful"
+    assert service.get(f"{location}/results").content == expected
+    assert ask(service, references, 1, prefer="wait=60").content == expected
 
 
 def test_workers_that_die_cost_nothing_but_time(tmp_path, device):

@@ -2,15 +2,17 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from tests.conftest import points, store_points
-from workers.express import express
+from tests.conftest import points, store_points, wait_until
+from workers.express import NotResident, express
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
+from workers.plan import QUICKLY_INDEXED
 
 OPTIONS = [
     {},
@@ -97,6 +99,24 @@ def test_beside_the_chunks_of_a_job(cluster, workers, make_job):
         for seen in threads.map(answers, workers):
             assert seen == {content}
         assert running.result()
+
+
+def test_references_that_take_long_to_index_are_loaded_beside(cluster, workers, tmp_path):
+    references = store_points(points(QUICKLY_INDEXED + 1, 3), tmp_path / "references.parquet")
+    options = MatchOptions(columns=("lat",))
+    job = Job("many", tmp_path / "many", store_points(points(9, 4), None), references, options)
+    for worker in workers:
+        with pytest.raises(NotResident):
+            at_once(cluster, worker, [job])
+    content = expected(cluster, in_a_file(job))
+
+    def answers(worker):
+        with suppress(NotResident):
+            assert at_once(cluster, worker, [job])[0].content == content
+            return True
+
+    for worker in workers:
+        wait_until(lambda worker=worker: answers(worker))
 
 
 def test_errors_reach_the_caller(cluster, workers, make_job):
