@@ -65,15 +65,16 @@ def create_app(settings: Settings) -> FastAPI:
             library.sweep()
             supervisor = Supervisor(settings, store, library, metrics)
             metrics.read_when_asked(settings, store, supervisor)
+            disk = Disk(settings)
             app.state.service = Service(
                 settings=settings,
                 store=store,
                 ingest=Ingest(settings),
-                exports=Exports(settings.export_bytes),
+                exports=Exports(settings.export_bytes, disk),
                 library=library,
                 supervisor=supervisor,
                 claims=Claims(),
-                disk=Disk(settings),
+                disk=disk,
                 quotas=Quotas(settings),
                 metrics=metrics,
             )

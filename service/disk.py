@@ -5,6 +5,9 @@ import shutil
 from service.errors import StorageFull
 from service.settings import Settings
 
+LOOK_BYTES = 16 << 20
+"""After so many bytes of what is stored as it comes the disk is looked at again."""
+
 
 class Disk:
     """Keeps some of the disk free: what runs and what looks after the service need room, too."""

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
+from service.disk import LOOK_BYTES, Disk
 from service.errors import TooLarge
 from service.jobs.representations import Format
 from workers.files import move_durably
@@ -37,10 +38,13 @@ class Exports:
     ----------
     most_bytes
         How large one may become: a long text that is carried into many rows is short in Parquet.
+    disk
+        Where they lie, and what must stay free there.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, disk: Disk) -> None:
         self._most_bytes = most_bytes
+        self._disk = disk
         self._making: dict[tuple[Path, str], asyncio.Future[Export]] = {}
         self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="export")
         # What takes a moment does not wait for exports, which may take minutes.
@@ -55,6 +59,8 @@ class Exports:
             When it has values that the format cannot have.
         TooLarge
             When it would be larger than allowed.
+        StorageFull
+            When there is no room for it, before it is made or on the way.
         FileNotFoundError
             When the result is gone, or goes meanwhile.
         """
@@ -88,7 +94,7 @@ class Exports:
         making = result.with_name(f".{result.stem}.{uuid.uuid4().hex}")
         try:
             with making.open("xb") as handle, result.open("rb") as source:
-                sha256 = self._write(source, handle, format)
+                sha256 = self._write(source, handle, format, self._disk)
             made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256)
             move_durably(making, made.path)
         finally:
@@ -99,20 +105,26 @@ class Exports:
             raise FileNotFoundError(result)
         return made
 
-    def _write(self, source: BinaryIO, target: BinaryIO, format: Format) -> str:
+    def _write(
+        self, source: BinaryIO, target: BinaryIO, format: Format, disk: Disk | None = None
+    ) -> str:
         """Make a format from Parquet; returns the SHA-256 of what it wrote."""
-        sink = _Sink(target, self._most_bytes, format)
+        sink = _Sink(target, self._most_bytes, format, disk)
         assert format.write is not None, "Parquet is there"
         format.write(pq.ParquetFile(source), cast(BinaryIO, sink))
         return sink.sha256
 
 
 class _Sink(io.RawIOBase):
-    """Passes bytes on, hashes them, and stops when there are too many."""
+    """Passes bytes on, hashes them, and stops when there are too many or the disk is full."""
 
-    def __init__(self, handle: BinaryIO, most_bytes: int, format: Format) -> None:
+    def __init__(
+        self, handle: BinaryIO, most_bytes: int, format: Format, disk: Disk | None
+    ) -> None:
         self._handle = handle
         self._left = self._most_bytes = most_bytes
+        self._disk = disk
+        self._look_at = most_bytes
         self._format = format
         self._hash = hashlib.sha256()
 
@@ -134,6 +146,9 @@ class _Sink(io.RawIOBase):
                 f"as {self._format.media_type} the result is larger than the limit of "
                 f"{self._most_bytes} bytes: take it as Parquet"
             )
+        if self._disk is not None and self._left < self._look_at:
+            self._disk.refuse_when_low(size)
+            self._look_at = self._left - LOOK_BYTES
         self._hash.update(data)
         self._handle.write(data)
         return size

@@ -5,12 +5,9 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.disk import Disk
+from service.disk import LOOK_BYTES, Disk
 from service.errors import TooLarge
 from service.settings import Settings
-
-_LOOK_BYTES = 16 << 20
-"""After so many bytes of a body the disk is looked at again."""
 
 
 class BodyLimit:
@@ -43,7 +40,7 @@ class BodyLimit:
                 )
             if is_stored and received >= looked_at:
                 self._disk.refuse_when_low(max(declared - received, 0))
-                looked_at = received + _LOOK_BYTES
+                looked_at = received + LOOK_BYTES
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:

@@ -6,8 +6,10 @@ import os
 import pyarrow as pa
 import pytest
 
+from service.disk import Disk
 from service.jobs.exports import Exports
 from service.jobs.representations import FORMATS
+from service.settings import Settings
 from tests.service.test_jobs import parquet
 
 SECONDS = 20
@@ -31,7 +33,7 @@ def end(path):
 
 def test_a_small_result_does_not_wait_for_exports(slow_results):
     async def convert_beside_exports():
-        exports = Exports(1 << 20)
+        exports = Exports(1 << 20, Disk(Settings(data_dir=slow_results[0].parent)))
         slow = [asyncio.create_task(exports.export(path, CSV)) for path in slow_results]
         try:
             small = exports.converted(parquet(pa.table({"reference": [7]})), CSV)

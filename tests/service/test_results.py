@@ -6,6 +6,7 @@ import decimal
 import hashlib
 import io
 import json
+import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,10 +19,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from service.errors import TooLarge
+from service.disk import Disk
+from service.errors import StorageFull, TooLarge
 from service.jobs.exports import Exports
 from service.jobs.representations import FORMATS
+from service.settings import Settings
 from tests.conftest import finished, points
+from tests.service.test_bounds import small_disk
 
 SUFFIXES = [one.suffix for one in FORMATS]
 MEDIA_TYPES = {one.suffix: one.media_type for one in FORMATS}
@@ -205,14 +209,23 @@ def test_empty_results(service):
     assert pa.ipc.open_stream(stream).read_all().num_rows == 0
 
 
-@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
-def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
-    # One long name in every row: some kilobytes of Parquet, 400 MB of text.
+def exports_of(data_dir, most_bytes=1 << 30, free_bytes=0):
+    return Exports(most_bytes, Disk(Settings(data_dir=data_dir, free_bytes=free_bytes)))
+
+
+def large_export(folder):
+    """One long name in every row: some kilobytes of Parquet, 400 MB of text."""
     name = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 20_000])
-    result = tmp_path / "matches.parquet"
+    result = folder / "matches.parquet"
     pq.write_table(pa.table({"reference_name": name.cast("string")}), result)
     assert result.stat().st_size < 10**6
-    exports = Exports(most_bytes=10_000_000)
+    return result
+
+
+@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
+def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
+    result = large_export(tmp_path)
+    exports = exports_of(tmp_path, most_bytes=10_000_000)
     with pytest.raises(TooLarge, match="limit of 10000000 bytes: take it as Parquet"):
         asyncio.run(exports.export(result, format))
     with pytest.raises(TooLarge):
@@ -220,9 +233,33 @@ def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
     assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
 
 
+def test_an_export_leaves_free_what_must_stay_free(tmp_path):
+    result = tmp_path / "matches.parquet"
+    pq.write_table(pa.table({"observation": [0, 1]}), result)
+    csv, json = FORMATS[2:]
+    made = asyncio.run(exports_of(tmp_path).export(result, csv))
+    full = exports_of(tmp_path, free_bytes=2 * shutil.disk_usage(tmp_path).free)
+    assert asyncio.run(full.export(result, csv)) == made, "it takes no room that it has not taken"
+    with pytest.raises(StorageFull, match="must stay free: remove datasets and results"):
+        asyncio.run(full.export(result, json))
+    assert set(tmp_path.iterdir()) == {result, made.path}, "nothing half made is left"
+    assert asyncio.run(full.converted(result.read_bytes(), json)).split() == [
+        *(b"[", b'{"observation":0},', b'{"observation":1}', b"]")
+    ]
+
+
+@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
+def test_room_is_looked_at_while_an_export_is_made(format):
+    with small_disk(96) as disk:
+        result = large_export(disk)
+        with pytest.raises(StorageFull, match=f", and {40 << 20} must stay free"):
+            asyncio.run(exports_of(disk, free_bytes=40 << 20).export(result, format))
+        assert list(disk.iterdir()) == [result]
+
+
 def test_an_export_of_a_result_that_goes(tmp_path):
     with pytest.raises(FileNotFoundError):
-        asyncio.run(Exports(10**6).export(tmp_path / "gone" / "matches.parquet", FORMATS[2]))
+        asyncio.run(exports_of(tmp_path).export(tmp_path / "gone" / "matches.parquet", FORMATS[2]))
     assert not list(tmp_path.iterdir())
 
 
