@@ -86,6 +86,7 @@ ResultNotReady = _problem(
 NotAcceptable = _problem(
     "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
 )
+BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body did not come")
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
 KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"

@@ -97,6 +97,9 @@ class Settings(BaseSettings):
         description="observations times k, and references, that a synchronous request may have",
     )
     upload_bytes: int = Field(8 << 30, ge=1, description="bytes that one request may send")
+    body_seconds: float = Field(
+        60.0, gt=0, description="time that a client may pause while it sends a body"
+    )
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")

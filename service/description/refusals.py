@@ -7,6 +7,7 @@ from service.description import examples
 from service.errors import (
     PROBLEM_JSON,
     BadRange,
+    BodyTimeout,
     DatasetInUse,
     Forbidden,
     InvalidInput,
@@ -115,6 +116,10 @@ _EXAMPLES = [
         f"{', '.join(one.media_type for one in FORMATS)}: accept one of them, or leave the header "
         "out for Parquet"
     ),
+    BodyTimeout(
+        "nothing came for 60 s after 65536 bytes of the body, and a pause may have 60 s: send it "
+        "again, with shorter ones"
+    ),
     DatasetInUse(
         f"a job that is not finished needs the dataset {examples.DATASET_ID!r}; dismiss it"
     ),
@@ -154,7 +159,9 @@ _GUARDED = (InvalidRequest, UnknownHost, Unauthorized)
 
 CHANGES = (Forbidden, StorageFull)
 """What whoever changes something may be told."""
-TABLES = (*CHANGES, InvalidInput, NoSuchDataset, TooLarge, UnsupportedFormat)
+BODIES = (BodyTimeout, TooLarge, UnsupportedFormat)
+"""What a body may be refused with, whatever is in it."""
+TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset)
 """What point sets may be refused with."""
 JOBS = (KeyInUse, KeyReused, TooManyJobs, QueueFull, NotReady, JobFailed, JobDismissed)
 """What stands in the way of a job, or of an answer at once."""

@@ -24,13 +24,11 @@ from service.description.processes import (
     ProcessSummary,
     process,
 )
-from service.description.refusals import CHANGES, JOBS, TABLES, refusals
+from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
 from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
 from service.errors import (
     NoSuchProcess,
     NotAcceptable,
-    TooLarge,
-    UnsupportedFormat,
 )
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.web.execution import answer, echo, refuse_unready, terms_of
@@ -88,9 +86,7 @@ _MATCHES: Answers = {
 _MESSAGE: Answers = {
     **TAKEN,
     **message_answer("the message; as an object with `response: document`"),
-    **refusals(
-        "/processes/echo/execution", *JOBS, *CHANGES, NotAcceptable, TooLarge, UnsupportedFormat
-    ),
+    **refusals("/processes/echo/execution", *JOBS, *CHANGES, *BODIES, NotAcceptable),
 }
 
 

@@ -6,12 +6,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.disk import LOOK_BYTES, Disk
-from service.errors import TooLarge
+from service.errors import BodyTimeout, TooLarge
 from service.settings import Settings
 
 
 class BodyLimit:
-    """Ends a request once its body is larger than allowed, declared or not, or the disk is full."""
+    """Ends a request whose body is larger than allowed, declared or not, or that pauses for long.
+
+    It also ends one for which there is no room on the disk.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -28,12 +31,16 @@ class BodyLimit:
         limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
         advice = "send files, or arrays in smaller pieces" if is_json else "send less"
         declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
+        has_body = declared > 0 or "transfer-encoding" in headers
         # Arrays stay in memory unless a job is made of them, which looks for itself.
-        is_stored = not is_json and (declared > 0 or "transfer-encoding" in headers)
+        is_stored = not is_json and has_body
+        # What comes after a body, or with a method that has none, is that the client has gone.
+        is_coming = has_body and scope["method"] == "POST"
+        pause = self._settings.body_seconds
         received = looked_at = 0
 
         async def counted() -> Message:
-            nonlocal received, looked_at
+            nonlocal received, looked_at, is_coming
             if declared > limit:
                 raise TooLarge(
                     f"the body has {declared} bytes, and the limit is {limit} bytes: {advice}"
@@ -41,7 +48,16 @@ class BodyLimit:
             if is_stored and received >= looked_at:
                 self._disk.refuse_when_low(max(declared - received, 0))
                 looked_at = received + LOOK_BYTES
-            message = await receive()
+            try:
+                async with asyncio.timeout(pause if is_coming else None):
+                    message = await receive()
+            except TimeoutError:
+                raise BodyTimeout(
+                    f"nothing came for {pause:g} s after {received} bytes of the body, and a pause "
+                    f"may have {pause:g} s: send it again, with shorter ones",
+                    headers={"Connection": "close"},
+                ) from None
+            is_coming = is_coming and message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > limit:
                 raise TooLarge(

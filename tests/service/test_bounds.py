@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +63,56 @@ def test_jobs_of_the_service_and_of_a_key(tmp_path, device):
         assert ben_client.post("/resolve", files=files).status_code == 200
         assert ann_client.delete(mine[0].headers["location"]).status_code == 200
         assert long_echo(ann_client).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type", "start"),
+    [
+        ("/resolve", "application/json", b'{"observations": '),
+        ("/resolve", "multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data; "),
+        ("/datasets", "text/csv", b"lat,lon\n1,2\n"),
+    ],
+    ids=["json", "form", "file"],
+)
+@pytest.mark.parametrize("length", ["Content-Length: 1000", "Transfer-Encoding: chunked"])
+def test_a_body_that_pauses_is_given_up(pausing, path, media_type, start, length):
+    if "chunked" in length:
+        start = b"%x\r\n%s\r\n" % (len(start), start)
+    head = [
+        f"POST {path} HTTP/1.1",
+        f"Host: localhost:{pausing.base_url.port}",
+        f"Content-Type: {media_type}",
+        length,
+        "Prefer: respond-async",
+        "Idempotency-Key: mine",
+    ]
+    with socket.create_connection((pausing.base_url.host, pausing.base_url.port), 30) as silent:
+        silent.sendall("\r\n".join([*head, "", ""]).encode() + start)
+        answer = silent.makefile("rb").read()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 "), answer
+    problem = json.loads(body)
+    assert problem["type"] == "urn:georesolve:problem:body-timeout"
+    assert "a pause may have 0.5 s" in problem["detail"]
+    assert files_of(pausing) == set()
+
+
+def test_a_key_is_free_again_after_a_pause(pausing):
+    body = {"inputs": {"message": "here"}}
+    answer = pausing.post(ECHO, json=body, headers={**LATER, "Idempotency-Key": "mine"})
+    assert answer.status_code == 201, answer.text
+    # After its body a request may take as long as it wants.
+    body["inputs"]["pause"] = 1
+    assert pausing.post(ECHO, json=body, headers={"Prefer": "wait=30"}).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def pausing(tmp_path_factory):
+    """A service that waits for half a second, and has no cluster."""
+    flags = ["--body-seconds", 0.5, "--scheduler", "tcp://127.0.0.1:9"]
+    data_dir = tmp_path_factory.mktemp("pausing") / "data"
+    with running_service(data_dir, *flags, ready=False) as client:
+        yield client
 
 
 def files_of_data(data_dir):
