@@ -25,6 +25,13 @@ ROW_GROUP = 65_536
 _INVALID_SHOWN = 10
 
 
+class ColumnSize(NamedTuple):
+    """How many bytes a column takes in a file, and how many it is before they are compressed."""
+
+    stored: int
+    encoded: int
+
+
 class InvalidRow(NamedTuple):
     """A row whose coordinates are not valid, as the dataset has them."""
 
@@ -209,18 +216,20 @@ def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str])
     return table.slice(start - groups.start * ROW_GROUP, stop - start)
 
 
-def column_bytes(file: Path | pa.Buffer) -> Counter[str]:
-    """How many bytes of a dataset's file each of its columns takes."""
+def column_sizes(file: Path | pa.Buffer) -> dict[str, ColumnSize]:
+    """How large each column of a dataset is in its file."""
     opened = _opened(file)
     metadata = opened.metadata
     # Columns of nested types are many in the file, one after the other. Their paths do not tell to
     # which they belong: `a.b` is a part of `a`, or the column of that name.
     names = [field.name for field in opened.schema_arrow for _ in range(_leaves(field.type))]
-    sizes: Counter[str] = Counter()
+    stored, encoded = Counter[str](), Counter[str]()
     for row_group in map(metadata.row_group, range(metadata.num_row_groups)):
         for name, i in zip(names, range(metadata.num_columns), strict=True):
-            sizes[name] += row_group.column(i).total_compressed_size
-    return sizes
+            column = row_group.column(i)
+            stored[name] += column.total_compressed_size
+            encoded[name] += column.total_uncompressed_size
+    return {name: ColumnSize(stored[name], encoded[name]) for name in dict.fromkeys(names)}
 
 
 def _leaves(type: pa.DataType) -> int:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from kernels.devices import Device
 from workers.cluster import Cluster
-from workers.datasets import Dataset, column_bytes
+from workers.datasets import ColumnSize, Dataset, column_sizes
 from workers.jobs import Job, MatchOptions, with_id
 from workers.memory import available_bytes, references_at_once, search_bytes
-from workers.plan import chunk_starts, rows_a_second
+from workers.plan import chunk_starts, observations_a_group, rows_a_second
 
 
 class _Rates(NamedTuple):
@@ -37,14 +37,16 @@ _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _PLAIN_BYTES = 24
 """Of a result row: observation, reference, distance; the rank adds 4, the status nearly none."""
+_DICTIONARY_BYTES = 1 << 20
+"""As large a column a row group holds as a dictionary: pyarrow's limit."""
 
 
 class Size(NamedTuple):
-    """How large one set is: its rows, the bytes of its file and of the columns carried a row."""
+    """How large one set is: its rows, the bytes of its file, and the columns that are carried."""
 
     rows: int
     size_bytes: int
-    carried_bytes: float
+    carried: tuple[ColumnSize, ...] = ()
 
 
 class Estimate(NamedTuple):
@@ -78,14 +80,37 @@ class Estimate(NamedTuple):
 
 def size_of_rows(rows: int) -> Size:
     """A set of which nothing is known but its rows: coordinates alone."""
-    return Size(rows, rows * _COORDINATES_BYTES, 0.0)
+    return Size(rows, rows * _COORDINATES_BYTES)
 
 
 def size_of_dataset(dataset: Dataset, columns: tuple[str, ...]) -> Size:
     """A set that is there, of which a job carries some columns beside its id."""
-    sizes = column_bytes(dataset.file)
-    carried = sum(sizes[name] for name in with_id(dataset, columns))
-    return Size(dataset.rows, sizes.total(), carried / max(1, dataset.rows))
+    sizes = column_sizes(dataset.file)
+    size_bytes = sum(size.stored for size in sizes.values())
+    carried = tuple(sizes[name] for name in with_id(dataset, columns))
+    return Size(dataset.rows, size_bytes, carried)
+
+
+def result_bytes(observations: Size, references: Size, options: MatchOptions) -> int:
+    """Bytes of a result in which every observation has its row."""
+    rows = observations.rows * options.k
+    groups = -(-observations.rows // observations_a_group(options.k))
+    plain = rows * (_PLAIN_BYTES + (4 if options.k > 1 else 0))
+    # What is repeated for each rank takes hardly more than once.
+    of_observations = sum(column.stored for column in observations.carried)
+    of_references = sum(
+        _taken_bytes(column, references.rows, rows, groups) for column in references.carried
+    )
+    return int(plain + of_observations + of_references)
+
+
+def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) -> float:
+    """Bytes that a column of the references takes in a result, where any row has any value."""
+    each_anew = rows * column.stored / max(1, n_references)
+    if column.encoded > _DICTIONARY_BYTES:
+        return each_anew
+    # Each row group holds the values once, and for each row which one it is.
+    return min(each_anew, groups * column.stored + rows * n_references.bit_length() / 8)
 
 
 class Pace:
@@ -148,18 +173,15 @@ def estimate(
     if not workers:
         raise OSError("there are no workers")
     planned = _planned(cluster, observations.rows, references.rows, options)
-    rows = observations.rows * options.k
-    plain = _PLAIN_BYTES + (4 if options.k > 1 else 0)
-    bytes_out = rows * (plain + observations.carried_bytes + references.carried_bytes)
     address = next(iter(workers.values()))
     arguments = (cluster.device, references.rows, planned.largest_chunk, options.k)
     memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
     needed, available = memory[address]
     return Estimate(
-        rows=rows,
+        rows=observations.rows * options.k,
         chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
-        bytes_out=int(bytes_out),
+        bytes_out=result_bytes(observations, references, options),
         device_memory=needed,
         available_memory=available,
         devices=len(workers),

@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -9,6 +10,7 @@ from tests.conftest import finished, points
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
 
+ROLES = ("observations", "references")
 TABLE = {"lat": [1.0], "lon": [2.0]}
 
 
@@ -51,6 +53,26 @@ def test_an_estimate_of_datasets_knows_their_columns(service):
     assert size / 2 < carried["bytes_out"] < 2 * size
     assert service.post("/estimate", json={**both, "columns": ["none"]}).status_code == 400
     assert service.delete(f"/datasets/{made['id']}").status_code == 204
+
+
+@pytest.mark.parametrize("width", [200, 5000], ids=["a dictionary", "too long for one"])
+def test_an_estimate_knows_what_repeats(service, width):
+    """The names of few references stand once in each row group of the result, if they are short."""
+    letters = np.random.default_rng(7).integers(97, 123, (300, width), np.uint8)
+    observations = points(70_000, 8, note=[f"the note of {i}" for i in range(70_000)])
+    references = points(300, 9, name=[row.tobytes().decode() for row in letters])
+    headers = {"Content-Type": "application/vnd.apache.parquet"}
+    ids = [
+        service.post("/datasets", content=parquet(table), headers=headers).json()["id"]
+        for table in (observations, references)
+    ]
+    sets = {role: {"dataset": id} for role, id in zip(ROLES, ids, strict=True)}
+    options = {"k": 2, "columns": ["name"], "observation_columns": ["note"]}
+    told = estimate(service, {**sets, **options})
+    size = len(service.post("/resolve", params=options, json=sets).content)
+    assert 0.8 * size < told["bytes_out"] < 1.25 * size
+    for id in ids:
+        assert service.delete(f"/datasets/{id}").status_code == 204
 
 
 def test_arrays_are_estimated_and_nothing_of_them_stays(service):
