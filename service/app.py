@@ -59,22 +59,23 @@ def create_app(settings: Settings) -> FastAPI:
             owned(settings.data_dir),
             closing(Store(settings.data_dir, settings.database)) as store,
             store.claimed(),
+            closing(Ingest(settings)) as ingest,
+            closing(Exports(settings.export_bytes, Disk(settings))) as exports,
         ):
             refuse_unprotected(settings, store.keys)
             library = Library(store, settings.dataset_hours)
             library.sweep()
             supervisor = Supervisor(settings, store, library, metrics)
             metrics.read_when_asked(settings, store, supervisor)
-            disk = Disk(settings)
             app.state.service = Service(
                 settings=settings,
                 store=store,
-                ingest=Ingest(settings),
-                exports=Exports(settings.export_bytes, disk),
+                ingest=ingest,
+                exports=exports,
                 library=library,
                 supervisor=supervisor,
                 claims=Claims(),
-                disk=disk,
+                disk=Disk(settings),
                 quotas=Quotas(settings),
                 metrics=metrics,
             )

@@ -129,6 +129,13 @@ def is_disk_full(error: BaseException) -> bool:
     return is_sqlite_full or getattr(cause, "sqlstate", None) == _POSTGRES_FULL
 
 
+def stopping() -> Problem:
+    """The problem of what is not finished when the service ends."""
+    return NotReady(
+        "the service is stopping: send it again when it is back", headers={"Retry-After": "10"}
+    )
+
+
 def disk_full() -> Problem:
     """The problem of such an error."""
     return StorageFull(

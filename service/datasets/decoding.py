@@ -10,7 +10,7 @@ import math
 import os
 import resource
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from service.datasets.columns import Columns, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import Source, Table, read
-from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full
+from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full, stopping
 from workers.datasets import Dataset, read_rows, write_dataset
 
 _ERROR_LENGTH = 500
@@ -39,11 +39,20 @@ class Limits(NamedTuple):
     columns: int
 
 
-def decode_in_child(source: Source, target: Path, limits: Limits) -> Dataset:
+def decode_in_child(
+    source: Source, target: Path, limits: Limits, stop: Connection | None = None
+) -> Dataset:
     """Decode a file to the canonical dataset `target`, in a child process; blocks.
+
+    Parameters
+    ----------
+    stop
+        Once its other end is closed, this ends, and the child with it.
 
     Raises
     ------
+    NotReady
+        When it was stopped.
     InvalidInput
         When the file is not what it says, or breaks the decoder.
     TooLarge
@@ -52,7 +61,11 @@ def decode_in_child(source: Source, target: Path, limits: Limits) -> Dataset:
     with _children.child() as child:
         try:
             child.connection.send((source, target, limits))
-            if not child.connection.poll(limits.seconds):
+            ends = [child.connection] if stop is None else [child.connection, stop]
+            ready = wait(ends, limits.seconds)
+            if stop in ready:
+                raise stopping()
+            if not ready:
                 raise TooLarge(
                     f"{source.file}: decoding took longer than the limit of {limits.seconds:g} s"
                 )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from email.message import Message
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,10 +49,17 @@ class Ingest:
         )
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
+        self._stop, self._stopper = Pipe(duplex=False)
         # What a killed service left half received is worth nothing.
         shutil.rmtree(self._incoming, ignore_errors=True)
         # It is there still when a decoder of the killed service wrote while it was removed.
         self._incoming.mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """End what is being decoded: Python itself would wait for it at its exit."""
+        self._stopper.close()
+        self._decoders.shutdown(cancel_futures=True)
+        self._stop.close()
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
@@ -71,7 +79,8 @@ class Ingest:
         Raises
         ------
         Problem
-            When the file is not a readable table with coordinates, or too large.
+            When the file is not a readable table with coordinates, or too large, or the service
+            ends meanwhile.
         """
         start = time.perf_counter()
         with upload.path.open("rb") as handle:
@@ -80,7 +89,7 @@ class Ingest:
         source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
         target = folder / f"{uuid.uuid4().hex}.parquet"
         dataset = await asyncio.get_running_loop().run_in_executor(
-            self._decoders, decode_in_child, source, target, self._limits
+            self._decoders, decode_in_child, source, target, self._limits, self._stop
         )
         upload.path.unlink()
         refuse_invalid(dataset, upload.file, reading.on_invalid)

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import io
 import shutil
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import pyarrow.parquet as pq
 
 from service.disk import LOOK_BYTES, Disk
-from service.errors import TooLarge
+from service.errors import TooLarge, stopping
 from service.jobs.representations import Format
 from workers.files import move_durably
 
@@ -45,10 +46,17 @@ class Exports:
     def __init__(self, most_bytes: int, disk: Disk) -> None:
         self._most_bytes = most_bytes
         self._disk = disk
+        self._stopping = threading.Event()
         self._making: dict[tuple[Path, str], asyncio.Future[Export]] = {}
         self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="export")
         # What takes a moment does not wait for exports, which may take minutes.
         self._small = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="convert")
+
+    def close(self) -> None:
+        """End what is being made: Python itself would wait for it at its exit."""
+        self._stopping.set()
+        for threads in (self._threads, self._small):
+            threads.shutdown(cancel_futures=True)
 
     async def export(self, result: Path, format: Format) -> Export:
         """A result in a format; made now, if this is the first time.
@@ -61,6 +69,8 @@ class Exports:
             When it would be larger than allowed.
         StorageFull
             When there is no room for it, before it is made or on the way.
+        NotReady
+            When the service ends meanwhile.
         FileNotFoundError
             When the result is gone, or goes meanwhile.
         """
@@ -109,21 +119,27 @@ class Exports:
         self, source: BinaryIO, target: BinaryIO, format: Format, disk: Disk | None = None
     ) -> str:
         """Make a format from Parquet; returns the SHA-256 of what it wrote."""
-        sink = _Sink(target, self._most_bytes, format, disk)
+        sink = _Sink(target, self._most_bytes, format, disk, self._stopping)
         assert format.write is not None, "Parquet is there"
         format.write(pq.ParquetFile(source), cast(BinaryIO, sink))
         return sink.sha256
 
 
 class _Sink(io.RawIOBase):
-    """Passes bytes on, hashes them, and stops when there are too many or the disk is full."""
+    """Passes bytes on and hashes them, until there are too many, or no room, or no time."""
 
     def __init__(
-        self, handle: BinaryIO, most_bytes: int, format: Format, disk: Disk | None
+        self,
+        handle: BinaryIO,
+        most_bytes: int,
+        format: Format,
+        disk: Disk | None,
+        stopping: threading.Event,
     ) -> None:
         self._handle = handle
         self._left = self._most_bytes = most_bytes
         self._disk = disk
+        self._stopping = stopping
         self._look_at = most_bytes
         self._format = format
         self._hash = hashlib.sha256()
@@ -139,6 +155,8 @@ class _Sink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Take the next bytes."""
+        if self._stopping.is_set():
+            raise stopping()
         size = memoryview(data).nbytes
         self._left -= size
         if self._left < 0:

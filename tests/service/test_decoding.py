@@ -6,8 +6,11 @@ import subprocess
 import sys
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +21,7 @@ from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode_in_child
 from service.datasets.readers import Source
 from service.errors import InvalidInput, TooLarge
-from tests.conftest import ROOT
+from tests.conftest import ROOT, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
@@ -99,6 +102,38 @@ def test_a_crash_is_the_fault_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "_children", Children(_crash, []))
     with pytest.raises(InvalidInput, match=r"broke the decoder \(exit code -11\)"):
         decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]))
+
+
+def test_a_service_that_ends_waits_for_no_file(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        wait_until(lambda: decoders_of(client))
+        [decoder] = decoders_of(client)
+        decoder.suspend()
+        with ThreadPoolExecutor(1) as threads:
+            sent = threads.submit(
+                client.post,
+                "/datasets",
+                content=b"lat,lon\n1,2\n",
+                headers={"Content-Type": "text/csv"},
+            )
+            # It has the file once another one waits ready.
+            wait_until(lambda: len(decoders_of(client)) == 2)
+            client.process.terminate()
+            # Requests have 10 s to end.
+            client.process.wait(25)
+            assert isinstance(sent.exception(), httpx.TransportError) or sent.result().is_error
+        assert not decoder.is_running()
+
+
+def decoders_of(client):
+    """The processes of a service that decode, or wait for a file: a server of their own forks."""
+    servers = [
+        child
+        for child in psutil.Process(client.process.pid).children()
+        if "forkserver" in " ".join(child.cmdline())
+    ]
+    return [decoder for server in servers for decoder in server.children()]
 
 
 def _sleep(*arguments):

@@ -1,14 +1,16 @@
-"""Results in other formats: what is small does not wait for what is large."""
+"""Results in other formats: what is small does not wait for what is large, nor the end for any."""
 
 import asyncio
 import os
+import threading
 
 import pyarrow as pa
 import pytest
 
 from service.disk import Disk
+from service.errors import NotReady
 from service.jobs.exports import Exports
-from service.jobs.representations import FORMATS
+from service.jobs.representations import FORMATS, Format
 from service.settings import Settings
 from tests.service.test_jobs import parquet
 
@@ -44,3 +46,26 @@ def test_a_small_result_does_not_wait_for_exports(slow_results):
             await asyncio.gather(*slow, return_exceptions=True)
 
     assert asyncio.run(convert_beside_exports()).split() == [b'"reference"', b"7"]
+
+
+def test_an_export_ends_with_the_service(tmp_path):
+    result = tmp_path / "matches.parquet"
+    result.write_bytes(parquet(pa.table({"reference": [7]})))
+    has_begun = threading.Event()
+
+    def write_for_ever(source, sink):
+        while True:
+            sink.write(b"7")
+            has_begun.set()
+
+    async def close_under_way():
+        exports = Exports(1 << 30, Disk(Settings(data_dir=tmp_path)))
+        endless = Format("text/endless", "endless", write_for_ever)
+        making = asyncio.create_task(exports.export(result, endless))
+        await asyncio.to_thread(has_begun.wait)
+        await asyncio.to_thread(exports.close)
+        await making
+
+    with pytest.raises(NotReady, match="the service is stopping"):
+        asyncio.run(asyncio.wait_for(close_under_way(), SECONDS))
+    assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
