@@ -20,6 +20,10 @@ class Disk:
         """Bytes that are free."""
         return shutil.disk_usage(self._folder).free
 
+    def room(self) -> int:
+        """Bytes that may be stored, below 0 when too few are free as it is."""
+        return self.free() - self.must_stay_free
+
     def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse what would be stored while there is no room for it.
 

@@ -113,6 +113,11 @@ def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) 
     return min(each_anew, groups * column.stored + rows * n_references.bit_length() / 8)
 
 
+def job_bytes(observations: Size, references: Size, options: MatchOptions) -> int:
+    """Bytes that a job takes on the disk: its result stands beside its parts until it is whole."""
+    return 2 * result_bytes(observations, references, options)
+
+
 class Pace:
     """How many times as long as the rates say jobs take here: the median of the last ones.
 

@@ -1,7 +1,6 @@
 """`/estimate`: what a job would take, before anything is computed."""
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +8,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from service.context import Service, ServiceContext
-from service.database.rows import DatasetRow
-from service.datasets.ingest import Ingested
 from service.description import examples
 from service.description.answers import json_answer
 from service.description.processes import NearestExecution, NearestInputs
@@ -18,11 +15,12 @@ from service.description.refusals import TABLES, refusals
 from service.description.requests import json_request
 from service.errors import NotReady
 from service.jobs.matching import check_match
+from service.jobs.room import PlannedSet, bytes_to_come, sizes_of
 from service.models import MatchParameters, PointSet, Role
 from service.web.execution import refuse_unready
 from service.web.inputs import ROLES, input_of_json, json_body
 from service.web.preferences import Preference
-from workers.estimate import Size, estimate, size_of_dataset, size_of_rows
+from workers.estimate import estimate
 
 router = APIRouter(tags=["resolve"])
 
@@ -56,7 +54,6 @@ class EstimateInfo(BaseModel):
     obstacles: list[str] = Field(description="what does not fit, with both numbers")
 
 
-_Set = int | Ingested | DatasetRow
 _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
 
 _ANSWER = EstimateInfo(
@@ -102,7 +99,7 @@ async def _set_of(
     pointer: str,
     service: Service,
     folder: Path,
-) -> _Set:
+) -> PlannedSet:
     value = getattr(asked, role)
     if isinstance(value, int):
         return value
@@ -110,42 +107,34 @@ async def _set_of(
 
 
 def _estimate(
-    service: Service, observations: _Set, references: _Set, asked: MatchParameters
+    service: Service, observations: PlannedSet, references: PlannedSet, asked: MatchParameters
 ) -> EstimateInfo:
     options = asked.options()
+    sizes = sizes_of(observations, references, options)
     cluster = service.supervisor.cluster
     try:
         if cluster is None:
             raise OSError("the cluster was lost")
-        found = estimate(
-            cluster,
-            _size(observations, options.observation_columns),
-            _size(references, options.columns),
-            options,
-            service.supervisor.pace,
-        )
+        found = estimate(cluster, *sizes, options, service.supervisor.pace)
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
-    free = shutil.disk_usage(service.settings.data_dir).free
+    to_come = bytes_to_come(observations, references, sizes, options)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
-        # The result stands beside its parts until it is complete.
-        ("bytes on the disk", found.bytes_in + 2 * found.bytes_out, free),
+        ("bytes on the disk, without those that must stay free", to_come, service.disk.room()),
         *(
             (f"rows of {role}", _rows(one), service.settings.dataset_rows)
             for role, one in zip(ROLES, (observations, references), strict=True)
         ),
     ]
-    obstacles = [f"{need} {what}, there are {has}" for what, need, has in limits if need > has]
+    obstacles = [
+        f"{need} {what}, there are {max(has, 0)}" for what, need, has in limits if need > has
+    ]
     figures = {
         name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
     }
     return EstimateInfo(**figures, fits=not obstacles, obstacles=obstacles)
 
 
-def _rows(one: _Set) -> int:
+def _rows(one: PlannedSet) -> int:
     return one if isinstance(one, int) else one.dataset.rows
-
-
-def _size(one: _Set, columns: tuple[str, ...]) -> Size:
-    return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)

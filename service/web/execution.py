@@ -23,6 +23,7 @@ from service.errors import KeyReused, NotReady, TooLarge
 from service.jobs.claims import Claim
 from service.jobs.matching import accept_job, check_match
 from service.jobs.representations import Format
+from service.jobs.room import bytes_to_come, sizes_of
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
 from service.web.idempotency import key_of
@@ -283,7 +284,7 @@ async def _accept(
     repeat: Repeat | None,
 ) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
-    service.disk.refuse_when_low()
+    service.disk.refuse_when_low(await asyncio.to_thread(_to_come, inputs, parameters))
     kept: list[DatasetRow] = []
     try:
         for one in inputs:
@@ -296,6 +297,11 @@ async def _accept(
         for row in kept:
             await asyncio.to_thread(service.library.release, row.id)
         raise
+
+
+def _to_come(inputs: Inputs, parameters: MatchParameters) -> int:
+    options = parameters.options()
+    return bytes_to_come(*inputs, sizes_of(*inputs, options), options)
 
 
 def _enter(

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import finished, points, running_service, wait_until
-from tests.service.test_jobs import PARQUET, files_of, parquet
+from tests.conftest import finished, free_port, points, running_service, wait_until
+from tests.service.test_jobs import PARQUET, files_of, parquet, scheduler_on
 from tests.service.test_keys import as_holder, new_key
 
 ECHO = "/processes/echo/execution"
@@ -199,32 +199,67 @@ def fill(path, leave=0):
     return ballast
 
 
-def test_a_full_disk(device):
+def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
+    """As `/estimate` says beforehand; what must stay free is not counted as room."""
+    must_stay_free = 40 << 20
+    flags = ["--device", device, "--free-bytes", must_stay_free]
+    with small_disk(96) as disk, running_service(disk, *flags) as client:
+        content = parquet(points(20_000, 1))
+        headers = {"Content-Type": PARQUET}
+        made = client.post("/datasets", content=content, headers=headers).json()
+        body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
+        for k, fits in ((64, False), (8, True)):
+            told = client.post("/estimate", json={**body, "k": k}).json()
+            assert told["fits"] is fits
+            answer = client.post("/resolve", params={"k": k}, json=body, headers=LATER)
+            if fits:
+                assert finished(client, answer.headers["location"])["status"] == "successful"
+            else:
+                # The result stands beside its parts. The two sets lie there already.
+                coming = 2 * told["bytes_out"]
+                assert coming + must_stay_free > shutil.disk_usage(disk).free > coming
+                (obstacle,) = told["obstacles"]
+                assert f"{coming} bytes on the disk" in obstacle
+                assert answer.status_code == 507
+                assert f"{coming} bytes are coming" in problem_of(answer, "storage-full")
+        arrays = {"lat": [0.5] * 1000, "lon": [0.5] * 1000}
+        ballast = fill(disk, leave=must_stay_free + (64 << 10))
+        body = {"observations": arrays, "references": arrays}
+        told = client.post("/estimate", json=body).json()
+        assert told["fits"] is False, "arrays do not lie there yet"
+        assert client.post("/resolve", json=body, headers=LATER).status_code == 507
+        ballast.unlink()
+        assert client.post("/resolve", json=body, headers=LATER).status_code == 201
+
+
+def test_a_full_disk():
     """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
-    with small_disk(48) as disk:
-        flags = ["--device", device, "--free-bytes", 0]
-        with running_service(disk, *flags) as client:
-            content = parquet(points(200_000, 1))
-            headers = {"Content-Type": PARQUET}
-            registered = client.post("/datasets", content=content, headers=headers)
-            assert registered.status_code == 201
-            before = files_of(client)
-            ballast = fill(disk, leave=len(content) // 2)
-            other = parquet(points(200_000, 2))
-            for send in (
-                lambda: client.post("/datasets", content=iter([other]), headers=headers),
-                lambda: client.post("/datasets", content=other, headers=headers),
-                lambda: client.post("/datasets", files={"file": ("f.parquet", other)}),
-            ):
-                answer = send()
-                assert answer.status_code == 507, answer.text
-                problem_of(answer, "storage-full")
-                assert files_of(client) == before
-            name = f"dataset:{registered.json()['id']}"
-            body = {"observations": name, "references": name}
-            answer = client.post("/resolve", params={"k": 8}, json=body, headers=LATER)
-            assert answer.status_code == 201, answer.text
-            job = answer.headers["location"]
+    port = free_port()
+    flags = ["--free-bytes", 0, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    with small_disk(48) as disk, running_service(disk, *flags, ready=False) as client:
+        content = parquet(points(200_000, 1))
+        headers = {"Content-Type": PARQUET}
+        registered = client.post("/datasets", content=content, headers=headers)
+        assert registered.status_code == 201
+        before = files_of(client)
+        name = f"dataset:{registered.json()['id']}"
+        body = {"observations": name, "references": name}
+        # Accepted while there is room, it waits for a cluster until there is none.
+        answer = client.post("/resolve", params={"k": 2}, json=body, headers=LATER)
+        assert answer.status_code == 201, answer.text
+        job = answer.headers["location"]
+        ballast = fill(disk, leave=len(content) // 2)
+        other = parquet(points(200_000, 2))
+        for send in (
+            lambda: client.post("/datasets", content=iter([other]), headers=headers),
+            lambda: client.post("/datasets", content=other, headers=headers),
+            lambda: client.post("/datasets", files={"file": ("f.parquet", other)}),
+        ):
+            answer = send()
+            assert answer.status_code == 507, answer.text
+            problem_of(answer, "storage-full")
+            assert files_of(client) == before
+        with scheduler_on(port):
             info = finished(client, job)
             assert info["status"] == "failed"
             assert "became full" in info["message"]
