@@ -129,7 +129,10 @@ def free_port():
 
 def kill_with_children(process):
     """Kill a process and what it started, as a power cut would."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    family = [psutil.Process(process.pid)]
+    # A worker whose scheduler was killed may have ended by now, with what it had started.
+    with suppress(psutil.ZombieProcess):
+        family += family[0].children(recursive=True)
     for one in family:
         with suppress(psutil.NoSuchProcess):
             one.kill()
