@@ -25,7 +25,7 @@ from workers.frames import backend
 from workers.jobs import Job
 from workers.matches import matches
 from workers.plan import QUICKLY_INDEXED, Chunk
-from workers.references import is_resident, load_all
+from workers.references import is_resident, load_all, pieces
 from workers.result import provenance, write_rows
 from workers.search import device_in_use, load, search
 
@@ -61,7 +61,7 @@ ResolveAtOnce = Callable[[str, list[Job]], Coroutine[Any, Any, list[ExpressAnswe
 
 The jobs have the same references and options, and if there are several no `exclude_self`. It raises
 OSError when the worker cannot be reached, NotResident when loading the references takes it long;
-it does so in the background, and a later call may find them there.
+if it holds all of them at a time it does so in the background, and a later call finds them there.
 """
 
 
@@ -104,8 +104,9 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
     references, options = jobs[0].references, jobs[0].options
     _, carried = jobs[0].carried()
     if references.rows > QUICKLY_INDEXED and not is_resident(references, carried):
-        # One set at a time: each takes memory and all cores.
-        if _warming.acquire(blocking=False):
+        # One set at a time: each takes memory and all cores. Not what is searched piece by piece:
+        # where not all pieces have room, they would push each other out for ever.
+        if len(pieces(references)) == 1 and _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(references, carried), daemon=True).start()
         raise NotResident(f"the worker does not hold the {references.rows} references yet")
     start = time.perf_counter()
