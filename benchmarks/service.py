@@ -97,7 +97,10 @@ def whole_job(client: httpx.Client, observations: bytes | str, references: bytes
     """One job from the first byte sent to the last received, of files or of registered datasets."""
     begin = time.perf_counter()
     files = {
-        name: (f"{name}.parquet", points) if isinstance(points, bytes) else (None, points)
+        # As a file: of bytes in one piece httpx copies what is left for each piece that it sends.
+        name: (f"{name}.parquet", io.BytesIO(points))
+        if isinstance(points, bytes)
+        else (None, points)
         for name, points in (("observations", observations), ("references", references))
     }
     answer = client.post("/resolve", files=files, headers={"Prefer": "respond-async"})
