@@ -150,15 +150,7 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
     frame = backend().read(observations.file, *chunk, [observations.lat, observations.lon])
     read = backend().to_arrow(frame)
     rows = np.arange(chunk.start, chunk.stop)
-    columns = {
-        "observation": pa.array(rows),
-        "reference": pa.array(rows % references.rows),
-        "distance_m": read[observations.lat],
-        "status": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int8), list(STATUSES)),
-    }
-    if references.id:
-        columns["reference_id"] = ids(references).take(columns["reference"])
-    table = pa.table(columns)
+    table = like_result(rows, rows % references.rows, read[observations.lat], references)
 
     def encoded(group: Chunk) -> memoryview:
         file = pa.BufferOutputStream()
@@ -170,6 +162,24 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
         for group in side_by_side(encoded, chunk.row_groups(1)):
             splice.add(group)
         splice.finish(table.schema)
+
+
+def like_result(
+    rows: np.ndarray,
+    found: np.ndarray,
+    distance_m: pa.Array | pa.ChunkedArray,
+    references: Dataset,
+) -> pa.Table:
+    """Columns as a result has them, of rows that are all matched."""
+    columns = {
+        "observation": pa.array(rows),
+        "reference": pa.array(found),
+        "distance_m": distance_m,
+        "status": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int8), list(STATUSES)),
+    }
+    if references.id:
+        columns["reference_id"] = ids(references).take(columns["reference"])
+    return pa.table(columns)
 
 
 @functools.lru_cache(maxsize=1)
@@ -217,16 +227,11 @@ def script(sets: Sets) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         answer = kernels.nearest(index, *degrees(observations))
         rows = answer.reference.reshape(-1)
-        columns = {
-            "observation": pa.array(np.arange(rows.size)),
-            "reference": pa.array(rows),
-            "distance_m": pa.array(answer.distance_m.reshape(-1)),
-            "status": pa.DictionaryArray.from_arrays(np.zeros(rows.size, np.int8), list(STATUSES)),
-        }
-        if references.id:
-            columns["reference_id"] = ids(references).take(columns["reference"])
+        table = like_result(
+            np.arange(rows.size), rows, pa.array(answer.distance_m.reshape(-1)), references
+        )
         pq.write_table(
-            pa.table(columns),
+            table,
             folder / "result.parquet",
             row_group_size=RESULT_ROW_GROUP,
             **_PLAIN["cpu"],

@@ -148,16 +148,18 @@ ACCEPTED = _status(_ACCEPTED_ROW)
 DONE = _status(_DONE_ROW)
 DISMISSED = _status(replace(_DONE_ROW, status="dismissed", message="removed", report=None))
 
-_ROOM = "80000000000 bytes free, of which 1073741824 must stay free"
+_STORE_AND_DISK = [
+    Check(name="store", ok=True, detail="writable, 0 jobs not finished"),
+    Check(
+        name="disk",
+        ok=True,
+        detail="80000000000 bytes free, of which 1073741824 must stay free",
+    ),
+]
 HEALTHY = Health(
     status="ok",
     checks=[
-        Check(name="store", ok=True, detail="writable, 0 jobs not finished"),
-        Check(
-            name="disk",
-            ok=True,
-            detail=_ROOM,
-        ),
+        *_STORE_AND_DISK,
         Check(name="workers", ok=True, detail="2 that passed their check"),
         Check(name="device", ok=True, detail="cpu"),
         Check(name="dashboard", ok=True, detail="http://127.0.0.1:8787/status"),
@@ -166,12 +168,7 @@ HEALTHY = Health(
 UNHEALTHY = Health(
     status="unavailable",
     checks=[
-        Check(name="store", ok=True, detail="writable, 0 jobs not finished"),
-        Check(
-            name="disk",
-            ok=True,
-            detail=_ROOM,
-        ),
+        *_STORE_AND_DISK,
         Check(name="cluster", ok=False, detail="the cluster is starting"),
     ],
 )
