@@ -11,6 +11,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 _DOUBLE = ir.DoubleType()
@@ -42,6 +43,14 @@ def _generate_total(context: Any, builder: Any, signature: Any, arguments: Any) 
     return builder.fadd(*arguments)
 
 
+def _generate_polynomial(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    *lower, value = cgutils.unpack_tuple(builder, arguments[0])
+    for coefficient in reversed(lower):
+        value = _generate_product(context, builder, None, (value, arguments[1]))
+        value = _generate_total(context, builder, None, (value, coefficient))
+    return value
+
+
 @intrinsic
 def product(typing_context, a, b):  # type: ignore[no-untyped-def]
     """``a * b`` in float64, rounded to nearest and never fused with a following sum."""
@@ -52,3 +61,15 @@ def product(typing_context, a, b):  # type: ignore[no-untyped-def]
 def total(typing_context, a, b):  # type: ignore[no-untyped-def]
     """``a + b`` in float64, rounded to nearest and never fused with a preceding product."""
     return types.float64(types.float64, types.float64), _generate_total
+
+
+@intrinsic
+def polynomial(typing_context, coefficients, u):  # type: ignore[no-untyped-def]
+    """``c[0] + c[1] * u + c[2] * u**2 + ...`` by Horner's rule, of `product` and `total`.
+
+    Written out by the compiler: a loop over a long tuple is not unrolled, it picks each coefficient
+    by a chain of branches.
+    """
+    return types.float64(types.UniTuple(types.float64, len(coefficients)), types.float64), (
+        _generate_polynomial
+    )

@@ -81,8 +81,8 @@ def _measure(thread, threads, vectors, lat_deg, lon_deg, reference, flat):  # ty
         block = flat[first * k : last * k]
         far = 0
         for place in range(block.size):
-            # What `metres` does with the same squared chord, without fetching the reference. It
-            # stays, negative, where the chord alone is not accurate and where there is none.
+            # Without fetching the reference. The chord stays, negative, where it alone is not
+            # accurate and where there is none.
             near = block[place] <= 2.0
             value = metres_of_chord(block[place] if near else 0.0)
             block[place] = value if near else -block[place]
@@ -131,7 +131,7 @@ def distances(vectors: np.ndarray, observations: Degrees, found: Found) -> np.nd
     Returns
     -------
     float64 array, shape (n_observations, k)
-        `kernels.distance.metres` of each pair; NaN where there is none.
+        Metres of each pair; NaN where there is none.
     """
     chord2 = found.chord2
     threads = threads_for(chord2.size, _GRAIN)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from numba import cuda
 
 from kernels.coordinates import unit_vector
-from kernels.distance import metres, metres_of_chord
+from kernels.distance import metres_of_antipode, metres_of_chord, squared_chord
 from kernels.launch_cuda import blocks_for, launch, resident_blocks
 from kernels.query import Found
 
@@ -39,14 +39,14 @@ def fill_distances(vectors, observations, reference, chord2, k, distance_m):  # 
         row = reference[place]
         distance = math.nan
         if row >= 0 and chord2[place] <= 2.0:
-            # What `metres` does with the same squared chord, without fetching the reference.
             distance = metres_of_chord(chord2[place])
         elif row >= 0:
             i = place // k
-            distance = metres(
+            opposite = squared_chord(
                 observations[0, i], observations[1, i], observations[2, i],
-                vectors[0, row], vectors[1, row], vectors[2, row],
+                -vectors[0, row], -vectors[1, row], -vectors[2, row],
             )  # fmt: skip
+            distance = metres_of_antipode(opposite)
         distance_m[place] = distance
 
 

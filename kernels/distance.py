@@ -26,7 +26,12 @@ def squared_chord(ax: float, ay: float, az: float, bx: float, by: float, bz: flo
 
 @njit(inline="always")
 def metres_of_chord(chord2: float) -> float:
-    """Great-circle distance of a squared chord of at most 2 (a quarter of the globe), in metres."""
+    """Great-circle distance of a squared chord of at most 2 (a quarter of the globe), in metres.
+
+    Beyond that the distance is taken from the antipode: the arcsine of a chord near 2 would lose
+    13 cm. With either chord its argument stays below sqrt(1/2), and the error below 1 mm or 1e-12
+    relative, whichever is larger.
+    """
     angle = product(2.0, arcsine(product(0.5, math.sqrt(chord2))))
     return product(EARTH_RADIUS_M, angle)
 
@@ -36,20 +41,6 @@ def metres_of_antipode(chord2: float) -> float:
     """Great-circle distance of a point, in metres, from the squared chord to its antipode."""
     angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
     return product(EARTH_RADIUS_M, angle)
-
-
-@njit(inline="always")
-def metres(ax: float, ay: float, az: float, bx: float, by: float, bz: float) -> float:
-    """Great-circle distance of two points of the unit sphere, in metres.
-
-    Beyond a quarter of the globe the distance is taken from the antipode of `b`: the arcsine of a
-    chord near 2 would lose 13 cm there. With either chord the arcsine's argument stays below
-    sqrt(1/2), and the error below 1 mm or 1e-12 relative, whichever is larger.
-    """
-    chord2 = squared_chord(ax, ay, az, bx, by, bz)
-    if chord2 <= 2.0:
-        return metres_of_chord(chord2)
-    return metres_of_antipode(squared_chord(ax, ay, az, -bx, -by, -bz))
 
 
 @njit(inline="always")

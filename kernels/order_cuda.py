@@ -34,7 +34,7 @@ _EMPTY = -0x80000000
 """Code of "nothing yet" in a box: below every number."""
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _encode(value):  # type: ignore[no-untyped-def]
     # float32 as an integer of the same order: a GPU has an atomic maximum for integers only.
     bits = libdevice.float_as_int(value)
@@ -43,14 +43,14 @@ def _encode(value):  # type: ignore[no-untyped-def]
     return bits
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _decode(code):  # type: ignore[no-untyped-def]
     if code < 0:
         code = code ^ 0x7FFFFFFF
     return libdevice.int_as_float(code)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def box_corners(box):  # type: ignore[no-untyped-def]
     """Least and largest x, y and z of a box of `bound`, in float32; NaN where it is empty."""
     return (
@@ -103,7 +103,7 @@ def bound(vectors, box):  # type: ignore[no-untyped-def]
             cuda.atomic.max(box, 5, _encode(low_z))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _turned(main, x, y, z):  # type: ignore[no-untyped-def]
     # The axis that the points lie around comes last: its side of the octahedron has no seam.
     if main == 0:
@@ -113,7 +113,7 @@ def _turned(main, x, y, z):  # type: ignore[no-untyped-def]
     return x, y, z
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _span(low, high, least_sum, largest_sum):  # type: ignore[no-untyped-def]
     # Bounds of a / s for a in [low, high] and s in [least_sum, largest_sum].
     first = min(low / least_sum, low / largest_sum)
@@ -121,7 +121,7 @@ def _span(low, high, least_sum, largest_sum):  # type: ignore[no-untyped-def]
     return first, last
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _least_magnitude(low, high):  # type: ignore[no-untyped-def]
     if low > 0.0:
         return low
@@ -130,7 +130,7 @@ def _least_magnitude(low, high):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _frame(box):  # type: ignore[no-untyped-def]
     # Which axis is the pole of the octahedral map, on which side, and the part of the square that
     # the points cover. All of it where they reach around the equator of that pole.
@@ -162,7 +162,7 @@ def _frame(box):  # type: ignore[no-untyped-def]
     return main, side, first_u, first_v, scale
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _spread(x):  # type: ignore[no-untyped-def]
     # 16 bits to the even places of 32.
     x = (x | (x << 8)) & 0x00FF00FF
@@ -171,7 +171,7 @@ def _spread(x):  # type: ignore[no-untyped-def]
     return (x | (x << 1)) & 0x55555555
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def hilbert(x, y):  # type: ignore[no-untyped-def]
     """Place on the Hilbert curve of a cell of 2^16 by 2^16.
 

@@ -134,14 +134,19 @@ def _level_sizes(n_references: int) -> list[int]:
     return sizes
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
+def _length(x, y, z):  # type: ignore[no-untyped-def]
+    return math.sqrt(x * x + y * y + z * z)
+
+
+@cuda.jit(device=True, forceinline=True)
 def _origin(box):  # type: ignore[no-untyped-def]
     # The centre of the references' box and a bound of their distance from it.
     low_x, low_y, low_z, high_x, high_y, high_z = box_corners(box)
     half_x = (high_x - low_x) * _HALF
     half_y = (high_y - low_y) * _HALF
     half_z = (high_z - low_z) * _HALF
-    radius = math.sqrt(half_x * half_x + half_y * half_y + half_z * half_z)
+    radius = _length(half_x, half_y, half_z)
     return (
         product(0.5, total(float64(low_x), float64(high_x))),
         product(0.5, total(float64(low_y), float64(high_y))),
@@ -150,7 +155,7 @@ def _origin(box):  # type: ignore[no-untyped-def]
     )
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _store_box(boxes, i, low_x, low_y, low_z, high_x, high_y, high_z):  # type: ignore[no-untyped-def]
     low_x, low_y, low_z = warp_min(low_x), warp_min(low_y), warp_min(low_z)
     high_x, high_y, high_z = warp_max(high_x), warp_max(high_y), warp_max(high_z)
@@ -234,7 +239,7 @@ def fill_boxes(boxes, start, n_boxes, child_start, n_children):  # type: ignore[
     _store_box(boxes, start + parent, low_x, low_y, low_z, high_x, high_y, high_z)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _beyond(low, high, x):  # type: ignore[no-untyped-def]
     # How far x lies outside [low, high].
     gap = low - x
@@ -322,8 +327,7 @@ def _make_walk(many: bool) -> Any:
             centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
             centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
             centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
-            away_x, away_y, away_z = offset_x - centre_x, offset_y - centre_y, offset_z - centre_z
-            away = math.sqrt(away_x * away_x + away_y * away_y + away_z * away_z)
+            away = _length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
             slack = _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
             group = waiting
             widest = _ZERO
@@ -335,10 +339,11 @@ def _make_walk(many: bool) -> Any:
             while level <= top:
                 if descended:
                     i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-                    gap_x = _beyond(boxes[0, i], boxes[3, i], centre_x)
-                    gap_y = _beyond(boxes[1, i], boxes[4, i], centre_y)
-                    gap_z = _beyond(boxes[2, i], boxes[5, i], centre_z)
-                    gap = math.sqrt(gap_x * gap_x + gap_y * gap_y + gap_z * gap_z)
+                    gap = _length(
+                        _beyond(boxes[0, i], boxes[3, i], centre_x),
+                        _beyond(boxes[1, i], boxes[4, i], centre_y),
+                        _beyond(boxes[2, i], boxes[5, i], centre_z),
+                    )
                     descended = False
                     pending[warp, level, lane] = gap
                 else:
@@ -361,10 +366,9 @@ def _make_walk(many: bool) -> Any:
                     continue
 
                 i = uint32(child * uint32(WARP) + lane)
-                point_x = corners[0, i] - centre_x
-                point_y = corners[1, i] - centre_y
-                point_z = corners[2, i] - centre_z
-                apart = math.sqrt(point_x * point_x + point_y * point_y + point_z * point_z)
+                apart = _length(
+                    corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
+                )
                 if opened == 0:
                     if top > 0:
                         # Observations as far away as this leaf is wide have other neighbours.

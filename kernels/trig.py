@@ -9,7 +9,7 @@ import math
 
 from numba import njit
 
-from kernels.arithmetic import product, total
+from kernels.arithmetic import polynomial, product, total
 
 _RADIANS_PER_DEGREE = math.pi / 180.0
 
@@ -58,20 +58,6 @@ _ARCSINE = (
 
 
 @njit(inline="always")
-def _continued(value, coefficients, u):  # type: ignore[no-untyped-def]
-    # Horner's rule from the highest power. The loop is unrolled only while it is short; a longer
-    # one would pick each coefficient by a chain of branches.
-    for i in range(len(coefficients) - 1, -1, -1):
-        value = total(product(value, u), coefficients[i])
-    return value
-
-
-@njit(inline="always")
-def _polynomial(coefficients, u):  # type: ignore[no-untyped-def]
-    return _continued(coefficients[-1], coefficients[:-1], u)
-
-
-@njit(inline="always")
 def sine_cosine_deg(angle_deg: float) -> tuple[float, float]:
     """Sine and cosine of an angle in degrees.
 
@@ -92,8 +78,8 @@ def sine_cosine_deg(angle_deg: float) -> tuple[float, float]:
     quarter = math.floor(total(angle_deg / 90.0, 0.5))
     x = product(total(angle_deg, product(-90.0, quarter)), _RADIANS_PER_DEGREE)
     u = product(x, x)
-    sine = total(x, product(product(x, u), _polynomial(_SINE, u)))
-    cosine = total(1.0, product(u, total(-0.5, product(u, _polynomial(_COSINE, u)))))
+    sine = total(x, product(product(x, u), polynomial(_SINE, u)))
+    cosine = total(1.0, product(u, total(-0.5, product(u, polynomial(_COSINE, u)))))
     turn = int(quarter) & 3
     if turn & 1:
         sine, cosine = cosine, sine
@@ -108,9 +94,7 @@ def sine_cosine_deg(angle_deg: float) -> tuple[float, float]:
 def arcsine(x: float) -> float:
     """Arcsine in radians of ``0 <= x <= sqrt(1/2)``, within 3e-16 relative.
 
-    The range is all that distances need: see `kernels.distance.metres`.
+    The range is all that distances need: see `kernels.distance.metres_of_chord`.
     """
     u = product(x, x)
-    value = _continued(_polynomial(_ARCSINE[15:], u), _ARCSINE[8:15], u)
-    value = _continued(value, _ARCSINE[:8], u)
-    return total(x, product(product(x, u), value))
+    return total(x, product(product(x, u), polynomial(_ARCSINE, u)))
