@@ -158,7 +158,7 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
         return memoryview(file.getvalue()).cast("B")
 
     with (folder / f"{chunk.start}.parquet").open("wb") as file:
-        splice = Splice(file.write)
+        splice = Splice(file)
         for group in side_by_side(encoded, chunk.row_groups(1)):
             splice.add(group)
         splice.finish(table.schema)

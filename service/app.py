@@ -14,6 +14,7 @@ from service.datasets.ingest import Ingest
 from service.datasets.library import Library
 from service.description.openapi import DescribedApp
 from service.disk import Disk
+from service.jobs.checksums import Checksums
 from service.jobs.claims import Claims
 from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
@@ -61,17 +62,19 @@ def create_app(settings: Settings) -> FastAPI:
             store.claimed(),
             closing(Ingest(settings)) as ingest,
             closing(Exports(settings.export_bytes, Disk(settings))) as exports,
+            Checksums(store) as checksums,
         ):
             refuse_unprotected(settings, store.keys)
             library = Library(store, settings.dataset_hours)
             library.sweep()
-            supervisor = Supervisor(settings, store, library, metrics)
+            supervisor = Supervisor(settings, store, library, checksums, metrics)
             metrics.read_when_asked(settings, store, supervisor)
             app.state.service = Service(
                 settings=settings,
                 store=store,
                 ingest=ingest,
                 exports=exports,
+                checksums=checksums,
                 library=library,
                 supervisor=supervisor,
                 claims=Claims(),

@@ -9,6 +9,7 @@ from service.database.store import Store
 from service.datasets.ingest import Ingest
 from service.datasets.library import Library
 from service.disk import Disk
+from service.jobs.checksums import Checksums
 from service.jobs.claims import Claims
 from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
@@ -25,6 +26,7 @@ class Service:
     store: Store
     ingest: Ingest
     exports: Exports
+    checksums: Checksums
     library: Library
     supervisor: Supervisor
     claims: Claims

@@ -246,8 +246,8 @@ class Verification(BaseModel):
     )
 
 
-class Report(BaseModel):
-    """What a finished job did."""
+class Account(BaseModel):
+    """What a finished job did, as far as it is known when it ends."""
 
     counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
     seconds: dict[str, float] = Field(
@@ -255,13 +255,18 @@ class Report(BaseModel):
     )
     rows: int = Field(description="rows of the result")
     size_bytes: int
-    sha256: str = Field(description="of the result file")
     observations_sha256: str
     references_sha256: str
     verification: Verification = Verification(observations=0)
     device: str
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]
+
+
+class Report(Account):
+    """What a finished job did."""
+
+    sha256: str = Field(description="of the result file")
 
 
 class Check(BaseModel):

@@ -1,18 +1,19 @@
 """The result of a job put together from its part files, as they come and without decoding them."""
 
-import hashlib
 import io
 import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workers.checksum import Checksum
 from workers.files import durable
 from workers.jobs import Job
 from workers.partitions import part_path
@@ -22,11 +23,19 @@ from workers.splice import Splice
 
 
 class Result(NamedTuple):
-    """A finished result file."""
+    """A finished result file.
+
+    Attributes
+    ----------
+    rows, size_bytes
+        Number of its rows and of its bytes.
+    sha256
+        Of the file, in hexadecimal: of a large one it is known some moments later.
+    """
 
     rows: int
     size_bytes: int
-    sha256: str
+    sha256: Future[str]
 
 
 class Assembly:
@@ -36,16 +45,15 @@ class Assembly:
     devices, workers, chunks or time.
     """
 
-    def __init__(self, job: Job, file: BinaryIO, stack: ExitStack) -> None:
+    def __init__(self, job: Job, path: Path, file: BinaryIO, stack: ExitStack) -> None:
         self._job = job
         self._file = file
-        self._appender = stack.enter_context(_threads(1))
+        self._checksum = stack.enter_context(Checksum(path))
+        self._appender = stack.enter_context(_thread())
         self._appended: deque[Future[None]] = deque()
-        # One counts the checksum, one waits for the disk.
-        self._helpers = stack.enter_context(_threads(2))
-        self._sha256 = hashlib.sha256()
+        self._syncer = stack.enter_context(_thread())
         self._synced: Future[None] | None = None
-        self._splice = Splice(self._write)
+        self._splice = Splice(file)
         self._next_row = 0
         # Parts that came before their turn, by their first row.
         self._early: dict[int, Chunk] = {}
@@ -73,13 +81,15 @@ class Assembly:
             # Only now: nothing is appended behind a part that could not be.
             del self._early[chunk.start]
             self._next_row = chunk.stop
+        self._file.flush()
+        self._checksum.follow(self._file.tell())
         self._sync()
 
     def _append(self, chunk: Chunk) -> None:
-        part = pa.memory_map(str(part_path(self._job, chunk))).read_buffer()
+        part = part_path(self._job, chunk)
         self._schema = self._schema or pq.read_schema(part)
         if self._rest is None and self._is_edge(chunk.start) and self._is_edge(chunk.stop):
-            self._splice.add(memoryview(part).cast("B"))
+            self._splice.add_file(part)
             return
         start, table = chunk.start, pq.read_table(part)
         if self._rest is not None:
@@ -118,12 +128,8 @@ class Assembly:
         if self._synced is not None:
             # An error of the disk is told once: not again to who closes the file.
             self._synced.result()
-        return Result(rows, self._file.tell(), self._sha256.hexdigest())
-
-    def _write(self, content: bytes | memoryview) -> None:
-        hashed = self._helpers.submit(self._sha256.update, content)
-        self._file.write(content)
-        hashed.result()
+        size = self._file.tell()
+        return Result(rows, size, self._checksum.finish(size))
 
     def _sync(self) -> None:
         # To the disk while other chunks are resolved, so that little is left to do at the end.
@@ -131,21 +137,21 @@ class Assembly:
             if not self._synced.done():
                 return
             self._synced.result()
-        self._synced = self._helpers.submit(os.fdatasync, self._file.fileno())
+        self._synced = self._syncer.submit(os.fdatasync, self._file.fileno())
 
 
 @contextmanager
 def assembly(job: Job) -> Iterator[Assembly]:
     """Open the result of a job; it appears complete on success, and not at all on any error."""
     with durable(job.result) as temporary, temporary.open("wb") as file, ExitStack() as stack:
-        yield Assembly(job, file, stack)
+        yield Assembly(job, temporary, file, stack)
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
-    threads = ThreadPoolExecutor(number, thread_name_prefix="assembly")
+def _thread() -> Iterator[ThreadPoolExecutor]:
+    thread = ThreadPoolExecutor(1, thread_name_prefix="assembly")
     try:
-        yield threads
+        yield thread
     finally:
         # On an error, what is not begun yet is not wanted any more.
-        threads.shutdown(cancel_futures=True)
+        thread.shutdown(cancel_futures=True)

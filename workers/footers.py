@@ -34,6 +34,13 @@ Struct = dict[int, Typed]
 """The fields of a struct by their ids, in the order in which they stand."""
 
 
+class Encoded(NamedTuple):
+    """A row group as it stands in a footer, and how many rows it has."""
+
+    content: bytes
+    rows: int
+
+
 class FileMetaData:
     """Ids of the fields of a footer that are used here."""
 
@@ -97,15 +104,16 @@ def move(group: Struct, ordinal: int, shift: int) -> None:
         _shift(column[ColumnChunk.META_DATA].value, ColumnMetaData.OFFSETS, shift)
 
 
-def rows(footer: Struct) -> int:
-    """Number of rows of a file."""
-    number: int = footer[FileMetaData.NUM_ROWS].value
-    return number
+def encode(group: Struct) -> Encoded:
+    """A row group as it stands in a footer."""
+    content = bytearray()
+    _write_struct(content, group)
+    return Encoded(bytes(content), group[RowGroup.NUM_ROWS].value)
 
 
-def join(footer: Struct, groups: list[Struct]) -> Struct:
+def join(footer: Struct, groups: list[Encoded]) -> Struct:
     """A footer with other row groups."""
-    rows = sum(group[RowGroup.NUM_ROWS].value for group in groups)
+    rows = sum(group.rows for group in groups)
     return footer | {
         FileMetaData.NUM_ROWS: Typed(_I64, rows),
         FileMetaData.ROW_GROUPS: Typed(_LIST, Typed(_STRUCT, groups)),
@@ -206,6 +214,8 @@ def _write_value(content: bytearray, type: int, value: Any) -> None:
             _write_varint(content, len(values))
         for one in values:
             _write_value(content, of, one)
+    elif isinstance(value, Encoded):
+        content += value.content
     elif type == _STRUCT:
         _write_struct(content, value)
 

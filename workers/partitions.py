@@ -133,7 +133,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     counts = dict.fromkeys(STATUSES, 0)
     # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
     with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
-        splice = Splice(file.write)
+        splice = Splice(file)
         for group in side_by_side(
             partial(_encode, job, chunk, answer), chunk.row_groups(job.options.k)
         ):

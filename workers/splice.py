@@ -1,12 +1,15 @@
 """Parquet files of one schema joined into one without decoding them: bytes move, offsets follow."""
 
 import io
-from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from workers import footers
 from workers.result import write_rows
+
+_BLOCK_BYTES = 2**20
 
 
 class Splice:
@@ -16,18 +19,17 @@ class Splice:
 
     Parameters
     ----------
-    write
-        Takes the bytes of the file, piece by piece.
+    file
+        Where it is written, from where it stands.
     """
 
-    def __init__(self, write: Callable[[bytes | memoryview], object]) -> None:
-        self._write = write
-        self._size = 0
-        self._groups: list[footers.Struct] = []
-        self._append(footers.MAGIC)
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = file.write(footers.MAGIC)
+        self._groups: list[footers.Encoded] = []
 
     def add(self, parquet: memoryview) -> None:
-        """Append the row groups of a file.
+        """Append the row groups of a file that is in memory.
 
         Raises
         ------
@@ -35,11 +37,36 @@ class Splice:
             When it is no Parquet file.
         """
         content, footer = footers.split(parquet)
+        self._add_groups(footer)
+        self._size += self._file.write(content)
+
+    def add_file(self, path: Path) -> None:
+        """Append the row groups of a file on the disk.
+
+        Raises
+        ------
+        ValueError
+            When it is no Parquet file.
+        OSError
+            When it cannot be read.
+        """
+        # Mapped for its footer alone: to touch the pages of all of it takes longer than a read.
+        mapped = memoryview(pa.memory_map(str(path)).read_buffer()).cast("B")
+        content, footer = footers.split(mapped)
+        self._add_groups(footer)
+        with path.open("rb", buffering=0) as source:
+            source.seek(len(footers.MAGIC))
+            end = self._size + len(content)
+            while self._size < end:
+                block = source.read(min(_BLOCK_BYTES, end - self._size))
+                self._size += self._file.write(block)
+
+    def _add_groups(self, footer: footers.Struct) -> None:
         shift = self._size - len(footers.MAGIC)
         for group in footers.row_groups(footer):
             footers.move(group, len(self._groups), shift)
-            self._groups.append(group)
-        self._append(content)
+            # Encoded as they come: of a large result that would be long at the end.
+            self._groups.append(footers.encode(group))
 
     def finish(self, schema: pa.Schema) -> int:
         """Write the end of the file, and tell how many rows it has.
@@ -52,10 +79,5 @@ class Splice:
         encoded = io.BytesIO()
         write_rows(encoded, schema.empty_table())
         _, footer = footers.split(encoded.getbuffer())
-        footer = footers.join(footer, self._groups)
-        self._append(footers.ending(footer))
-        return footers.rows(footer)
-
-    def _append(self, content: bytes | memoryview) -> None:
-        self._write(content)
-        self._size += len(content)
+        self._size += self._file.write(footers.ending(footers.join(footer, self._groups)))
+        return sum(group.rows for group in self._groups)

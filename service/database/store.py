@@ -359,6 +359,15 @@ class Store:
             values["rows_done"] = _jobs.c.rows
         return self._update_live(id, **values)
 
+    def note_checksum(self, id: str, sha256: str) -> None:
+        """Add the checksum of its result to the report of a successful job, if that is there."""
+        query = sa.select(_jobs.c.report).where(_jobs.c.id == id)
+        with self._engine.begin() as connection:
+            report = connection.execute(query.with_for_update()).scalar()
+            if report is not None:
+                noted = _jobs.update().where((_jobs.c.id == id) & _jobs.c.report.is_not(None))
+                connection.execute(noted.values(report={**report, "sha256": sha256}))
+
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs)

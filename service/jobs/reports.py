@@ -1,35 +1,34 @@
-"""The report of a finished job: counts, time by stage, checksums, versions."""
+"""What a finished job tells of itself: counts, time by stage, checksums of inputs, versions."""
 
 from importlib import metadata
 
 from service.clock import seconds_between
 from service.database.rows import DatasetRow, JobRow
-from service.models import Report, Verification
+from service.models import Account, Verification
 from workers import __version__
 from workers.assembly import Result
 from workers.jobs import Job
 from workers.pipeline import Progress
 
-_LIBRARIES = ("dask", "numba", "pyarrow")
+_VERSIONS = {
+    "georesolve": __version__,
+    **{name: metadata.version(name) for name in ("dask", "numba", "pyarrow")},
+}
 
 
-def job_report(job: Job, result: Result, progress: Progress, device: str) -> Report:
+def account_of(job: Job, result: Result, progress: Progress, device: str) -> Account:
     """What a job did, from what its parts and its result say."""
-    return Report(
+    return Account(
         counts=dict(progress.counts),
         seconds=dict(progress.seconds),
         rows=result.rows,
         size_bytes=result.size_bytes,
-        sha256=result.sha256,
         observations_sha256=job.observations.sha256,
         references_sha256=job.references.sha256,
         device=device,
         verification=Verification(observations=progress.verified),
         chunks_by_worker=dict(progress.chunks_by_worker),
-        versions={
-            "georesolve": __version__,
-            **{name: metadata.version(name) for name in _LIBRARIES},
-        },
+        versions=_VERSIONS,
     )
 
 

@@ -19,9 +19,10 @@ from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
 from service.errors import is_disk_full
+from service.jobs.checksums import Checksums
 from service.jobs.express import ExpressLane
 from service.jobs.failures import problem_of_failure
-from service.jobs.reports import job_report, seconds_before
+from service.jobs.reports import account_of, seconds_before
 from service.metrics import Metrics
 from service.settings import Settings
 from workers.cluster import Cluster, open_cluster
@@ -57,7 +58,12 @@ class Supervisor:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, library: Library, metrics: Metrics
+        self,
+        settings: Settings,
+        store: Store,
+        library: Library,
+        checksums: Checksums,
+        metrics: Metrics,
     ) -> None:
         self.cluster: Cluster | None = None
         self.express: ExpressLane | None = None
@@ -66,6 +72,7 @@ class Supervisor:
         self._settings = settings
         self._store = store
         self._library = library
+        self._checksums = checksums
         self._metrics = metrics
         self._opened = asyncio.Event()
         self._places = asyncio.Semaphore(settings.concurrent_jobs)
@@ -307,13 +314,17 @@ class Supervisor:
         if not reporter.first_rows:
             # Of a job that was taken up again nobody knows how long the whole takes.
             self.pace.note(cluster, job, time.monotonic() - start)
-        report = job_report(job, result, progress, cluster.device)
-        report.seconds |= seconds_before(row, observations, references)
+        account = account_of(job, result, progress, cluster.device)
+        account.seconds |= seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
-        document = report.model_dump()
-        if self._end(id, "successful", "done", report=document, expires=expires):
-            self._metrics.count_rows("jobs", progress.rows_done, report.counts)
-            logger.info("job %s successful: %s", id, report.counts)
+        report = account.model_dump()
+        if is_counted := result.sha256.done():
+            report["sha256"] = result.sha256.result()
+        if self._end(id, "successful", "done", report=report, expires=expires):
+            if not is_counted:
+                self._checksums.expect(id, result.sha256)
+            self._metrics.count_rows("jobs", progress.rows_done, account.counts)
+            logger.info("job %s successful: %s", id, account.counts)
 
     def _clear(self, id: str) -> None:
         """Remove what a job that has ended needs no more: a live one is taken up again."""
@@ -352,7 +363,8 @@ class _Reporter:
     def __init__(self, store: Store, id: str) -> None:
         self._store = store
         self._id = id
-        self._start = self._next = time.monotonic()
+        self._start = time.monotonic()
+        self._next = self._start + _REPORT_SECONDS
         self.first_rows: int | None = None
 
     def __call__(self, progress: Progress) -> None:

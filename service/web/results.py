@@ -67,12 +67,14 @@ async def format_response(
         raise ResultNotReady(
             f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
         )
-    path, sha256 = service.store.job_folder(job.id) / PARQUET.name, job.report["sha256"]
-    if format != PARQUET:
-        try:
+    path = service.store.job_folder(job.id) / PARQUET.name
+    try:
+        if format == PARQUET:
+            sha256 = await service.checksums.of(job)
+        else:
             path, sha256 = await service.exports.export(path, format)
-        except FileNotFoundError:
-            raise _dismissed(job) from None
+    except FileNotFoundError:
+        raise gone(job) from None
     return file_response(
         path,
         sha256,
@@ -97,9 +99,19 @@ def _refuse_without_result(job: JobRow) -> None:
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
     if job.expires is not None and job.expires <= now():
-        raise ResultExpired(
-            f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
-        )
+        raise _expired(job)
+
+
+def gone(job: JobRow) -> Problem:
+    """Why the result of a job that was successful is not there."""
+    has_expired = job.expires is not None and job.expires <= now()
+    return _expired(job) if has_expired else _dismissed(job)
+
+
+def _expired(job: JobRow) -> Problem:
+    return ResultExpired(
+        f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
+    )
 
 
 def _dismissed(job: JobRow) -> Problem:

@@ -1,5 +1,6 @@
 """Jobs: dismissed, failed, taken up again after the service was killed; limits and health."""
 
+import hashlib
 import io
 import os
 import sqlite3
@@ -272,9 +273,12 @@ def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device
         assert finished(client, location)["status"] == "successful"
 
 
+def database_of(service):
+    return service.log.with_suffix("") / "georesolve.sqlite"
+
+
 def test_a_job_whose_end_cannot_be_written_down_is_run_again(service):
-    database = sqlite3.connect(service.log.with_suffix("") / "georesolve.sqlite", timeout=30)
-    with closing(database):
+    with closing(sqlite3.connect(database_of(service), timeout=30)) as database:
         database.executescript(
             "CREATE TRIGGER full BEFORE UPDATE ON jobs WHEN NEW.finished IS NOT NULL "
             "BEGIN SELECT RAISE(FAIL, 'no space left'); END"
@@ -405,3 +409,15 @@ def test_cuda_without_a_gpu_is_an_error(tmp_path):
     )
     assert done.returncode != 0
     assert "device is 'cuda', but this machine shows no GPU" in done.stderr
+
+
+def test_a_checksum_that_a_kill_left_uncounted_is_counted_when_asked_for(service):
+    location = start_job(service, points(10, 1), points(10, 2))
+    finished(service, location)
+    expected = service.get(f"{location}/report").json()
+    with closing(sqlite3.connect(database_of(service), timeout=30)) as database, database:
+        left = "UPDATE jobs SET report = json_remove(report, '$.sha256') WHERE id = ?"
+        assert database.execute(left, [location.rpartition("/")[2]]).rowcount == 1
+    answer = service.get(f"{location}/results")
+    assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+    assert service.get(f"{location}/report").json() == expected

@@ -56,7 +56,7 @@ def make_job(folder, n, k=1):
 
 def write_part(job, table, chunk):
     with part_path(job, chunk).open("wb") as file:
-        splice = Splice(file.write)
+        splice = Splice(file)
         for group in chunk.row_groups(job.options.k):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
             encoded = io.BytesIO()
@@ -104,7 +104,8 @@ def test_the_bytes_are_those_of_one_writer(tmp_path, small_groups, edges):
     result = put_together(job, table, edges)
     content = job.result.read_bytes()
     assert content == at_once(job, table)
-    assert result == (1_000, len(content), hashlib.sha256(content).hexdigest())
+    assert (result.rows, result.size_bytes) == (1_000, len(content))
+    assert result.sha256.result() == hashlib.sha256(content).hexdigest()
     assert pq.read_table(job.result).equals(table)
     assert pq.read_metadata(job.result).num_row_groups == 16
 
