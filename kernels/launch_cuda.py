@@ -10,6 +10,7 @@ CuPy is imported where it is called: the kernels compile on a machine that has n
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -28,6 +29,9 @@ _C_CONTIGUOUS = _StridedLayoutShim(
 
 _FEWEST_BLOCKS = 128
 """numba warns of fewer blocks than this; idle ones cost nothing, so small grids are filled up."""
+
+# Two threads that launch a kernel for the first time would both load it, and numba forbids that.
+_one_at_a_time = threading.Lock()
 
 
 def blocks_for(n: int, per_block: int, most: int | None = None) -> int:
@@ -79,7 +83,7 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
 
     pointer = cp.cuda.get_current_stream().ptr
     stream = cuda.external_stream(pointer) if pointer else 0
-    with nullcontext() if kernel.overloads else _without_collector():
+    with _one_at_a_time, nullcontext() if kernel.overloads else _without_collector():
         kernel[blocks, threads, stream](
             *[_Argument(a) if isinstance(a, cp.ndarray) else a for a in arguments]
         )

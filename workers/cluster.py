@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 _DASK_CONFIG = Path(__file__).with_name("dask.yaml")
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
+_CHUNKS_A_GPU = 2
+"""Chunks that a worker on a GPU has in hand: while one is written, the next is resolved."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,6 @@ def _address_of_scheduler(settings: ClusterSettings) -> str | None:
 def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     common: dict[str, Any] = {
         "dashboard_address": settings.dashboard_address,
-        "threads_per_worker": 1,
         "local_directory": str(settings.scratch) if settings.scratch else None,
         "silence_logs": logging.WARNING,
     }
@@ -140,8 +141,10 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
         if on_gpus:
             from dask_cuda import LocalCUDACluster
 
-            cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+            cluster = LocalCUDACluster(
+                n_workers=n_workers, threads_per_worker=_CHUNKS_A_GPU, rmm_async=True, **common
+            )
         else:
-            cluster = LocalCluster(n_workers=n_workers, **common)
+            cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **common)
         with cluster:
             yield cluster

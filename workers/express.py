@@ -23,7 +23,7 @@ from workers.cluster import Cluster
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
 from workers.jobs import Job
-from workers.matches import matches
+from workers.matches import carry, matches
 from workers.plan import QUICKLY_INDEXED, Chunk
 from workers.references import is_resident, load_all, pieces
 from workers.result import provenance, write_rows
@@ -159,7 +159,9 @@ def _coordinates(job: Job) -> list[str]:
 
 def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnswer:
     start = time.perf_counter()
-    table, counts = matches(job, Chunk(0, job.observations.rows), found)
+    chunk = Chunk(0, job.observations.rows)
+    rows, counts = matches(job, chunk, found)
+    table = carry(job, chunk, rows)
     sink = io.BytesIO()
     write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
     write = time.perf_counter() - start

@@ -13,52 +13,58 @@ _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
 def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str, int]]:
-    """The result rows of a chunk and how many there are of each status.
+    """What was found for a chunk as rows of a result, and how many there are of each status.
 
     Parameters
     ----------
     answer
         What `workers.partitions.resolve` found, k rows an observation.
-
-    Returns
-    -------
-    table, counts
-        The counts are of all rows, also of those that ``how="inner"`` leaves out of the table.
     """
     k = job.options.k
-    reference = answer["reference"].to_numpy().reshape(-1, k)
+    reference = answer["reference"].to_numpy()
     status = statuses(
-        reference,
+        reference.reshape(-1, k),
         answer["valid"].to_numpy()[::k],
         job.references.valid_rows,
         exclude_self=job.options.exclude_self,
     ).reshape(-1)
-    counts = np.bincount(status, minlength=len(STATUSES)).tolist()
+    counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
     unmatched = status != _MATCHED
-    rows = pa.array(reference.reshape(-1), mask=unmatched)
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "observation": pa.array(np.arange(*chunk).repeat(k))
-    }
+    of = np.arange(*chunk)
+    columns: dict[str, pa.Array] = {"observation": pa.array(of if k == 1 else of.repeat(k))}
     if k > 1:
         ranks = np.arange(1, k + 1, dtype=np.int32)
         columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))
     columns |= {
-        "reference": rows,
+        "reference": pa.array(reference, mask=unmatched),
         "distance_m": pa.array(answer["distance_m"].to_numpy(), mask=unmatched),
         "status": pa.DictionaryArray.from_arrays(pa.array(status), list(STATUSES)),
     }
+    return pa.table(columns), counts
+
+
+def carry(job: Job, chunk: Chunk, rows: pa.Table) -> pa.Table:
+    """The rows of a result for some observations, with the columns that they carry.
+
+    Parameters
+    ----------
+    chunk
+        The observations.
+    rows
+        What `matches` gave for them; those without a reference are left out of an inner result.
+    """
+    k = job.options.k
     of_observations, of_references = job.carried()
     if of_observations:
         carried = read_rows(job.observations.file, *chunk, of_observations)
         own = np.repeat(np.arange(chunk.stop - chunk.start), k)
         for name in of_observations:
-            columns[f"observation_{name}"] = carried[name] if k == 1 else carried[name].take(own)
+            column = carried[name] if k == 1 else carried[name].take(own)
+            rows = rows.append_column(f"observation_{name}", column)
     for name in of_references:
-        columns[f"reference_{name}"] = resident_column(job.references, name).take(rows)
-    table = pa.table(columns)
-    if job.options.how == "inner":
-        table = table.filter(pa.array(status == _MATCHED))
-    return table, dict(zip(STATUSES, counts, strict=True))
+        column = resident_column(job.references, name).take(rows["reference"])
+        rows = rows.append_column(f"reference_{name}", column)
+    return rows.filter(rows["reference"].is_valid()) if job.options.how == "inner" else rows
 
 
 def statuses(
@@ -85,6 +91,6 @@ def statuses(
     # A rank that has no reference although there are enough of them: they are too far away.
     ranks = np.arange(1, reference.shape[1] + 1)
     missing = np.where(ranks > n_valid - int(exclude_self), _NO_REFERENCE, _BEYOND)
-    status = np.where(reference >= 0, _MATCHED, missing)
+    status = np.where(reference >= 0, np.int8(_MATCHED), missing.astype(np.int8))
     status[valid == 0] = _INVALID
-    return status.astype(np.int8)
+    return status

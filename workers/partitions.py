@@ -2,10 +2,10 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from kernels.coordinates import is_valid
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
-from workers.matches import STATUSES, matches
+from workers.matches import carry, matches
 from workers.plan import Chunk
 from workers.result import write_rows
 from workers.search import device_in_use, load, search, verify
@@ -32,8 +32,7 @@ PART = pd.DataFrame({"part": pd.Series(dtype="str")})
 """Empty frame like those that `write_part` returns, for Dask's `meta`."""
 
 
-@dataclass
-class _Told:
+class _Told(threading.local):
     """What the record of a chunk tells besides its rows.
 
     Attributes
@@ -44,13 +43,13 @@ class _Told:
         Number of observations that were searched a second time.
     """
 
-    seconds: dict[str, float] = field(default_factory=dict)
-    verified: int = 0
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.verified = 0
 
 
-# Of the chunk that this worker has in hand. The three functions of a chunk run one after the other
-# in one fused task on a worker with one thread, and the frames that pass between them have nowhere
-# to put it.
+# Of the chunk that this thread has in hand. The three functions of a chunk run one after the other
+# in one fused task, and the frames that pass between them have nowhere to put it.
 _told = _Told()
 
 
@@ -130,16 +129,15 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         answer = backend().to_arrow(frame)
     row = _first_row(frame) // job.options.k
     chunk = Chunk(row, row + len(frame) // job.options.k)
-    counts = dict.fromkeys(STATUSES, 0)
+    # For all at once: threads that each do a little in Python wait for each other.
+    rows, counts = matches(job, chunk, answer)
     # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
     with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
         splice = Splice(file)
         for group in side_by_side(
-            partial(_encode, job, chunk, answer), chunk.row_groups(job.options.k)
+            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k)
         ):
             splice.add(group.parquet)
-            for status, number in group.counts.items():
-                counts[status] += number
             schema = group.schema
         _told.seconds["write"] = time.perf_counter() - start
         record = {
@@ -163,16 +161,15 @@ class _Group(NamedTuple):
 
     parquet: memoryview
     schema: pa.Schema
-    counts: dict[str, int]
 
 
-def _encode(job: Job, chunk: Chunk, answer: pa.Table, group: Chunk) -> _Group:
+def _encode(job: Job, chunk: Chunk, rows: pa.Table, group: Chunk) -> _Group:
     k = job.options.k
-    own = answer.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
-    table, counts = matches(job, group, own)
+    own = rows.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
+    table = carry(job, group, own)
     encoded = pa.BufferOutputStream()
     write_rows(encoded, table)
-    return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema, counts)
+    return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema)
 
 
 def read_record(path: Path) -> dict[str, Any]:

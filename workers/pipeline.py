@@ -122,12 +122,10 @@ def run(
     make_folder(job.parts)
     job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
+    # Asked once: the scheduler tells it, and has other things to do.
+    n_workers = max(1, len(cluster.workers()))
     plan = chunks(
-        job.observations.rows,
-        job.references.rows,
-        job.options,
-        cluster.device,
-        max(1, len(cluster.workers())),
+        job.observations.rows, job.references.rows, job.options, cluster.device, n_workers
     )
     start = time.perf_counter()
     with cluster.client.as_current(), assembly(job) as result:
@@ -141,7 +139,8 @@ def run(
                 progress.add(record)
                 result.add(chunk)
         report(progress)
-        for chunk, record in _records(cluster, job, todo, cancelled):
+        window = _WINDOW_A_WORKER * n_workers
+        for chunk, record in _records(cluster, job, todo, window, cancelled):
             progress.add(record)
             report(progress)
             result.add(chunk)
@@ -153,10 +152,9 @@ def run(
 
 
 def _records(
-    cluster: Cluster, job: Job, todo: list[Chunk], cancelled: Callable[[], bool]
+    cluster: Cluster, job: Job, todo: list[Chunk], window: int, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Chunk, dict[str, Any]]]:
     """Yield chunks with their records as they finish, a window of them in flight."""
-    window = _WINDOW_A_WORKER * max(1, len(cluster.workers()))
     attempts: Counter[Chunk] = Counter()
     waiting = todo[::-1]
     running: dict[Future[Any], Chunk] = {}
