@@ -1,4 +1,4 @@
-"""What a worker does before it takes work: choose its backend, pass the known-answer check."""
+"""What a worker does before it takes work: choose its backend, pass a check, rehearse a job."""
 
 import logging
 from typing import Any
@@ -12,6 +12,7 @@ import kernels
 from kernels.devices import Device
 from workers.gpus import choose_device
 from workers.memory import set_memory
+from workers.rehearsal import A_PIECE, rehearse, spiral
 from workers.settings import DeviceChoice
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,9 @@ _REFERENCES_DEG = ([52.520, 48.857, -33.869, 90.0], [13.405, 2.352, 151.209, 0.0
 _OBSERVATIONS_DEG = ([50.110, -36.848, 89.0, np.nan], [8.682, 174.763, -120.0, 0.0])
 _KNOWN_REFERENCE = [0, 2, 3, -1]
 _KNOWN_DISTANCE_M = [423_599.70775974633, 2_155_893.5760072444, 111_195.08023353291, np.nan]
-# Few observations and many take different ways through the same search.
-_CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 1_000, (100, 10_000)
+# Few observations and many take different ways through the same search, and from 2048 references a
+# GPU cuts them into slices.
+_CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 3_000, (100, 10_000)
 
 
 class WorkerCheckError(RuntimeError):
@@ -31,6 +33,9 @@ class WorkerCheckError(RuntimeError):
 
 class Warmup(WorkerPlugin):
     """Prepares a worker for its device; a worker that fails the known-answer check does not start.
+
+    One that takes work has rehearsed a job: the first one waits for nothing that a later one does
+    not.
 
     Parameters
     ----------
@@ -57,8 +62,11 @@ class Warmup(WorkerPlugin):
             dask.config.set({"dataframe.backend": "cudf"})
         else:
             dask.config.set({"dataframe.backend": "pandas"})
-        set_memory(device, worker.memory_manager.memory_limit, self.references_a_piece)
+        limit_bytes = worker.memory_manager.memory_limit
+        set_memory(device, limit_bytes, A_PIECE)
         check_known_answer(device)
+        rehearse(device)
+        set_memory(device, limit_bytes, self.references_a_piece)
         logger.info("worker %s answers right on %s", worker.name, device)
 
 
@@ -71,7 +79,7 @@ def _allocate_from_rmm() -> None:
 
 
 def check_known_answer(device: Device) -> None:
-    """Ask questions whose answers are known; compiles every kernel on the way.
+    """Ask questions whose answers are known.
 
     A few places are resolved whose distances were computed in 40 digits; then some thousand points
     by every algorithm, which must agree to the last bit.
@@ -91,9 +99,9 @@ def check_known_answer(device: Device) -> None:
             f"the {device} answered {reference} at {distance_m.tolist()} m to a question whose "
             f"answer is {_KNOWN_REFERENCE} at {_KNOWN_DISTANCE_M} m: replace the device"
         )
-    index = kernels.build_index(*_on(device, _spiral(_CHECKED_REFERENCES)))
+    index = kernels.build_index(*_on(device, spiral(_CHECKED_REFERENCES)))
     for n in _CHECKED_OBSERVATIONS:
-        observations = _on(device, _spiral(n))
+        observations = _on(device, spiral(n))
         for k in (1, 2):
             answers = {
                 algorithm: kernels.nearest(index, *observations, k=k, algorithm=algorithm)
@@ -108,13 +116,6 @@ def check_known_answer(device: Device) -> None:
                     f"the algorithms {', '.join(answers)} disagree on the {device} about the "
                     f"{k} nearest of {n} points: replace the device"
                 )
-
-
-def _spiral(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points spread evenly over the sphere along a spiral: latitudes and longitudes in degrees."""
-    i = np.arange(n) + 0.5
-    golden_deg = 180.0 * (3.0 - 5.0**0.5)
-    return np.degrees(np.arcsin(2 * i / n - 1)), (golden_deg * i) % 360.0
 
 
 def _on(device: Device, coordinates_deg: Any) -> list[Any]:

@@ -74,6 +74,12 @@ def load_all(references: Dataset, columns: Iterable[str]) -> None:
         resident_column(references, name)
 
 
+def forget_all() -> None:
+    """Let go of all that is resident."""
+    with _lock:
+        _resident.clear()
+
+
 def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], set[str]]:
     ranges = pieces(references)
     # Distances to what is merged are measured from the coordinates.

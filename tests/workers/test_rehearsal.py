@@ -1,0 +1,57 @@
+"""After a rehearsal a job finds compiled what it needs."""
+
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import dask
+import pytest
+
+from tests.conftest import points, store_points
+from workers.jobs import Job, MatchOptions
+from workers.memory import set_memory
+from workers.partitions import read_chunk, resolve
+from workers.plan import Chunk
+from workers.rehearsal import A_PIECE, rehearse
+
+JOBS = {
+    "k = 1": (2_000, MatchOptions()),
+    "by the other algorithm": (2_000, MatchOptions(algorithm="brute")),
+    "several": (5_000, MatchOptions(k=7, max_distance_m=1e6)),
+    "without itself": (5_000, MatchOptions(exclude_self=True)),
+    "in pieces": (A_PIECE + 5_000, MatchOptions(k=2)),
+}
+
+
+def signatures():
+    """What every compiled function of the kernels is compiled for, or loaded from the cache."""
+    return {
+        f"{module}.{name}": [str(signature) for signature in value.overloads]
+        for module in list(sys.modules)
+        if module.startswith("kernels.")
+        for name, value in vars(sys.modules[module]).items()
+        if hasattr(value, "overloads")
+    }
+
+
+def before_and_after_jobs(device, folder):
+    dask.config.set({"dataframe.backend": "cudf" if device == "cuda" else "pandas"})
+    set_memory(device, None, A_PIECE)
+    rehearse(device)
+    before = signatures()
+    observations = store_points(points(3_000, 1), folder / "observations.parquet")
+    for name, (n_references, options) in JOBS.items():
+        references = store_points(points(n_references, 2), folder / f"{name}.parquet")
+        job = Job(name, folder, observations, references, options)
+        resolve(read_chunk(Chunk(0, 3_000), job), job)
+    return before, signatures()
+
+
+@pytest.mark.timeout(300)
+def test_a_job_compiles_nothing_that_a_rehearsal_has_not(device, tmp_path):
+    # A process of its own: in this one other tests have compiled.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as fresh:
+        before, after = fresh.submit(before_and_after_jobs, device, tmp_path).result()
+    assert any(before.values())
+    assert after == before

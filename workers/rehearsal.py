@@ -1,0 +1,54 @@
+"""A job before the first one: what it imports, compiles and loads, those that count find there.
+
+It calls what a job calls, not a list of what that needs. A library of a GPU compiles or loads a
+kernel where it is first used, once for every type of its arrays, and nobody could keep such a list.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+
+from kernels.devices import Device
+from workers.datasets import ROW_GROUP, Dataset, write_dataset
+from workers.frames import backend
+from workers.jobs import Job, MatchOptions
+from workers.partitions import read_chunk, resolve
+from workers.plan import Chunk
+from workers.references import forget_all
+
+A_PIECE = ROW_GROUP
+"""References that are to be searched at a time in a rehearsal."""
+# The second set is searched in pieces; the first at once, and what is found is verified.
+_REFERENCES = (3_000, A_PIECE + 1)
+# As many as a GPU sorts before it searches.
+_OBSERVATIONS: dict[Device, int] = {"cpu": 1_000, "cuda": 1 << 17}
+_OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0))
+
+
+def rehearse(device: Device) -> None:
+    """Resolve points as a chunk of a job is, in each of the ways that use code of their own."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        observations = _dataset(folder, _OBSERVATIONS[device])
+        for n_references in _REFERENCES:
+            references = _dataset(folder, n_references)
+            for options in _OPTIONS:
+                job = Job("rehearsal", folder, observations, references, options)
+                frame = read_chunk(Chunk(0, observations.rows), job)
+                backend().to_arrow(resolve(frame, job))
+    forget_all()
+
+
+def spiral(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points spread evenly over the sphere along a spiral: latitudes and longitudes in degrees."""
+    i = np.arange(n) + 0.5
+    golden_deg = 180.0 * (3.0 - 5.0**0.5)
+    return np.degrees(np.arcsin(2 * i / n - 1)), (golden_deg * i) % 360.0
+
+
+def _dataset(folder: Path, n: int) -> Dataset:
+    batch = pa.record_batch(list(spiral(n)), names=["lat", "lon"])
+    path = folder / f"{n}.parquet"
+    return write_dataset(batch.schema, [batch], path, lat="lat", lon="lon", id=None)
