@@ -46,7 +46,7 @@ def time_ms(action: Callable[[], Any], repeats: int) -> dict[str, float]:
 def answer(lat: cp.ndarray, lon: cp.ndarray, other_lat: cp.ndarray, other_lon: cp.ndarray) -> Any:
     """Everything from degrees to metres: unit vectors, build, sort, search, distances."""
     vectors = coordinates_cuda.unit_vectors(lat, lon)
-    index = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+    index = ReferenceIndex(vectors, tree_cuda.build(vectors))
     observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
     found = tree_cuda.search(index, observations, Query())
     return found.reference, coordinates_cuda.distances(vectors, observations, found)
@@ -62,7 +62,7 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
 
     vectors = coordinates_cuda.unit_vectors(lat, lon)
     observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
-    index = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+    index = ReferenceIndex(vectors, tree_cuda.build(vectors))
     found = tree_cuda.search(index, observations, Query())
     for stage, action in {
         "unit vectors": lambda: (

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from kernels.coordinates import is_valid
 from kernels.devices import Array, Device, coordinate_pair, device_of, implementation
 
 
@@ -13,14 +12,11 @@ class ReferenceIndex(NamedTuple):
     ----------
     vectors : float64 array, shape (3, n_references) on a GPU, (n_references, 4) on a CPU
         Unit vectors in row order; NaN where a coordinate is not valid.
-    n_valid : int
-        Number of references with valid coordinates: 0 when nothing can be matched.
     tree : NamedTuple of arrays
         What the device's pruned search made of the vectors; only that search looks into it.
     """
 
     vectors: Array
-    n_valid: int
     tree: Any
 
     @property
@@ -51,5 +47,4 @@ def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
     """
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     vectors = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
-    tree = implementation(device, "tree").build(vectors)
-    return ReferenceIndex(vectors, int(is_valid(lat_deg, lon_deg).sum()), tree)
+    return ReferenceIndex(vectors, implementation(device, "tree").build(vectors))

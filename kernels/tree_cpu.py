@@ -48,9 +48,10 @@ def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> b
     A pair takes brute force 0.43 ns (k = 1), an observation takes the tree 30 ns and a call 25 us
     more: that is where the lines cross. Brute force works on packets, however few fill the last.
     """
-    pairs = index.n_valid * LANES * -(-n_observations // LANES)
+    n_references = index.vectors.shape[0]
+    pairs = n_references * LANES * -(-n_observations // LANES)
     if query.k > 1:
-        return pairs <= 10_000 or index.n_valid <= max(LANES, query.k)
+        return pairs <= 10_000 or n_references <= max(LANES, query.k)
     return 0.43 * pairs <= 25_000 + 30 * n_observations
 
 

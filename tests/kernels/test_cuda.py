@@ -115,7 +115,7 @@ def case(request):
     seen = unit_vectors(cp.asarray(other_lat), cp.asarray(other_lon))
     assert on_gpu.get().tobytes() == vectors.tobytes()
     assert seen.get().tobytes() == observations.tobytes()
-    index = ReferenceIndex(on_gpu, -1, tree_cuda.build(on_gpu))
+    index = ReferenceIndex(on_gpu, tree_cuda.build(on_gpu))
     return index, seen, vectors, observations
 
 
@@ -147,7 +147,7 @@ def test_pieces_merge_to_the_whole(case, query):
     parts = []
     for first, last in ((n // 2, n), (0, n // 3), (n // 3, n // 2)):
         vectors = cp.ascontiguousarray(index.vectors[:, first:last])
-        piece = ReferenceIndex(vectors, -1, tree_cuda.build(vectors))
+        piece = ReferenceIndex(vectors, tree_cuda.build(vectors))
         found = tree_cuda.search(piece, seen, query)
         parts.append(
             Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2)
@@ -160,8 +160,8 @@ def test_pieces_merge_to_the_whole(case, query):
 def test_no_observations_and_no_references():
     none = cp.empty((3, 0))
     some = unit_vectors(cp.zeros(5), cp.zeros(5))
-    empty = ReferenceIndex(none, 0, tree_cuda.build(none))
-    index = ReferenceIndex(some, 5, tree_cuda.build(some))
+    empty = ReferenceIndex(none, tree_cuda.build(none))
+    index = ReferenceIndex(some, tree_cuda.build(some))
     for module in (tree_cuda, reduce_cuda):
         found = module.search(empty, some, Query(2))
         assert (found.reference.get() == -1).all()
@@ -210,7 +210,7 @@ def test_distances_reach_the_antipode():
     vectors = unit_vectors(cp.zeros(1), cp.zeros(1))
     lat = cp.array([0.0, 0.0, 10.0, math.nan])
     seen = unit_vectors(lat, cp.array([180.0, 179.999999, 20.0, 0.0]))
-    found = reduce_cuda.search(ReferenceIndex(vectors, 1, None), seen, Query(1))
+    found = reduce_cuda.search(ReferenceIndex(vectors, None), seen, Query(1))
     distance_m = distances(vectors, seen, found).get()[:, 0]
     assert distance_m[0] == math.pi * 6_371_008.8
     assert np.isnan(distance_m[3])
