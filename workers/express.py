@@ -23,7 +23,7 @@ from workers.cluster import Cluster
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
 from workers.jobs import Job
-from workers.matches import carry, matches
+from workers.matches import carry, matches, statuses
 from workers.plan import QUICKLY_INDEXED, Chunk
 from workers.references import is_resident, load_all, pieces
 from workers.result import provenance, write_rows
@@ -123,15 +123,16 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
         loaded = time.perf_counter()
         to_device = backend().to_device
         answer = search(references, to_device(lat_deg), to_device(lon_deg), options)
-        reference, distance_m = (backend().to_host(array).reshape(-1) for array in answer)
+        reference, distance_m = (backend().to_host(array) for array in answer)
     resolved = time.perf_counter()
-    found = pa.table(
-        {
-            "reference": reference,
-            "distance_m": distance_m,
-            "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(options.k),
-        }
+    status = statuses(
+        reference.reshape(-1, options.k),
+        is_valid(lat_deg, lon_deg),
+        references.valid_rows,
+        exclude_self=options.exclude_self,
     )
+    columns = {"reference": reference, "distance_m": distance_m, "status": status}
+    found = pa.table({name: column.reshape(-1) for name, column in columns.items()})
     seconds = {"read": read - start, "index": loaded - read, "resolve": resolved - loaded}
     answers = []
     row = 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from kernels.devices import Array
 from workers.datasets import read_rows
 from workers.jobs import Job
 from workers.plan import Chunk
@@ -21,15 +22,10 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
         What `workers.partitions.resolve` found, k rows an observation.
     """
     k = job.options.k
-    reference = answer["reference"].to_numpy()
-    status = statuses(
-        reference.reshape(-1, k),
-        answer["valid"].to_numpy()[::k],
-        job.references.valid_rows,
-        exclude_self=job.options.exclude_self,
-    ).reshape(-1)
+    reference, status = answer["reference"].to_numpy(), answer["status"].to_numpy()
     counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
-    unmatched = status != _MATCHED
+    # A mask that hides nothing would be made into bits, and read again.
+    unmatched = status != _MATCHED if counts["matched"] < status.size else None
     of = np.arange(*chunk)
     columns: dict[str, pa.Array] = {"observation": pa.array(of if k == 1 else of.repeat(k))}
     if k > 1:
@@ -67,16 +63,16 @@ def carry(job: Job, chunk: Chunk, rows: pa.Table) -> pa.Table:
     return rows.filter(rows["reference"].is_valid()) if job.options.how == "inner" else rows
 
 
-def statuses(
-    reference: np.ndarray, valid: np.ndarray, n_valid: int, *, exclude_self: bool
-) -> np.ndarray:
+def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool) -> Array:
     """Why each rank of each observation has the reference that it has, or has none.
+
+    One source for arrays of numpy and CuPy.
 
     Parameters
     ----------
     reference : int64 array, shape (n, k)
         Rows found; -1 where there is none.
-    valid : array, shape (n,)
+    valid : bool array, shape (n,)
         Whether the coordinates of an observation are valid.
     n_valid
         Number of references with valid coordinates.
@@ -89,8 +85,7 @@ def statuses(
         Index into `STATUSES`.
     """
     # A rank that has no reference although there are enough of them: they are too far away.
-    ranks = np.arange(1, reference.shape[1] + 1)
-    missing = np.where(ranks > n_valid - int(exclude_self), _NO_REFERENCE, _BEYOND)
-    status = np.where(reference >= 0, np.int8(_MATCHED), missing.astype(np.int8))
-    status[valid == 0] = _INVALID
-    return status
+    status = (reference < 0).astype("int8") * _BEYOND
+    status[:, max(0, n_valid - exclude_self) :] *= _NO_REFERENCE // _BEYOND
+    answered = valid.astype("int8")[:, None]
+    return status * answered + (1 - answered) * _INVALID

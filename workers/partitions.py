@@ -19,7 +19,7 @@ from kernels.coordinates import is_valid
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
-from workers.matches import carry, matches
+from workers.matches import carry, matches, statuses
 from workers.plan import Chunk
 from workers.result import write_rows
 from workers.search import device_in_use, load, search, verify
@@ -85,8 +85,7 @@ def resolve(frame: Frame, job: Job) -> Frame:
     -------
     frame
         With k rows an observation, numbered through the job: `reference` (int64 row, -1 where
-        none), `distance_m` (float64, NaN where none) and `valid` (int8, whether the coordinates of
-        the observation are).
+        none), `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
     """
     with device_in_use(), _stage("index"):
         load(job.references)
@@ -95,13 +94,14 @@ def resolve(frame: Frame, job: Job) -> Frame:
         k = job.options.k
         first = _first_row(frame)
         answer = search(job.references, lat_deg, lon_deg, job.options, first)
-        found = type(frame)(
-            {
-                "reference": answer.reference.reshape(-1),
-                "distance_m": answer.distance_m.reshape(-1),
-                "valid": is_valid(lat_deg, lon_deg).astype("int8").repeat(k),
-            }
+        status = statuses(
+            answer.reference.reshape(-1, k),
+            is_valid(lat_deg, lon_deg),
+            job.references.valid_rows,
+            exclude_self=job.options.exclude_self,
         )
+        columns = {**answer._asdict(), "status": status}
+        found = type(frame)({name: column.reshape(-1) for name, column in columns.items()})
         found.index = found.index + first * k
     with device_in_use(), _stage("verify"):
         _told.verified = verify(job.references, lat_deg, lon_deg, job.options, first, answer)

@@ -41,7 +41,7 @@ _ANSWER = pd.DataFrame(
     {
         "reference": pd.Series(dtype="i8"),
         "distance_m": pd.Series(dtype="f8"),
-        "valid": pd.Series(dtype="i1"),
+        "status": pd.Series(dtype="i1"),
     }
 )
 
