@@ -53,11 +53,15 @@ from workers.settings import ClusterSettings
 from workers.splice import Splice
 from workers.threads import side_by_side
 
-_PLAIN: dict[str, dict[str, Any]] = {
-    "cpu": {"compression": None, "use_dictionary": ["status", "reference_id"]},
+_ENCODING: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "compression": None,
+        "use_dictionary": ["status", "reference_id"],
+        "column_encoding": dict.fromkeys(["observation", "reference"], "DELTA_BINARY_PACKED"),
+    },
     "cuda": {"compression": None},
 }
-"""How Dask's dataframes write what neither compresses nor repeats: as we do, where they can."""
+"""How Dask's dataframes write a result: as we do where they are pyarrow's, else as cudf does."""
 
 Sets = tuple[Dataset, Dataset]
 """Observations and references."""
@@ -200,7 +204,7 @@ def floor_of_dask(cluster: Cluster, sets: Sets, folder: Path) -> None:
             columns=[observations.lat, observations.lon],
             split_row_groups=max(1, (first.stop - first.start) // ROW_GROUP),
         ).map_partitions(shaped, references, lat=observations.lat).to_parquet(
-            str(folder), write_index=False, write_metadata_file=False, **_PLAIN[cluster.device]
+            str(folder), write_index=False, write_metadata_file=False, **_ENCODING[cluster.device]
         )
 
 
@@ -234,7 +238,7 @@ def script(sets: Sets) -> Callable[[Path], None]:
             table,
             folder / "result.parquet",
             row_group_size=RESULT_ROW_GROUP,
-            **_PLAIN["cpu"],
+            **_ENCODING["cpu"],
         )
 
     return run

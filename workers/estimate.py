@@ -35,8 +35,8 @@ _RATES: dict[Device, _Rates] = {
 }
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
-_PLAIN_BYTES = 24
-"""Of a result row: observation, reference, distance; the rank adds 4, the status nearly none."""
+_DISTANCE_BYTES = 8
+"""Of a result row; the observation and the status take nearly none."""
 _DICTIONARY_BYTES = 1 << 20
 """As large a column a row group holds as a dictionary: pyarrow's limit."""
 
@@ -95,13 +95,15 @@ def result_bytes(observations: Size, references: Size, options: MatchOptions) ->
     """Bytes of a result in which every observation has its row."""
     rows = observations.rows * options.k
     groups = -(-observations.rows // observations_a_group(options.k))
-    plain = rows * (_PLAIN_BYTES + (4 if options.k > 1 else 0))
+    # A difference of two of so many numbers, its sign included.
+    bits = references.rows.bit_length() + 1 + (options.k.bit_length() + 1 if options.k > 1 else 0)
+    own = rows * (_DISTANCE_BYTES + bits / 8)
     # What is repeated for each rank takes hardly more than once.
     of_observations = sum(column.stored for column in observations.carried)
     of_references = sum(
         _taken_bytes(column, references.rows, rows, groups) for column in references.carried
     )
-    return int(plain + of_observations + of_references)
+    return int(own + of_observations + of_references)
 
 
 def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) -> float:

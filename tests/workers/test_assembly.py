@@ -89,6 +89,7 @@ def at_once(job, table):
         schema,
         compression=dict.fromkeys(plain, "none") | dict.fromkeys(others, "zstd"),
         use_dictionary=others,
+        column_encoding=dict.fromkeys(["observation", "reference"], "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
     ) as writer:
         for start in range(0, job.observations.rows, size):
