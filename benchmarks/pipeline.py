@@ -40,7 +40,7 @@ from distributed import Worker, WorkerPlugin
 import kernels
 from benchmarks.inputs import cartesian, inputs
 from benchmarks.machine import machine
-from benchmarks.service import ROOT, Done, running, whole_job
+from benchmarks.service import ROOT, running, until_successful
 from kernels.distance import EARTH_RADIUS_M
 from workers.cluster import Cluster, open_cluster
 from workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
@@ -113,14 +113,22 @@ def register(client: httpx.Client, dataset: Dataset) -> str:
     return f"dataset:{registered['id']}"
 
 
-def run_job(where: Stand) -> tuple[dict[str, float], Done]:
-    """One job: its seconds by its own timestamps, and as its client saw them."""
-    done = whole_job(where.client, *where.names)
-    report = where.client.get(f"/jobs/{done.job['id']}/report").raise_for_status().json()
-    created, finished = (datetime.fromisoformat(done.job[n]) for n in ("created", "finished"))
-    where.client.delete(f"/jobs/{done.job['id']}").raise_for_status()
+def run_job(where: Stand, *, compare: bool = False) -> tuple[dict[str, float], np.ndarray | None]:
+    """One job: its seconds by its own timestamps, and as its client saw them; on demand its rows.
+
+    Its result is not downloaded for its time.
+    """
+    job, seen = until_successful(where.client, *where.names)
+    url = f"/jobs/{job['id']}"
+    report = where.client.get(f"{url}/report").raise_for_status().json()
+    created, finished = (datetime.fromisoformat(job[n]) for n in ("created", "finished"))
+    found = None
+    if compare:
+        content = where.client.get(f"{url}/results").raise_for_status().content
+        found = pq.read_table(io.BytesIO(content), columns=["reference"])["reference"].to_numpy()
+    where.client.delete(url).raise_for_status()
     return {
-        "job": done.seconds["accept"] + done.seconds["accepted_to_successful"],
+        "job": sum(seen.values()),
         "accepted to successful": (finished - created).total_seconds(),
         **{
             f"stage {stage}": seconds
@@ -128,7 +136,7 @@ def run_job(where: Stand) -> tuple[dict[str, float], Done]:
             # What was registered was received and decoded before.
             if not stage.endswith(("_observations", "_references"))
         },
-    }, done
+    }, found
 
 
 def our_floor(cluster: Cluster, sets: Sets, folder: Path) -> None:
@@ -291,7 +299,7 @@ def main(arguments: list[str] | None = None) -> None:
         sets = _sets(options, folder)
         ours = stack.enter_context(stand(options, folder / "ours", sets))
         turns: dict[str, Callable[[Path], Any]] = {
-            "job": lambda _: run_job(ours),
+            "job": lambda _: run_job(ours, compare=options.ckdtree),
             "floor, our reader and writer": lambda to: our_floor(ours.cluster, sets, to),
             "floor, Dask's dataframes": lambda to: floor_of_dask(ours.cluster, sets, to),
         }
@@ -300,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.ckdtree:
             peer = stack.enter_context(stand(options, folder / "peer", sets))
             peer.cluster.client.register_plugin(SearchByScipy())
-            turns["job, cKDTree"] = lambda _: run_job(peer)
+            turns["job, cKDTree"] = lambda _: run_job(peer, compare=True)
         figures: dict[str, Any] = {
             "machine": machine(["scipy"]),
             "device": ours.cluster.device,
@@ -369,10 +377,10 @@ def _take_turns(
                     continue
                 timed = {name: time.perf_counter() - start}
             if outcome is not None:
-                own, done = outcome
+                own, rows = outcome
                 timed = own if name == "job" else {name: own["job"]}
-                content = io.BytesIO(done.content)
-                found[name] = pq.read_table(content, columns=["reference"])["reference"].to_numpy()
+                if rows is not None:
+                    found[name] = rows
             if turn:
                 for key, value in timed.items():
                     seconds.setdefault(key, []).append(value)

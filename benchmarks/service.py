@@ -96,6 +96,18 @@ def start(
 def whole_job(client: httpx.Client, observations: bytes | str, references: bytes | str) -> Done:
     """One job from the first byte sent to the last received, of files or of registered datasets."""
     begin = time.perf_counter()
+    job, seconds = until_successful(client, observations, references)
+    successful = time.perf_counter()
+    content = client.get(f"/jobs/{job['id']}/results").raise_for_status().content
+    end = time.perf_counter()
+    return Done(job, content, {"total": end - begin, **seconds, "send": end - successful})
+
+
+def until_successful(
+    client: httpx.Client, observations: bytes | str, references: bytes | str
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """One job up to its result: its statusInfo, and the seconds that its client saw."""
+    begin = time.perf_counter()
     files = {
         # As a file: of bytes in one piece httpx copies what is left for each piece that it sends.
         name: (f"{name}.parquet", io.BytesIO(points))
@@ -115,15 +127,7 @@ def whole_job(client: httpx.Client, observations: bytes | str, references: bytes
     if job["status"] != "successful":
         sys.exit(f"the job is {job['status']}: {job['message']}")
     successful = time.perf_counter()
-    content = client.get(f"{path}/results").raise_for_status().content
-    end = time.perf_counter()
-    seconds = {
-        "total": end - begin,
-        "accept": accepted - begin,
-        "accepted_to_successful": successful - accepted,
-        "send": end - successful,
-    }
-    return Done(job, content, seconds)
+    return job, {"accept": accepted - begin, "accepted_to_successful": successful - accepted}
 
 
 def run(client: httpx.Client, observations: bytes | str, references: bytes | str) -> dict[str, Any]:
