@@ -24,7 +24,7 @@ from service.datasets.geometry import add_coordinates, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import Source, Table, read
 from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full, stopping
-from workers.datasets import Dataset, read_rows, write_dataset
+from workers.datasets import Dataset, write_dataset
 
 _ERROR_LENGTH = 500
 _NAME_LENGTH = 500
@@ -188,8 +188,9 @@ def canonicalise(
             f"{file}: the file says that it has {declared_rows} rows, and has {dataset.rows}"
         )
     evidence.refuse(columns, reading, file)
-    # What cannot be read again (too deep a nesting, say) must not become a dataset.
-    read_rows(dataset.file, 0, 0, [])
+    # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
+    # workers do: a large file would take the address space that is for decoding.
+    pq.ParquetFile(dataset.file).read_row_groups([], columns=[])
     return dataset
 
 

@@ -90,6 +90,15 @@ def test_a_bomb_is_stopped_by_its_memory(tmp_path):
         decode(bomb, memory_bytes=256 << 20)
 
 
+def test_a_file_may_be_larger_than_the_memory_that_it_is_decoded_in(tmp_path):
+    chance, n = np.random.default_rng(1), 17_000_000
+    file = write(tmp_path / "f", lat=chance.uniform(-90, 90, n), lon=chance.uniform(-180, 180, n))
+    limit = 256 << 20
+    dataset = decode(file, memory_bytes=limit, rows=n)
+    assert dataset.rows == n
+    assert dataset.file.stat().st_size > limit
+
+
 def test_time_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "_children", Children(_sleep, []))
     start = time.monotonic()
