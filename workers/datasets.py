@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -236,6 +236,14 @@ def _leaves(type: pa.DataType) -> int:
     """How many columns of a Parquet file a type takes."""
     stored = type.storage_type if isinstance(type, pa.BaseExtensionType) else type
     return sum(_leaves(stored.field(i).type) for i in range(stored.num_fields)) or 1
+
+
+def streamed(file: Path | BinaryIO) -> pq.ParquetFile:
+    """A Parquet file to go through once, batch by batch.
+
+    pyarrow by itself keeps what it has read of one: at the end, all of it.
+    """
+    return pq.ParquetFile(file, pre_buffer=False)
 
 
 def _opened(file: Path | pa.Buffer) -> pq.ParquetFile:

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from service.datasets.columns import Reading, find_columns
 from service.datasets.formats import InputFormat
 from service.errors import InvalidInput, Problem, TooLarge
+from workers.datasets import streamed
 
 BATCH_ROWS = 65_536
 _SNIFFED_BYTES = 1 << 16
@@ -100,7 +100,7 @@ def read(source: Source, most_columns: int) -> Table:
 
 
 def _read_parquet(source: Source) -> Table:
-    file = pq.ParquetFile(source.path)
+    file = streamed(source.path)
     batches = _validated(file.iter_batches(BATCH_ROWS))
     return Table(file.schema_arrow, batches, file.metadata.num_rows)
 

@@ -15,11 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-import pyarrow.parquet as pq
-
 from service.disk import LOOK_BYTES, Disk
 from service.errors import TooLarge, stopping
 from service.jobs.representations import Format
+from workers.datasets import streamed
 from workers.files import move_durably
 
 _AT_A_TIME = 2
@@ -121,7 +120,7 @@ class Exports:
         """Make a format from Parquet; returns the SHA-256 of what it wrote."""
         sink = _Sink(target, self._most_bytes, format, disk, self._stopping)
         assert format.write is not None, "Parquet is there"
-        format.write(pq.ParquetFile(source), cast(BinaryIO, sink))
+        format.write(streamed(source), cast(BinaryIO, sink))
         return sink.sha256
 
 

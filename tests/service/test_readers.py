@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
+from service.datasets import readers
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode
 from service.datasets.formats import input_format
@@ -294,3 +295,12 @@ def test_formats_are_recognised(media_type, name, head, expected):
 def test_other_formats_are_named():
     with pytest.raises(UnsupportedFormat, match=r"application/x-zip.*\.geojson"):
         input_format("application/x-zip", "points.zip", b"PK", "points")
+
+
+def test_parquet_is_read_without_keeping_it(tmp_path):
+    path, n = tmp_path / "file", 2_000_000
+    lat = np.random.default_rng(1).uniform(-90, 90, n)
+    pq.write_table(pa.table({"lat": lat, "lon": lat}), path, row_group_size=65_536)
+    read = readers.read(Source(path, "parquet", Reading(), "points"), 20)
+    most = max(pa.total_allocated_bytes() for _ in read.batches)
+    assert most < path.stat().st_size / 4
