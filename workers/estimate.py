@@ -1,8 +1,8 @@
 """What a job would take, before it is accepted: from the plan that it would run by.
 
-The rates were measured on 21 November 2026: on two cores of a shared virtual machine at 2^20 x 2^14
-and 2^10 x 2^10 by `benchmarks/service.py`, between the figures of an idle and of a busy hour;
-on one H200 at 2^24 x 2^14 (`docs/gpu-runs.md`). How long a search takes is what the plan cuts
+The rates were measured on 21 November 2026 by `benchmarks/pipeline.py`: on two cores of a shared
+virtual machine at 2^22 x the places of the samples, and on one and two H200 at 2^24 x 2^14 and
+2^28 x 2^20 (`docs/gpu-runs.md`). How long a search takes is what the plan cuts
 chunks by. What another machine, or a busy hour, makes of them is learnt from the jobs that were
 run: see `Pace`.
 """
@@ -30,8 +30,8 @@ class _Rates(NamedTuple):
 
 
 _RATES: dict[Device, _Rates] = {
-    "cpu": _Rates(job=0.06, build=100e-9, read=45e-9, write=120e-9, assemble=85e-9),
-    "cuda": _Rates(job=0.1, build=1e-9, read=2e-9, write=30e-9, assemble=49e-9),
+    "cpu": _Rates(job=0.06, build=100e-9, read=15e-9, write=80e-9, assemble=15e-9),
+    "cuda": _Rates(job=0.05, build=1e-9, read=2e-9, write=12e-9, assemble=1e-9),
 }
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
