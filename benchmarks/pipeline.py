@@ -56,7 +56,7 @@ from workers.threads import side_by_side
 _ENCODING: dict[str, dict[str, Any]] = {
     "cpu": {
         "compression": None,
-        "use_dictionary": ["status", "reference_id"],
+        "use_dictionary": ["status"],
         "column_encoding": dict.fromkeys(["observation", "reference"], "DELTA_BINARY_PACKED"),
     },
     "cuda": {"compression": None},

@@ -29,7 +29,8 @@ class Backend(NamedTuple):
 
 
 def _read_pandas(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
-    return read_rows(file, start, stop, columns).to_pandas()
+    # Not copied into one block: the columns are looked at, one by one.
+    return read_rows(file, start, stop, columns).to_pandas(split_blocks=True)
 
 
 def _read_cudf(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from kernels.distance import EARTH_RADIUS_M
 from workers import __version__
+from workers.datasets import in_dictionaries
 from workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
@@ -18,17 +19,16 @@ _OWN = (*_WHOLE, "distance_m")
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
     """Write the rows of one row group as Parquet; no rows make a file without one.
 
-    Whole numbers are written as differences, in as many bits as these need: 2 bytes a row where
+    Our whole numbers are written as differences, in as many bits as these need: 2 bytes a row where
     they would take 16, in the same time. Pages carry checksums: what was damaged on its way is
     found when it is read.
     """
     names = table.schema.names
-    carried = [name for name in names if name not in _OWN]
     with pq.ParquetWriter(
         where,
         table.schema,
-        compression={name: "zstd" if name in carried else "none" for name in names},
-        use_dictionary=carried,
+        compression={name: "none" if name in _OWN else "zstd" for name in names},
+        use_dictionary=in_dictionaries(table.schema),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _WHOLE},
         write_page_checksum=True,
     ) as writer:

@@ -38,6 +38,7 @@ def rows_of(n, k=1):
         "status": pa.DictionaryArray.from_arrays(
             pa.array(missing.astype(np.int8)), ["matched", "beyond", "never"]
         ),
+        "reference_code": pa.array(chance.integers(0, 9, n * k), pa.int32(), mask=missing),
         "reference_id": pa.array([f"place {i % 7}" for i in range(n * k)], mask=missing),
         "observation_tags": pa.array(
             [[i, i % 3] if i % 5 else None for i in range(n * k)],
@@ -88,7 +89,7 @@ def at_once(job, table):
         encoded,
         schema,
         compression=dict.fromkeys(plain, "none") | dict.fromkeys(others, "zstd"),
-        use_dictionary=others,
+        use_dictionary=[name for name in others if name != "reference_code"],
         column_encoding=dict.fromkeys(["observation", "reference"], "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
     ) as writer:
