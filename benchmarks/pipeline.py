@@ -5,8 +5,9 @@
 
 Both sets are registered; a job is timed from the request to `successful`, as its client sees it and
 by its own timestamps. The floor is what the same workers take to read the same Parquet in the same
-chunks and to write as large a result without resolving: once by our reader and writer, once by
-`read_parquet` and `to_parquet` of Dask's dataframes. On a CPU a bare script stands beside it: our
+chunks and to write a result of the same shape without resolving: once by our reader and writer,
+once by `read_parquet` and `to_parquet` of Dask's dataframes, which cuDF encodes in its own way on a
+GPU. On a CPU a bare script stands beside it: our
 search between a read and a write of pyarrow, in one process, with nothing of a service. With
 ``--ckdtree`` a second service searches by scipy's tree instead of ours, and does all else as ours
 does. All take turns.

@@ -251,7 +251,7 @@ class Account(BaseModel):
 
     counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
     seconds: dict[str, float] = Field(
-        description="time by stage; read, index, resolve and write are summed over workers"
+        description="time by stage; read, index, resolve and write are summed over chunks"
     )
     rows: int = Field(description="rows of the result")
     size_bytes: int
@@ -266,7 +266,9 @@ class Account(BaseModel):
 class Report(Account):
     """What a finished job did."""
 
-    sha256: str = Field(description="of the result file")
+    sha256: str | None = Field(
+        description="of the result file; null when that went before it had been counted"
+    )
 
 
 class Check(BaseModel):

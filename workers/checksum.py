@@ -1,8 +1,10 @@
 """The SHA-256 of a file, counted while the file grows."""
 
 import hashlib
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -26,10 +28,12 @@ class Checksum:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
-        self._hash = hashlib.sha256()
-        self._size = 0
         self._is_wanted = True
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksum")
+        self._sha256: Future[str] = Future()
+        # Sizes that the file has by now; None when there are no more.
+        self._sizes: SimpleQueue[int | None] = SimpleQueue()
+        # A process that ends does not wait for it: whoever needs the checksum counts again.
+        threading.Thread(target=self._run, name="checksum", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -41,26 +45,33 @@ class Checksum:
         traceback: TracebackType | None,
     ) -> None:
         self._is_wanted = error is None
-        self._thread.submit(self._file.close)
-        self._thread.shutdown(wait=False)
+        self._sizes.put(None)
 
     def follow(self, size: int) -> None:
         """Have the file counted up to a size that it has by now."""
-        self._thread.submit(self._read, size)
+        self._sizes.put(size)
 
     def finish(self, size: int) -> Future[str]:
         """The checksum of the file, in hexadecimal, which grows no more and has this size."""
-        return self._thread.submit(self._total, size)
+        self.follow(size)
+        return self._sha256
 
-    def _read(self, size: int) -> None:
-        while self._size < size and self._is_wanted:
-            block = self._file.read(min(_BLOCK_BYTES, size - self._size))
-            if not block:
-                raise OSError(f"a file of {size} bytes ends after {self._size}")
-            self._hash.update(block)
-            self._size += len(block)
+    def _run(self) -> None:
+        with self._file:
+            try:
+                self._sha256.set_result(self._count())
+            except OSError as error:
+                self._sha256.set_exception(error)
 
-    def _total(self, size: int) -> str:
-        # What could not be read before fails here again, where it is told.
-        self._read(size)
-        return self._hash.hexdigest()
+    def _count(self) -> str:
+        sha256, counted = hashlib.sha256(), 0
+        while (size := self._sizes.get()) is not None:
+            while counted < size and self._is_wanted:
+                block = self._file.read(min(_BLOCK_BYTES, size - counted))
+                if not block:
+                    raise OSError(f"a file of {size} bytes ends after {counted}")
+                sha256.update(block)
+                counted += len(block)
+        if not self._is_wanted:
+            raise OSError("the file was not finished")
+        return sha256.hexdigest()

@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster
 from kernels.devices import Device
 from workers.gpus import choose_device, count_gpus
 from workers.logs import WorkerLog
+from workers.plan import CHUNKS_IN_HAND
 from workers.plugin import Warmup
 from workers.settings import ClusterSettings
 
@@ -23,8 +24,6 @@ logger = logging.getLogger(__name__)
 _DASK_CONFIG = Path(__file__).with_name("dask.yaml")
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
-_CHUNKS_A_GPU = 2
-"""Chunks that a worker on a GPU has in hand: while one is written, the next is resolved."""
 
 
 @dataclass(frozen=True)
@@ -126,13 +125,15 @@ def _address_of_scheduler(settings: ClusterSettings) -> str | None:
 
 @contextlib.contextmanager
 def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
+    cores = len(os.sched_getaffinity(0))
+    device = choose_device(settings.device)
+    on_gpus = device == "cuda"
     common: dict[str, Any] = {
         "dashboard_address": settings.dashboard_address,
+        "threads_per_worker": CHUNKS_IN_HAND[device],
         "local_directory": str(settings.scratch) if settings.scratch else None,
         "silence_logs": logging.WARNING,
     }
-    cores = len(os.sched_getaffinity(0))
-    on_gpus = choose_device(settings.device) == "cuda"
     most = count_gpus() if on_gpus else min(cores, _LARGEST_CPU_CLUSTER)
     n_workers = min(settings.workers or most, most) if on_gpus else settings.workers or most
     # For as long as the cluster is open: workers are started anew with it.
@@ -141,10 +142,8 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
         if on_gpus:
             from dask_cuda import LocalCUDACluster
 
-            cluster = LocalCUDACluster(
-                n_workers=n_workers, threads_per_worker=_CHUNKS_A_GPU, rmm_async=True, **common
-            )
+            cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
         else:
-            cluster = LocalCluster(n_workers=n_workers, threads_per_worker=1, **common)
+            cluster = LocalCluster(n_workers=n_workers, **common)
         with cluster:
             yield cluster

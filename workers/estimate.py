@@ -16,7 +16,7 @@ from workers.cluster import Cluster
 from workers.datasets import ColumnSize, Dataset, column_sizes
 from workers.jobs import Job, MatchOptions, with_id
 from workers.memory import available_bytes, references_at_once, search_bytes
-from workers.plan import chunk_starts, observations_a_group, rows_a_second
+from workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, rows_a_second
 
 
 class _Rates(NamedTuple):
@@ -111,7 +111,8 @@ def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) 
     each_anew = rows * column.stored / max(1, n_references)
     if column.encoded > _DICTIONARY_BYTES:
         return each_anew
-    # Each row group holds the values once, and for each row which one it is.
+    # Each row group holds the values once, and for each row which one it is; what is compressed
+    # instead takes no more.
     return min(each_anew, groups * column.stored + rows * n_references.bit_length() / 8)
 
 
@@ -199,6 +200,7 @@ def estimate(
 def _memory_of_worker(
     device: Device, n_references: int, n_observations: int, k: int
 ) -> tuple[int, int]:
-    """Bytes that a chunk takes on this worker at most, its references included, and that it has."""
+    """Bytes that chunks take on this worker at most, references included, and that it has."""
     n_references = min(n_references, references_at_once(device))
+    n_observations *= CHUNKS_IN_HAND[device]
     return search_bytes(device, n_references, n_observations, k), available_bytes()

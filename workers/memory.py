@@ -1,6 +1,7 @@
 """How much memory a worker has for a search, and what a search takes of it."""
 
 import os
+from contextlib import AbstractContextManager
 
 import dask
 
@@ -33,6 +34,12 @@ def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int 
 
         limit_bytes = int(cupy.cuda.Device().mem_info[1])
     dask.config.set({_AVAILABLE: limit_bytes, _PIECE: references_a_piece})
+
+
+def in_pieces(n_references: int) -> AbstractContextManager[None]:
+    """Search so many references at a time for a while."""
+    pieces: AbstractContextManager[None] = dask.config.set({_PIECE: n_references})
+    return pieces
 
 
 def available_bytes() -> int:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from distributed import get_worker
 
 from kernels.coordinates import is_valid
+from workers import __version__
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
@@ -141,6 +142,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
             schema = group.schema
         _told.seconds["write"] = time.perf_counter() - start
         record = {
+            "version": __version__,
             "rows": chunk.stop - chunk.start,
             "counts": counts,
             "worker": str(get_worker().name),
@@ -181,14 +183,16 @@ def read_record(path: Path) -> dict[str, Any]:
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     """The record of a chunk that an earlier run of the job has done; None when it has not.
 
-    A part file that is damaged does not count.
+    A part file that is damaged, or of another version, does not count.
     """
     path = part_path(job, chunk)
     if not path.exists():
         return None
     try:
         pq.read_table(path, memory_map=True, page_checksum_verification=True)
-        return read_record(path)
+        record = read_record(path)
     except (OSError, ValueError, KeyError) as error:
         logger.warning("job %s: the part file %s is damaged: %s", job.id, path.name, error)
         return None
+    # Another version may encode it otherwise: a result is of one.
+    return record if record.get("version") == __version__ else None

@@ -71,7 +71,7 @@ class Progress:
     verified
         Observations of them that were searched a second time, by another algorithm.
     seconds
-        Time by stage, summed over workers. Wall time are `partitions`, until the last chunk has
+        Time by stage, summed over chunks. Wall time are `partitions`, until the last chunk has
         joined the result, and `assemble`, from then until that is on the disk.
     chunks_by_worker
         Number of chunks that each worker finished.

@@ -13,11 +13,15 @@ RESULT_ROW_GROUP = 131_072
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 8e6, "cuda": 1e8}
 _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
 _CHUNK_SECONDS = 1.0
-"""How long a chunk takes at most: a cancel stops a job within that time."""
+"""How long a chunk takes at most, by itself: a cancel stops a job within that time."""
 _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
 a GPU whatever a chunk takes in Python, for which its threads wait for each other, counts half."""
 _SMALLEST_CHUNK = 2**10
+_MOST_ROWS = 2**24
+"""Result rows of a chunk at most: they take 30 bytes each of the worker's memory."""
+CHUNKS_IN_HAND: dict[Device, int] = {"cpu": 1, "cuda": 2}
+"""Chunks that a worker has in hand: on a GPU one is read and resolved while another is written."""
 _CHUNKS_A_WORKER: dict[Device, int] = {"cpu": 2, "cuda": 4}
 """As many at least where there are enough rows, so that all workers are busy to the end."""
 _SMALL_SECONDS = 0.05
@@ -79,7 +83,7 @@ def chunk_starts(
     take may name any number of rows.
     """
     rate = rows_a_second(n_references, options, device)
-    size = min(_LARGEST_CHUNK[device], int(_CHUNK_SECONDS * rate))
+    size = min(_LARGEST_CHUNK[device], _MOST_ROWS // options.k, int(_CHUNK_SECONDS * rate))
     size = min(size, -(-n_observations // (_CHUNKS_A_WORKER[device] * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
     grain = max(ROW_GROUP, observations_a_group(options.k))

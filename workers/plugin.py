@@ -12,7 +12,7 @@ import kernels
 from kernels.devices import Device
 from workers.gpus import choose_device
 from workers.memory import set_memory
-from workers.rehearsal import A_PIECE, rehearse, spiral
+from workers.rehearsal import rehearse, spiral
 from workers.settings import DeviceChoice
 
 logger = logging.getLogger(__name__)
@@ -62,11 +62,9 @@ class Warmup(WorkerPlugin):
             dask.config.set({"dataframe.backend": "cudf"})
         else:
             dask.config.set({"dataframe.backend": "pandas"})
-        limit_bytes = worker.memory_manager.memory_limit
-        set_memory(device, limit_bytes, A_PIECE)
+        set_memory(device, worker.memory_manager.memory_limit, self.references_a_piece)
         check_known_answer(device)
         rehearse(device)
-        set_memory(device, limit_bytes, self.references_a_piece)
         logger.info("worker %s answers right on %s", worker.name, device)
 
 

@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 import kernels
 from workers.datasets import ROW_GROUP, Dataset, read_rows
 from workers.frames import backend
-from workers.memory import references_at_once, resident_bytes
+from workers.memory import references_at_once, resident_bytes, search_bytes
 
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
@@ -18,10 +19,13 @@ Piece = tuple[int, int]
 # A set is there under its hash and either a piece, for its index on the device, or the name of a
 # column on the host.
 _resident: OrderedDict[tuple[str, Piece | str], Any] = OrderedDict()
-# A worker has a task and small jobs in hand at the same time: what both need is loaded once, and
-# who needs something else does not wait for it.
+# A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and who
+# needs something else does not wait for it, unless the two would take more memory than there is.
 _lock = threading.Lock()
 _loading: dict[tuple[str, Piece | str], threading.Lock] = {}
+_freed = threading.Condition(_lock)
+# What is being built takes so many bytes.
+_building: dict[tuple[str, Piece | str], int] = {}
 
 
 def pieces(references: Dataset) -> list[Piece]:
@@ -46,7 +50,8 @@ def resident_index(references: Dataset, piece: Piece) -> kernels.ReferenceIndex:
         frame = backend().read(references.file, *piece, [lat, lon])
         return kernels.build_index(frame[lat].values, frame[lon].values)
 
-    index: kernels.ReferenceIndex = _loaded((references.sha256, piece), build)
+    needed = search_bytes(backend().device, piece[1] - piece[0], 0, 1)
+    index: kernels.ReferenceIndex = _loaded((references.sha256, piece), build, needed)
     return index
 
 
@@ -87,7 +92,7 @@ def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], s
     return ranges, {*columns, *measured}
 
 
-def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any]) -> Any:
+def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any], needed: int = 0) -> Any:
     with _lock:
         if key in _resident:
             return _used(key)
@@ -97,10 +102,11 @@ def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any]) -> Any:
             if key in _resident:
                 return _used(key)
         try:
-            held = load()
+            with _room_for(key, needed):
+                held = load()
             with _lock:
                 _resident[key] = held
-                _keep_to_budget()
+                _keep_to(resident_bytes(), least=1)
             return held
         finally:
             with _lock:
@@ -112,7 +118,24 @@ def _used(key: tuple[str, Piece | str]) -> Any:
     return _resident[key]
 
 
-def _keep_to_budget() -> None:
-    budget = resident_bytes()
-    while len(_resident) > 1 and sum(int(held.nbytes) for held in _resident.values()) > budget:
+@contextmanager
+def _room_for(key: tuple[str, Piece | str], needed: int) -> Iterator[None]:
+    """Wait until what others build leaves room, and make some."""
+    with _freed:
+        _freed.wait_for(
+            lambda: not _building or sum(_building.values()) + needed <= resident_bytes()
+        )
+        _building[key] = needed
+        _keep_to(resident_bytes() - sum(_building.values()), least=0)
+    try:
+        yield
+    finally:
+        with _freed:
+            del _building[key]
+            _freed.notify_all()
+
+
+def _keep_to(budget: int, *, least: int) -> None:
+    """Let go of what was used longest ago until the rest takes so many bytes."""
+    while len(_resident) > least and sum(int(held.nbytes) for held in _resident.values()) > budget:
         _resident.popitem(last=False)

@@ -4,6 +4,7 @@ It calls what a job calls, not a list of what that needs. A library of a GPU com
 kernel where it is first used, once for every type of its arrays, and nobody could keep such a list.
 """
 
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ from kernels.devices import Device
 from workers.datasets import ROW_GROUP, Dataset, write_dataset
 from workers.frames import backend
 from workers.jobs import Job, MatchOptions
+from workers.memory import in_pieces
 from workers.partitions import read_chunk, resolve
 from workers.plan import Chunk
 from workers.references import forget_all
@@ -27,9 +29,13 @@ _OBSERVATIONS: dict[Device, int] = {"cpu": 1_000, "cuda": 1 << 17}
 _OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0))
 
 
+@cache
 def rehearse(device: Device) -> None:
-    """Resolve points as a chunk of a job is, in each of the ways that use code of their own."""
-    with TemporaryDirectory() as name:
+    """Resolve points as a chunk of a job is, in each of the ways that use code of their own.
+
+    Once in a process: a worker that another service connects to may have chunks in hand.
+    """
+    with in_pieces(A_PIECE), TemporaryDirectory() as name:
         folder = Path(name)
         observations = _dataset(folder, _OBSERVATIONS[device])
         for n_references in _REFERENCES:

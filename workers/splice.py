@@ -20,7 +20,7 @@ class Splice:
     Parameters
     ----------
     file
-        Where it is written, from where it stands.
+        Where it is written, from its begin.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -59,6 +59,8 @@ class Splice:
             end = self._size + len(content)
             while self._size < end:
                 block = source.read(min(_BLOCK_BYTES, end - self._size))
+                if not block:
+                    raise OSError(f"{path.name} ends {end - self._size} bytes before its footer")
                 self._size += self._file.write(block)
 
     def _add_groups(self, footer: footers.Struct) -> None:

@@ -363,9 +363,10 @@ class Store:
         """Add the checksum of its result to the report of a successful job, if that is there."""
         query = sa.select(_jobs.c.report).where(_jobs.c.id == id)
         with self._engine.begin() as connection:
-            report = connection.execute(query.with_for_update()).scalar()
-            if report is not None:
-                noted = _jobs.update().where((_jobs.c.id == id) & _jobs.c.report.is_not(None))
+            report = connection.execute(query).scalar()
+            # Nothing else changes the report of a successful job; one that is dismissed has none.
+            if report is not None and "sha256" not in report:
+                noted = _jobs.update().where((_jobs.c.id == id) & (_jobs.c.status == "successful"))
                 connection.execute(noted.values(report={**report, "sha256": sha256}))
 
     def _update_live(self, id: str, **values: Any) -> bool:

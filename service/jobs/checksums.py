@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Self
 
@@ -25,31 +28,41 @@ class Checksums:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # Also those that are counted, but could not be noted.
         self._counting: dict[str, Future[str]] = {}
+        self._noting = threading.Lock()
         self._is_open = True
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checksum")
+        # Who counts again reads a whole file: one at a time.
+        self._reading = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         # What is not counted by now is counted when somebody asks for it.
-        self._is_open = False
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        with self._noting:
+            self._is_open = False
 
-    def expect(self, id: str, sha256: Future[str]) -> None:
-        """Write the checksum of a successful job's result down once it is counted."""
+    @contextmanager
+    def expected(self, id: str, sha256: Future[str]) -> Iterator[None]:
+        """Have the checksum of a job's result at hand while the job ends, then write it down."""
         self._counting[id] = sha256
-        sha256.add_done_callback(partial(self._note, id))
+        try:
+            yield
+        finally:
+            sha256.add_done_callback(partial(self._note, id))
 
     def _note(self, id: str, sha256: Future[str]) -> None:
-        try:
-            if self._is_open and sha256.exception() is None:
+        with self._noting:
+            if not self._is_open:
+                return
+            try:
                 self._store.note_checksum(id, sha256.result())
-        except SQLAlchemyError:
-            # Whoever asks for it has it counted again.
-            logger.exception("job %s: the checksum of its result could not be noted", id)
-        finally:
+            except SQLAlchemyError:
+                logger.exception("job %s: the checksum of its result could not be noted", id)
+                return
+            except OSError as error:
+                logger.warning("job %s: its result cannot be read: %s", id, error)
             self._counting.pop(id, None)
 
     async def of(self, job: JobRow) -> str:
@@ -66,15 +79,22 @@ class Checksums:
             return str(job.report["sha256"])
         counting = self._counting.get(job.id)
         if counting is None:
-            counting = await asyncio.to_thread(self._noted_or_counted, job.id)
+            counting = self._counting[job.id] = Future()
+            counting.add_done_callback(partial(self._note, job.id))
+            # A process that ends does not wait for it.
+            again = threading.Thread(target=self._count, args=(job.id, counting), daemon=True)
+            again.start()
         return await asyncio.shield(asyncio.wrap_future(counting))
 
-    def _noted_or_counted(self, id: str) -> Future[str]:
-        row = self._store.job(id)
-        if row is not None and row.report is not None and "sha256" in row.report:
-            noted: Future[str] = Future()
-            noted.set_result(row.report["sha256"])
-            return noted
-        counting = self._thread.submit(sha256_of, self._store.job_folder(id) / RESULT_NAME)
-        self.expect(id, counting)
-        return counting
+    def _count(self, id: str, sha256: Future[str]) -> None:
+        try:
+            # It may have been noted since the row of the job was read.
+            row = self._store.job(id)
+            if row is not None and row.report is not None and "sha256" in row.report:
+                sha256.set_result(row.report["sha256"])
+                return
+            with self._reading:
+                sha256.set_result(sha256_of(self._store.job_folder(id) / RESULT_NAME))
+        except Exception as error:
+            # Whoever waits for it is told.
+            sha256.set_exception(error)

@@ -318,11 +318,11 @@ class Supervisor:
         account.seconds |= seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
         report = account.model_dump()
-        if is_counted := result.sha256.done():
+        if result.sha256.done() and result.sha256.exception() is None:
             report["sha256"] = result.sha256.result()
-        if self._end(id, "successful", "done", report=report, expires=expires):
-            if not is_counted:
-                self._checksums.expect(id, result.sha256)
+        with self._checksums.expected(id, result.sha256):
+            has_ended = self._end(id, "successful", "done", report=report, expires=expires)
+        if has_ended:
             self._metrics.count_rows("jobs", progress.rows_done, account.counts)
             logger.info("job %s successful: %s", id, account.counts)
 

@@ -47,7 +47,7 @@ class EstimateInfo(BaseModel):
     chunks: int = Field(description="pieces that the observations are cut into")
     bytes_in: int = Field(description="of both sets as the service keeps them")
     bytes_out: int = Field(description="of the result")
-    device_memory: int = Field(description="bytes that one device needs at most")
+    device_memory: int = Field(description="bytes that one device needs at most, with all chunks that it has in hand")
     devices: int = Field(description="how many work on it")
     seconds: float = Field(description="from a free place to the result")
     fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
@@ -60,10 +60,10 @@ _ANSWER = EstimateInfo(
     rows=3_000_000,
     chunks=4,
     bytes_in=16_320_000,
-    bytes_out=84_000_000,
-    device_memory=51_128_320,
+    bytes_out=31_125_000,
+    device_memory=52_655_936,
     devices=2,
-    seconds=0.98,
+    seconds=0.44,
     fits=True,
     obstacles=[],
 )

@@ -18,12 +18,12 @@ from service.description.answers import (
 )
 from service.description.refusals import CHANGES, FILES, RESULTS, refusals
 from service.description.requests import IF_NONE_MATCH, RANGE, JobId, headers
-from service.errors import JobDismissed, NoSuchJob, ResultExpired, ResultNotReady
+from service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from service.jobs.representations import FORMATS, Format
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import JobList, Report, StatusInfo
 from service.web.queries import JobQuery, links_of_page
-from service.web.results import format_response, gone, result_response
+from service.web.results import format_response, result_response
 
 router = APIRouter(tags=["jobs"])
 
@@ -136,7 +136,7 @@ for _format in FORMATS:
     operation_id="getReport",
     summary="What a job did",
     responses=json_answer(examples.REPORT, "the report")
-    | refusals(f"{_HERE}/report", NoSuchJob, ResultNotReady, JobDismissed, ResultExpired),
+    | refusals(f"{_HERE}/report", NoSuchJob, ResultNotReady, JobDismissed),
 )
 async def show_report(id: JobId, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
@@ -150,8 +150,8 @@ async def show_report(id: JobId, service: ServiceContext) -> Report:
         )
     try:
         sha256 = await service.checksums.of(row)
-    except FileNotFoundError:
-        raise gone(row) from None
+    except OSError:
+        sha256 = None
     return Report(**{**row.report, "sha256": sha256})
 
 

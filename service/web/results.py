@@ -74,7 +74,7 @@ async def format_response(
         else:
             path, sha256 = await service.exports.export(path, format)
     except FileNotFoundError:
-        raise gone(job) from None
+        raise _gone(job) from None
     return file_response(
         path,
         sha256,
@@ -102,7 +102,7 @@ def _refuse_without_result(job: JobRow) -> None:
         raise _expired(job)
 
 
-def gone(job: JobRow) -> Problem:
+def _gone(job: JobRow) -> Problem:
     """Why the result of a job that was successful is not there."""
     has_expired = job.expires is not None and job.expires <= now()
     return _expired(job) if has_expired else _dismissed(job)

@@ -204,7 +204,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
     must_stay_free = 40 << 20
     flags = ["--device", device, "--free-bytes", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags) as client:
-        content = parquet(points(20_000, 1))
+        content = parquet(points(40_000, 1))
         headers = {"Content-Type": PARQUET}
         made = client.post("/datasets", content=content, headers=headers).json()
         body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
@@ -223,7 +223,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
                 assert answer.status_code == 507
                 assert f"{coming} bytes are coming" in problem_of(answer, "storage-full")
         arrays = {"lat": [0.5] * 1000, "lon": [0.5] * 1000}
-        ballast = fill(disk, leave=must_stay_free + (64 << 10))
+        ballast = fill(disk, leave=must_stay_free + (40 << 10))
         body = {"observations": arrays, "references": arrays}
         told = client.post("/estimate", json=body).json()
         assert told["fits"] is False, "arrays do not lie there yet"

@@ -12,12 +12,14 @@ import pytest
 
 from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
-from workers import pipeline
+from workers import partitions, pipeline
+from workers.cluster import open_cluster
 from workers.jobs import Job, MatchOptions
 from workers.matches import STATUSES
 from workers.partitions import resolve
 from workers.pipeline import JobCancelled, run
 from workers.plan import Chunk
+from workers.settings import ClusterSettings
 
 
 def never():
@@ -234,6 +236,33 @@ def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
     assert progress.rows_done == 2_000
     again = [path.stat().st_mtime_ns for path in (damaged, standing)]
     assert [old == new for old, new in zip(modified, again, strict=True)] == [False, True]
+
+
+def test_a_part_of_another_version_is_made_again(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 500)
+    job = make_job(points(1_000, 1), points(100, 2))
+    run(cluster, job, ignore, never)
+    before = {path: path.stat().st_mtime_ns for path in job.parts.iterdir()}
+    run(cluster, job, ignore, never)
+    assert {path: path.stat().st_mtime_ns for path in job.parts.iterdir()} == before
+    monkeypatch.setattr(partitions, "__version__", "of another time")
+    run(cluster, job, ignore, never)
+    after = {path: path.stat().st_mtime_ns for path in job.parts.iterdir()}
+    assert all(after[path] > before[path] for path in before)
+
+
+def test_a_worker_with_two_chunks_in_hand(device, cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 500)
+    tables = points(20_000, 1), points(300, 2)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    monkeypatch.setattr("workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as one_worker:
+        assert list(one_worker.client.nthreads().values()) == [2]
+        result, progress = run(one_worker, make_job(*tables), ignore, never)
+    assert result.sha256.result() == expected.sha256.result()
+    assert progress.verified == 8 * 40
+    assert sum(progress.chunks_by_worker.values()) == 40
 
 
 def resolve_few(frame, job):
