@@ -47,7 +47,9 @@ class EstimateInfo(BaseModel):
     chunks: int = Field(description="pieces that the observations are cut into")
     bytes_in: int = Field(description="of both sets as the service keeps them")
     bytes_out: int = Field(description="of the result")
-    device_memory: int = Field(description="bytes that one device needs at most, with all chunks that it has in hand")
+    device_memory: int = Field(
+        description="bytes that one device needs at most, for all that it has in hand"
+    )
     devices: int = Field(description="how many work on it")
     seconds: float = Field(description="from a free place to the result")
     fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
