@@ -1,6 +1,6 @@
 #!/bin/sh
-# Dask workers of a machine with GPUs: a process a GPU, with the allocator that
-# `georesolve serve` gives those of a cluster of its own.
+# Dask workers of a machine with GPUs: a process a GPU, with the allocator and the two threads
+# that `georesolve serve` gives those of a cluster of its own.
 #
 #     worker SCHEDULER [FLAG OF `dask cuda worker` ...]
 #
