@@ -134,7 +134,10 @@ def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -
     """The dataset as the service keeps it: Parquet with float64 coordinates."""
     row = service.library.get(id)
     path = service.store.dataset_path(row.id)
-    return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)
+    try:
+        return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)
+    except FileNotFoundError:
+        raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 
 
 @router.delete(

@@ -1,7 +1,9 @@
 """A file that never changes as an HTTP answer: whole, a range of it, or 304 (RFC 9110, 13, 14)."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
@@ -29,17 +31,28 @@ def file_response(
         What a browser calls the file when it saves it.
     headers
         Further headers of the answer.
+
+    Raises
+    ------
+    FileNotFoundError
+        When it is not there any more. From then on it may be removed: the answer is whole.
     """
     etag = f'"{sha256}"'
     headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
     known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
     if known & {etag, f"W/{etag}", "*"}:
         return Response(status_code=304, headers=headers)
-    return _File(path, media_type=media_type, filename=name, headers=headers)
+    return _File(path.open("rb"), media_type=media_type, filename=name, headers=headers)
 
 
 class _File(FileResponse):
-    """Starlette's, with errors that are problems."""
+    """Starlette's, of a file that is held open, with errors that are problems."""
+
+    def __init__(self, file: BinaryIO, **answer: Any) -> None:
+        # Starlette opens a path again for each range: this one stays when the name is gone.
+        descriptor = file.fileno()
+        super().__init__(f"/proc/self/fd/{descriptor}", stat_result=os.fstat(descriptor), **answer)
+        self._held = file
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file."""
@@ -57,7 +70,8 @@ class _File(FileResponse):
             if refusal is None:
                 await send(message)
 
-        await super().__call__(scope, receive, as_problem)
+        with self._held:
+            await super().__call__(scope, receive, as_problem)
         if refusal is not None:
             await refusal(scope, receive, send)
 

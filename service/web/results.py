@@ -53,7 +53,11 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         response.headers["Content-Location"] = _url(job, format, request)
         return response
     else:
-        response = await asyncio.to_thread(_ogc_response, service, job, _url(job, PARQUET, request))
+        href = _url(job, PARQUET, request)
+        try:
+            response = await asyncio.to_thread(_ogc_response, service, job, href)
+        except FileNotFoundError:
+            raise _gone(job) from None
     response.headers.append("Link", monitor)
     return response
 
@@ -73,16 +77,16 @@ async def format_response(
             sha256 = await service.checksums.of(job)
         else:
             path, sha256 = await service.exports.export(path, format)
+        return file_response(
+            path,
+            sha256,
+            format.media_type,
+            format.name,
+            request,
+            {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'},
+        )
     except FileNotFoundError:
         raise _gone(job) from None
-    return file_response(
-        path,
-        sha256,
-        format.media_type,
-        format.name,
-        request,
-        {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'},
-    )
 
 
 def _url(job: JobRow, format: Format, request: Request) -> str:

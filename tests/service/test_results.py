@@ -54,6 +54,10 @@ def finished_job(client, *tables, **parameters):
     return location
 
 
+def folder_of(service, job):
+    return service.log.with_suffix("") / "jobs" / Path(job).name
+
+
 @pytest.fixture(scope="module")
 def job(service):
     """A job whose result has every status, nulls and a text that is hard to write."""
@@ -185,7 +189,7 @@ def test_a_synchronous_answer_in_no_format_costs_no_job(service):
 
 def test_an_export_is_made_once_and_goes_with_its_job(service):
     job = finished_job(service, points(30_000, 25), points(50, 26))
-    folder = service.log.with_suffix("") / "jobs" / Path(job).name
+    folder = folder_of(service, job)
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(lambda _: service.get(f"{job}/results/matches.csv"), range(6)))
     assert len({answer.content for answer in answers}) == 1
@@ -197,6 +201,26 @@ def test_an_export_is_made_once_and_goes_with_its_job(service):
     service.delete(job)
     assert not folder.exists()
     assert service.get(f"{job}/results/matches.csv").status_code == 410
+
+
+@pytest.mark.parametrize("answer", ["results", *(f"results/matches.{one}" for one in SUFFIXES)])
+def test_a_result_that_goes_while_it_is_asked_for_is_gone(service, answer):
+    job = finished_job(service, points(10, 29), points(5, 30))
+    shutil.rmtree(folder_of(service, job))
+    problem = service.get(f"{job}/{answer}")
+    assert problem.status_code == 410, problem.text
+    assert problem.json()["type"] == "urn:georesolve:problem:job-dismissed"
+
+
+def test_a_result_that_goes_while_it_is_sent_arrives_whole(service):
+    job = finished_job(service, points(200_000, 29), points(5, 30))
+    url = f"{job}/results/matches.parquet"
+    whole = service.get(url).content
+    with service.stream("GET", url) as answer:
+        pieces = answer.iter_bytes(1 << 16)
+        first = next(pieces)
+        assert service.delete(job).status_code == 200
+        assert first + b"".join(pieces) == whole
 
 
 def test_empty_results(service):
