@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,8 +18,9 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.clock import seconds_between
-from service.database.rows import LIVE, JobRow
+from service.database.rows import LIVE, JobRow, ProcessId
 from service.database.store import Store
+from service.errors import JobFailed, StorageFull
 from service.settings import Settings
 from workers import __version__
 from workers.cluster import Cluster
@@ -28,6 +29,9 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
 # freely would make a series each.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
+_REASONS = (JobFailed.type, StorageFull.type, "other")
+"""Why jobs fail."""
+_ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
@@ -62,6 +66,11 @@ class Metrics:
             ["process", "status", "reason"],
             registry=self.registry,
         )
+        # From the start: Prometheus sees no increase in a series that begins with 1, and an alert
+        # on it would not fire.
+        for process in get_args(ProcessId):
+            for end in _ENDS:
+                self._jobs.labels(process, *end)
         self._queue = Histogram(
             "georesolve_job_queue_seconds",
             "Time from the acceptance of a job to its start.",
@@ -103,6 +112,8 @@ class Metrics:
     def count_job(self, job: JobRow) -> None:
         """Count a job that has ended."""
         reason = job.problem["type"] if job.problem else ""
+        if job.status == "failed" and reason not in _REASONS:
+            reason = "other"
         self._jobs.labels(job.process, job.status, reason).inc()
         if job.started is None:
             return
