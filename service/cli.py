@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 
+from service.errors import CannotStart
 from service.settings import SECRETS, Settings
 
 _FROM_ENVIRONMENT = (
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bench(arguments[1:])
     given = vars(_parser().parse_args(arguments))
     run = given.pop("run")
-    own = {name: given.pop(name) for name in ("name", "prefix") if name in given}
+    own = {name: given.pop(name) for name in ("name", "given") if name in given}
     try:
         settings = Settings.gathered(
             **{name: value for name, value in given.items() if value is not None}
@@ -31,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])
             print(f"georesolve: {place} {problem['msg']}".replace("  ", " "), file=sys.stderr)
         return 2
-    exit_code: int = run(settings, **own)
+    try:
+        exit_code: int = run(settings, **own)
+    except CannotStart as error:
+        print(f"georesolve: {error}", file=sys.stderr)
+        return 1
     return exit_code
 
 
@@ -50,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(run=_serve)
     # Listed here; its flags are its own.
     commands.add_parser("bench", help="measure it on this machine, beside other ways to search")
-    keys = commands.add_parser("keys", help="make, list and revoke API keys")
+    keys = commands.add_parser("keys", help="make, list, rotate and revoke API keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
     create = verbs.add_parser(
         "create",
@@ -63,14 +68,25 @@ def _parser() -> argparse.ArgumentParser:
         "list", help="list the keys", description=f"List the keys. {_FROM_ENVIRONMENT}"
     )
     show.set_defaults(run=_list_keys)
+    rotate = verbs.add_parser(
+        "rotate",
+        help="give a key a new secret",
+        description="Give a key a new secret and print it, this once. The old one ends at once, "
+        f"and what was made with it belongs to the new one. {_FROM_ENVIRONMENT}",
+    )
+    rotate.set_defaults(run=_rotate_key)
     revoke = verbs.add_parser(
         "revoke",
         help="let a key open nothing any more",
-        description=f"Revoke a key; what was made with it stays. {_FROM_ENVIRONMENT}",
+        description="Revoke a key for good; what was made with it stays, and is nobody's. "
+        f"{_FROM_ENVIRONMENT}",
     )
-    revoke.add_argument("prefix", metavar="PREFIX", help="its first characters, as listed")
     revoke.set_defaults(run=_revoke_key)
-    for verb in (create, show, revoke):
+    for verb in (rotate, revoke):
+        verb.add_argument(
+            "given", metavar="KEY", help="its name, or its first characters as listed"
+        )
+    for verb in (create, show, rotate, revoke):
         _add_settings(verb, ("data_dir", "database_url"))
     return parser
 
@@ -113,10 +129,16 @@ def _list_keys(settings: Settings) -> int:
     return list_keys(settings)
 
 
-def _revoke_key(settings: Settings, prefix: str) -> int:
+def _rotate_key(settings: Settings, given: str) -> int:
+    from service.key_commands import rotate_key
+
+    return rotate_key(settings, given)
+
+
+def _revoke_key(settings: Settings, given: str) -> int:
     from service.key_commands import revoke_key
 
-    return revoke_key(settings, prefix)
+    return revoke_key(settings, given)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Errors as RFC 9457 problems: one table from exception to status, type and title.
 
+`CannotStart` is no problem: no client hears of it.
+
 The process that decodes files loads this, so it imports no framework: `service.web.handlers` makes
 answers of problems, `service.description.refusals` describes them.
 """
@@ -15,6 +17,10 @@ OWN_TYPES = "urn:georesolve:problem:"
 _SQLITE_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 _POSTGRES_FULL = "53100"
 _OGC = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0/"
+
+
+class CannotStart(RuntimeError):
+    """Why a command ends before its work begins: what whoever called it is told, in one line."""
 
 
 class Problem(Exception):

@@ -7,12 +7,22 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
+from service.database.ownership import make_data_dir
+from service.errors import CannotStart
+
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
 
 
-class DatabaseUrlError(ValueError):
+_FIRST_TABLE = "alembic_version"
+
+
+class DatabaseUrlError(CannotStart):
     """The URL of the database cannot be used."""
+
+
+class DatabaseUnreachableError(CannotStart):
+    """The database does not let us in."""
 
 
 def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
@@ -29,11 +39,40 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     ------
     DatabaseUrlError
         When the URL is not one of Postgres, or its driver is not installed.
+    DatabaseUnreachableError
+        When the database cannot be connected to.
+    DataDirError
+        When the data folder is not there and cannot be made.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
-    engine = _postgres(url) if url else _sqlite(data_dir.absolute() / "georesolve.sqlite")
+    engine = _postgres(url) if url else _sqlite(_sqlite_path(data_dir))
+    if not url:
+        make_data_dir(data_dir)
     _migrate(engine)
     return engine
+
+
+def database_exists(data_dir: Path, url: str | None = None) -> bool:
+    """Whether there is a database of a service already; raises as `open_database` does."""
+    if not url:
+        return _sqlite_path(data_dir).exists()
+    engine = _postgres(url)
+    try:
+        with _connected(engine) as connection:
+            return sa.inspect(connection).has_table(_FIRST_TABLE)
+    finally:
+        engine.dispose()
+
+
+def name_of_database(data_dir: Path, url: str | None = None) -> str:
+    """What to call the database before people; raises as `open_database` does."""
+    if not url:
+        return str(_sqlite_path(data_dir))
+    parsed = _parsed(url)
+    return f"the Postgres database {parsed.database!r} on {parsed.host or 'this machine'}"
+
+
+def _sqlite_path(data_dir: Path) -> Path:
+    return data_dir.absolute() / "georesolve.sqlite"
 
 
 def _sqlite(path: Path) -> sa.Engine:
@@ -48,7 +87,7 @@ def _make_durable(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _postgres(url: str) -> sa.Engine:
+def _parsed(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
@@ -58,21 +97,33 @@ def _postgres(url: str) -> sa.Engine:
             f"the database URL begins with {parsed.drivername}://, allowed is postgresql://; "
             "for SQLite leave it out"
         )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def _postgres(url: str) -> sa.Engine:
     try:
         # Asked before each use: a database that was restarted meanwhile costs no request.
-        return sa.create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+        return sa.create_engine(_parsed(url), pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise DatabaseUrlError(
             f"Postgres needs {error.name}, which is not installed: "
-            "pip install 'georesolve[postgres]'"
+            "pip install '.[postgres]' where georesolve was installed from"
         ) from error
+
+
+def _connected(engine: sa.Engine) -> sa.Connection:
+    try:
+        return engine.connect()
+    except sa.exc.OperationalError as error:
+        reason = " ".join(str(error.orig).split())
+        raise DatabaseUnreachableError(f"the database cannot be opened: {reason}") from error
 
 
 def _migrate(engine: sa.Engine) -> None:
     """Run the migrations that are missing: all of them or none, one process at a time."""
     config = Config()
     config.set_main_option("script_location", "service.database:migrations")
-    with engine.connect() as connection:
+    with _connected(engine) as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:

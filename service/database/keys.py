@@ -27,6 +27,8 @@ class Key:
         Of the whole key. It has 256 random bits, so no slow hash is needed.
     name
         Who holds it, or what for.
+    created
+        When it was made, or got its last secret.
     """
 
     id: str
@@ -46,11 +48,20 @@ class Keys:
 
     def create(self, name: str) -> str:
         """Make a key and return it; nobody can find it out again."""
-        prefix = f"{_MARK}_{secrets.token_hex(4)}"
-        key = f"{prefix}_{secrets.token_urlsafe(32)}"
-        values = {"id": new_id(), "prefix": prefix, "name": name, "created": now()}
+        key, values = _new_secret()
         with self._engine.begin() as connection:
-            connection.execute(_keys.insert().values(**values, sha256=hash_of(key)))
+            connection.execute(_keys.insert().values(**values, id=new_id(), name=name))
+        return key
+
+    def rotate(self, id: str) -> str:
+        """Give a key a new secret and return it; the old one opens nothing any more.
+
+        What was made with it stays its own: the owner is the id, which stays.
+        """
+        key, values = _new_secret()
+        query = _keys.update().where(_keys.c.id == id).values(**values, last_used=None)
+        with self._engine.begin() as connection:
+            connection.execute(query)
         return key
 
     def all(self) -> list[Key]:
@@ -59,17 +70,25 @@ class Keys:
         with self._engine.connect() as connection:
             return [Key(**row) for row in connection.execute(query).mappings()]
 
-    def revoke(self, prefix: str) -> bool:
-        """Let a key open nothing any more; False when there is none that does."""
-        query = _keys.update().where((_keys.c.prefix == prefix) & _keys.c.revoked.is_(None))
+    def revoke(self, id: str) -> None:
+        """Let a key open nothing any more."""
+        query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
         with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(revoked=now())).rowcount)
+            connection.execute(query.values(revoked=now()))
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""
-        query = _keys.update().where(_keys.c.id == key.id).values(last_used=now())
+        # Not by its id: it may have another secret meanwhile, which nobody has used.
+        query = _keys.update().where(_keys.c.prefix == key.prefix).values(last_used=now())
         with self._engine.begin() as connection:
             connection.execute(query)
+
+
+def _new_secret() -> tuple[str, dict[str, str]]:
+    """A new key, and what the database knows of it."""
+    prefix = f"{_MARK}_{secrets.token_hex(4)}"
+    key = f"{prefix}_{secrets.token_urlsafe(32)}"
+    return key, {"prefix": prefix, "sha256": hash_of(key), "created": now()}
 
 
 def prefix_of(key: str) -> str:

@@ -8,14 +8,38 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from service.errors import CannotStart
+
 _SERVICE_LOCK = 0x67656F73
 """Names the lock of a running service among the advisory locks of a Postgres database."""
 _LOCK_NOT_AVAILABLE = "55P03"
 """What Postgres says to who has waited for a lock as long as `lock_timeout` has it."""
 
 
-class DataDirInUseError(RuntimeError):
+class DataDirError(CannotStart):
+    """The data folder cannot be made or written to."""
+
+
+class DataDirInUseError(CannotStart):
     """Another service runs on the data folder."""
+
+
+def make_data_dir(data_dir: Path) -> None:
+    """Make a data folder where there is none.
+
+    Raises
+    ------
+    DataDirError
+        When that is not possible, or nothing can be written there.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        (data_dir / "lock").touch()
+    except OSError as error:
+        raise DataDirError(
+            f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
+            "name another with --data-dir, or let this user write there"
+        ) from error
 
 
 @contextmanager
@@ -24,10 +48,12 @@ def owned(data_dir: Path) -> Iterator[None]:
 
     Raises
     ------
+    DataDirError
+        When it cannot be made or written to.
     DataDirInUseError
         When another process owns it: two would take up and sweep away each other's work.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_data_dir(data_dir)
     with (data_dir / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,7 +69,7 @@ def owned(data_dir: Path) -> Iterator[None]:
         yield
 
 
-class DatabaseInUseError(RuntimeError):
+class DatabaseInUseError(CannotStart):
     """Another service runs on the database."""
 
 

@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from service.clock import now
 from service.database.keys import Key, Keys, hash_of, prefix_of
-from service.errors import Forbidden, Problem, Unauthorized, UnknownHost
+from service.errors import CannotStart, Forbidden, Problem, Unauthorized, UnknownHost
 from service.settings import Settings
 from service.web.handlers import problem_response
 
@@ -37,7 +37,7 @@ _NOTE_SECONDS = 60.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class UnprotectedError(RuntimeError):
+class UnprotectedError(CannotStart):
     """Others could reach a service that asks for no key."""
 
 

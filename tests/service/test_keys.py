@@ -163,6 +163,67 @@ def test_keys_count_while_the_service_runs(tmp_path, device):
     assert key not in client.log.read_text()
 
 
+def test_a_key_with_a_new_secret_keeps_what_is_its_own(guarded):
+    client, ann, _ = guarded
+    data_dir = client.log.with_suffix("")
+    old = new_key(data_dir, "cleo")
+    with as_holder(client, old) as holder:
+        wait_until(lambda: holder.get("/jobs").status_code == 200)
+        body = {"observations": SET, "references": SET}
+        headers = {"Prefer": "respond-async"}
+        job = holder.post("/resolve", json=body, headers=headers).headers["location"]
+        done = keys(data_dir, "rotate", "cleo")
+        assert done.returncode == 0, done.stderr
+        new = done.stdout.strip()
+        wait_until(lambda: holder.get("/jobs").status_code == 401)
+    with as_holder(client, new) as holder:
+        wait_until(lambda: holder.get("/jobs").status_code == 200)
+        assert finished(holder, job)["status"] == "successful"
+    assert ann.get(job).status_code == 404
+    # By its prefix, as listed, too.
+    assert keys(data_dir, "rotate", new[:11]).stdout.startswith("gr_")
+
+
+def test_a_key_is_named_without_doubt(tmp_path):
+    data_dir = tmp_path / "data"
+    first, second = new_key(data_dir, "ann"), new_key(data_dir, "ann")
+    for verb in ("rotate", "revoke"):
+        done = keys(data_dir, verb, "ann")
+        assert done.returncode == 1
+        assert first[:11] in done.stderr
+        assert second[:11] in done.stderr
+    assert keys(data_dir, "revoke", first).returncode == 0
+    assert keys(data_dir, "rotate", first).returncode == 1
+    done = keys(data_dir, "rotate", "ann")
+    assert (done.returncode, second[:11] in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("rotate", "ann"), ("revoke", "ann")])
+def test_where_no_service_has_been_there_are_no_keys(tmp_path, arguments):
+    data_dir = tmp_path / "misspelt"
+    done = keys(data_dir, *arguments)
+    assert done.returncode == 1
+    assert f"there is no store of a service in {data_dir}" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not data_dir.exists()
+
+
+def test_every_command_names_its_store(tmp_path):
+    database = str(tmp_path / "data" / "georesolve.sqlite")
+    told = keys(tmp_path / "data", "create", "ann").stderr
+    assert f"the store is {database}, made now\n" in told
+    for arguments in (("create", "ben"), ("list",), ("rotate", "ann"), ("revoke", "ben")):
+        assert f"the store is {database}\n" in keys(tmp_path / "data", *arguments).stderr
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    done = keys(tmp_path / "file" / "data", "create", "ann")
+    assert done.returncode == 1
+    assert "cannot be used: Not a directory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_beyond_loopback_a_service_without_keys_does_not_start(tmp_path, device):
     flags = ["--host", "0.0.0.0", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
     command = [sys.executable, "-m", "service", "serve", "--data-dir", tmp_path / "data", *flags]

@@ -1,5 +1,6 @@
 """The store: migrations up from the first schema, its verbs on SQLite and on Postgres."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from service.clock import now
-from service.database.engine import DatabaseUrlError, open_database
+from service.database.engine import DatabaseUnreachableError, DatabaseUrlError, open_database
 from service.database.keys import hash_of, prefix_of
 from service.database.listing import Page, Selection, cursor_after
 from service.database.ownership import DatabaseInUseError
@@ -21,7 +22,7 @@ from service.database.store import Store
 from service.datasets.ingest import Ingested
 from service.datasets.library import Library
 from service.errors import KeyInUse
-from tests.conftest import ROOT, finished, points, running_service, store_points
+from tests.conftest import ROOT, finished, free_port, points, running_service, store_points
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
 from workers.jobs import MatchOptions
@@ -202,7 +203,15 @@ def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert "pip install 'georesolve[postgres]'" in done.stderr
+    assert "pip install '.[postgres]'" in done.stderr
+
+
+def test_a_database_that_does_not_answer_is_told_in_one_line(tmp_path):
+    url = f"postgresql://user:secret@127.0.0.1:{free_port()}/name"
+    with pytest.raises(DatabaseUnreachableError, match=r"cannot be opened: .*refused") as refusal:
+        open_database(tmp_path, url)
+    assert "\n" not in str(refusal.value)
+    assert "secret" not in str(refusal.value)
 
 
 def test_an_id_that_no_database_takes_is_nobodys(store):
@@ -261,14 +270,23 @@ def test_keys(store):
         (prefix_of(first), "ann"),
         (prefix_of(second), "ben"),
     ]
-    assert keys.revoke(prefix_of(first))
-    assert not keys.revoke(prefix_of(first))
-    assert not keys.revoke("gr_00000000")
+    keys.revoke(keys.all()[0].id)
+    since = keys.all()[0].revoked
+    keys.revoke(keys.all()[0].id)
+    assert keys.all()[0].revoked == since
     keys.note_use(keys.all()[1])
     revoked, used = keys.all()
     assert (revoked.revoked is None, revoked.last_used is None) == (False, True)
     assert (used.revoked is None, used.last_used is None) == (True, False)
     assert used.sha256 == hash_of(second)
+    third = keys.rotate(used.id)
+    assert third != second
+    # A request that came with the old secret, just before.
+    keys.note_use(used)
+    [rotated] = [key for key in keys.all() if key.revoked is None]
+    assert (rotated.id, rotated.name, rotated.last_used) == (used.id, "ben", None)
+    assert (rotated.prefix, rotated.sha256) == (prefix_of(third), hash_of(third))
+    assert rotated.created >= used.created
 
 
 def test_what_has_expired(tmp_path, store):
@@ -344,3 +362,31 @@ def test_a_service_on_postgres(tmp_path, postgres, device):
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         assert client.get(job).json()["status"] == "successful"
     assert not (tmp_path / "data" / "georesolve.sqlite").exists()
+
+
+def test_keys_in_postgres(tmp_path, postgres):
+    url = postgres("keys")
+
+    def keys(*arguments):
+        command = [sys.executable, "-m", "service", "keys", *arguments, "--database-url", url]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, told = keys("list")
+    assert (code, "there is no store of a service in the Postgres database 'keys'" in told) == (
+        1,
+        True,
+    )
+    code, key, told = keys("create", "ann")
+    assert (code, "made now" in told) == (0, True)
+    code, listed, told = keys("list")
+    assert listed.startswith(prefix_of(key))
+    assert "made now" not in told
+    assert list(tmp_path.iterdir()) == []
