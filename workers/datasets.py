@@ -2,7 +2,8 @@
 
 One row group holds `ROW_GROUP` rows, the last one fewer; the two coordinate columns keep their
 names and are float64 without nulls (NaN where there was no number); all other columns keep their
-types. The bytes depend on the content alone, so their SHA-256 names it.
+types, and those that hold geometries what GeoParquet says of them. The bytes depend on the content
+alone, so their SHA-256 names it.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,10 @@ from workers.files import sha256_of
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
 _INVALID_SHOWN = 10
+_GEOPARQUET = "1.1.0"
+
+Geometries = dict[str, dict[str, Any]]
+"""What GeoParquet says of the columns that hold geometries, by name; the primary one is first."""
 
 
 class ColumnSize(NamedTuple):
@@ -118,6 +123,7 @@ def write_dataset(
     lat: str,
     lon: str,
     id: str | None,
+    geometries: Geometries | None = None,
 ) -> Dataset:
     """Write batches as a canonical dataset.
 
@@ -130,6 +136,8 @@ def write_dataset(
         as long as one request.
     lat, lon, id
         Names of the coordinate columns and of the id column.
+    geometries
+        What is said of the columns that hold geometries.
     """
     census = _Census()
     own = {"lat": lat, "lon": lon, "id": id}
@@ -138,7 +146,7 @@ def write_dataset(
             pa.field(field.name, field.type, nullable=field.name not in (lat, lon))
             for field in schema
         ],
-        metadata={"georesolve": json.dumps(own, sort_keys=True)},
+        metadata={"georesolve": json.dumps(own, sort_keys=True), **geo(geometries or {})},
     )
     # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
     compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
@@ -172,6 +180,22 @@ def write_dataset(
         bbox=census.bbox,
         first_invalid=tuple(census.first_invalid),
     )
+
+
+def geo(geometries: Geometries) -> dict[str, str]:
+    """The metadata that make a Parquet file with geometry columns GeoParquet; else none."""
+    if not geometries:
+        return {}
+    primary = next(iter(geometries))
+    content = {"version": _GEOPARQUET, "primary_column": primary, "columns": geometries}
+    return {"geo": json.dumps(content)}
+
+
+def geometries_of(file: Path | pa.Buffer) -> Geometries:
+    """What a dataset says of its columns that hold geometries, the primary one first."""
+    content = (_opened(file).metadata.metadata or {}).get(b"geo")
+    geometries: Geometries = json.loads(content)["columns"] if content else {}
+    return geometries
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from kernels.distance import EARTH_RADIUS_M
 from workers import __version__
-from workers.datasets import in_dictionaries
+from workers.datasets import Geometries, geo, geometries_of, in_dictionaries
 from workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
@@ -55,4 +55,20 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
         "observations_sha256": job.observations.sha256,
         "references_sha256": job.references.sha256,
     }
-    return {"georesolve": json.dumps(content, sort_keys=True)}
+    return {"georesolve": json.dumps(content, sort_keys=True), **geo(_geometries(job))}
+
+
+def _geometries(job: Job) -> Geometries:
+    """What a result says of the geometry columns that it carries: what the datasets say of them."""
+    options = job.options
+    sets = [
+        ("observation_", job.observations, options.observation_columns),
+        ("reference_", job.references, options.columns),
+    ]
+    return {
+        prefix + name: about
+        for prefix, dataset, carried in sets
+        if carried
+        for name, about in geometries_of(dataset.file).items()
+        if name in carried
+    }

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from service.datasets.children import Children
 from service.datasets.columns import Columns, Reading, find_columns
-from service.datasets.geometry import add_coordinates, geometry_of
+from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import Source, Table, read
 from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full, stopping
@@ -165,6 +165,7 @@ def canonicalise(
         )
     if declared_rows is not None and declared_rows > limits.rows:
         raise TooLarge(f"{file}: {declared_rows} rows are more than the limit of {limits.rows}")
+    geometries = geometries_of(schema)
     if reading.lat is None and reading.lon is None:
         geometry = geometry_of(schema, reading.geometry, file)
         if geometry is not None:
@@ -181,7 +182,13 @@ def canonicalise(
     evidence = Evidence()
     checked = _checked(schema, batches, file, limits, columns, evidence)
     dataset = write_dataset(
-        schema, checked, target, lat=columns.lat, lon=columns.lon, id=columns.id
+        schema,
+        checked,
+        target,
+        lat=columns.lat,
+        lon=columns.lon,
+        id=columns.id,
+        geometries=geometries,
     )
     if declared_rows not in (None, dataset.rows):
         raise InvalidInput(

@@ -14,6 +14,8 @@ from service.errors import InvalidInput, Problem
 _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
 _POINT_TYPES = {"Point", "Point Z"}
 _POINT = 0
+_SAID_AGAIN = ("encoding", "geometry_types", "crs", "edges", "orientation", "epoch")
+"""What stays true of a geometry column when rows are left out, and other columns."""
 
 
 class Geometry(NamedTuple):
@@ -38,6 +40,27 @@ class Geometry(NamedTuple):
     def lon(self) -> str:
         """Name of the column of longitudes."""
         return f"{self.column}_lon"
+
+
+def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """What a GeoParquet file says of its geometry columns, the primary one first.
+
+    Metadata that nobody can read say nothing: they are refused by `geometry_of` where they count.
+    """
+    try:
+        geo = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+        about = {name: dict(geo["columns"][name]) for name in geo.get("columns", {})}
+        primary = geo.get("primary_column")
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return {
+        name: {
+            "geometry_types": [],
+            **{key: about[name][key] for key in _SAID_AGAIN if key in about[name]},
+        }
+        for name in sorted(about, key=lambda name: name != primary)
+        if name in schema.names and isinstance(about[name].get("encoding"), str)
+    }
 
 
 def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | None:

@@ -1,5 +1,7 @@
 """Clients that read a result by its address: the code of `docs/clients.md`, run as it stands."""
 
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -13,14 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
-from tests.conftest import ROOT, points, running_service
+from tests.conftest import ROOT, points, running_service, sphere
+from tests.service.test_geoparquet import POINT
 from tests.service.test_keys import as_holder, new_key
 from tests.service.test_results import finished_job
 
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-PYTHON = [code for language, code in BLOCKS if language == "python"]
+PYTHON = [code for language, code in BLOCKS if language == "python" and "geopandas" not in code]
+GEOPANDAS = [code for language, code in BLOCKS if "geopandas" in code]
 SHELL = [code for language, code in BLOCKS if language == "sh"]
 TITLES = [" ".join(re.findall(r"^import (\S+)", code, re.MULTILINE)) for code in PYTHON]
 # What the code on the page leaves is written down, to be looked at here.
@@ -35,6 +40,14 @@ N = 150_000
 OBSERVATION_IDS = ["NA", "null", "1e5", *(f"{i:08}" for i in range(3, N))]
 # Beyond 2^53: in float64 all of them would be one or two.
 FIRST_REFERENCE = 617_700_169_958_293_503
+
+
+# GeoPandas writes its own GeoParquet: that the CRS and the geometries are the same, and ids.
+GEO_EPILOGUE = """
+matches["reference_id"] = matches["reference_id"].astype("Int64")
+assert matches.crs == "EPSG:4326", matches.crs
+matches.drop(columns="status").rename_geometry("place").to_parquet("read.parquet")
+"""
 
 
 def with_ids(table, ids):
@@ -58,6 +71,33 @@ def result(tmp_path_factory, device):
         assert table["observation_id"].to_pylist() == OBSERVATION_IDS
         ids = [None if i is None else FIRST_REFERENCE + i for i in table["reference"].to_pylist()]
         assert table["reference_id"].to_pylist() == ids
+        yield f"{client.base_url}".rstrip("/") + job, key, table
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory, device):
+    """A result that carries coordinates, and points of GeoParquet; its address and a key."""
+    data_dir = tmp_path_factory.mktemp("places") / "data"
+    key = new_key(data_dir, "reader")
+    lat, lon = sphere(500, 33)
+    references = pa.table(
+        {
+            "id": np.arange(500) + FIRST_REFERENCE,
+            "lat": lat,
+            "lon": lon,
+            "geometry": shapely.to_wkb(shapely.points(lon, lat)),
+        }
+    )
+    geo = {"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": POINT}}
+    references = references.replace_schema_metadata({"geo": json.dumps(geo)})
+    carried = {"columns": ["lat", "lon", "geometry"], "max_distance_m": 600_000}
+    with (
+        running_service(data_dir, "--device", device) as anyone,
+        as_holder(anyone, key) as client,
+    ):
+        job = finished_job(client, points(1_000, 34), references, **carried)
+        table = pq.read_table(pa.BufferReader(client.get(f"{job}/results").content))
+        assert table["reference"].null_count, "there are rows without a reference"
         yield f"{client.base_url}".rstrip("/") + job, key, table
 
 
@@ -94,6 +134,21 @@ def test_python(code, result, environment, tmp_path):
     assert {"observation_id", "reference_id", "distance_m"} <= set(read.column_names)
     for name in read.column_names:
         assert read[name].to_pylist() == expected[name].to_pylist(), name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("geopandas") is None, reason="no GeoPandas here")
+@pytest.mark.parametrize("code", GEOPANDAS, ids=["carried coordinates", "carried points"])
+def test_geopandas(code, places, tmp_path):
+    address, key, expected = places
+    command = [sys.executable, "-c", here(code, address, key) + GEO_EPILOGUE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    read = pq.read_table(tmp_path / "read.parquet")
+    if "dropna" in code:
+        expected = expected.filter(expected["reference"].is_valid())
+    for name in ("observation", "reference_id", "distance_m"):
+        assert read[name].to_pylist() == expected[name].to_pylist(), name
+    assert read["place"].to_pylist() == expected["reference_geometry"].to_pylist()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
