@@ -60,35 +60,38 @@ def create_app(settings: Settings) -> FastAPI:
             owned(settings.data_dir),
             closing(Store(settings.data_dir, settings.database)) as store,
             store.claimed(),
-            closing(Ingest(settings)) as ingest,
-            closing(Exports(settings.export_bytes, Disk(settings))) as exports,
-            Checksums(store) as checksums,
         ):
             refuse_unprotected(settings, store.keys)
-            library = Library(store, settings.dataset_hours)
-            library.sweep()
-            supervisor = Supervisor(settings, store, library, checksums, metrics)
-            metrics.read_when_asked(settings, store, supervisor)
-            app.state.service = Service(
-                settings=settings,
-                store=store,
-                ingest=ingest,
-                exports=exports,
-                checksums=checksums,
-                library=library,
-                supervisor=supervisor,
-                claims=Claims(),
-                disk=Disk(settings),
-                quotas=Quotas(settings),
-                metrics=metrics,
-            )
-            retention = Retention(settings, store, library)
-            async with (
-                dask.dashboard_client() as app.state.dashboard,
-                supervisor.running(),
-                retention.running(),
+            disk = Disk(settings, store.promised_bytes)
+            with (
+                closing(Ingest(settings)) as ingest,
+                closing(Exports(settings.export_bytes, disk)) as exports,
+                Checksums(store) as checksums,
             ):
-                yield
+                library = Library(store, settings.dataset_hours)
+                library.sweep()
+                supervisor = Supervisor(settings, store, library, checksums, metrics)
+                metrics.read_when_asked(settings, store, supervisor)
+                app.state.service = Service(
+                    settings=settings,
+                    store=store,
+                    ingest=ingest,
+                    exports=exports,
+                    checksums=checksums,
+                    library=library,
+                    supervisor=supervisor,
+                    claims=Claims(),
+                    disk=disk,
+                    quotas=Quotas(settings),
+                    metrics=metrics,
+                )
+                retention = Retention(settings, store, library)
+                async with (
+                    dask.dashboard_client() as app.state.dashboard,
+                    supervisor.running(),
+                    retention.running(),
+                ):
+                    yield
 
     app = DescribedApp(
         title="georesolve",

@@ -77,6 +77,8 @@ class JobRow:
         Ids of its datasets; empty for a process that has none.
     options
         What its process was told.
+    size_bytes
+        What it was expected to take on the disk when it was accepted.
     """
 
     id: str
@@ -95,6 +97,7 @@ class JobRow:
     rows: int
     rows_done: int
     rows_a_second: float | None
+    size_bytes: int
     message: str
     problem: dict[str, Any] | None
     report: dict[str, Any] | None

@@ -49,6 +49,7 @@ jobs = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("rows_done", sa.BigInteger, nullable=False),
     sa.Column("rows_a_second", sa.Float),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
     sa.Column("report", sa.JSON),
@@ -75,5 +76,4 @@ idempotency = sa.Table(
     sa.Column("key", sa.String, primary_key=True),
     sa.Column("fingerprint", sa.String, nullable=False),
     sa.Column("job", sa.String, nullable=False),
-    sa.Column("created", sa.String, nullable=False, index=True),
 )

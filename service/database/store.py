@@ -191,11 +191,17 @@ class Store:
         options: MatchOptions,
         delivery: Delivery,
         repeat: Repeat | None = None,
+        size_bytes: int = 0,
     ) -> str | None:
         """Accept a job, and keep the key that its request may be repeated by.
 
         Once this returns neither is forgotten. Returns the id of the job; None when one of the
         datasets has been removed meanwhile.
+
+        Parameters
+        ----------
+        size_bytes
+            What the job is expected to take on the disk.
 
         Raises
         ------
@@ -206,6 +212,7 @@ class Store:
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,
+            "size_bytes": size_bytes,
         }
         # One statement: a dataset cannot be removed between the look and the entry.
         both_exist = sa.and_(
@@ -232,7 +239,7 @@ class Store:
             with self._engine.begin() as connection:
                 id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
                 if id and repeat:
-                    keep = {"owner": self.owner or "", "job": id, "created": now()}
+                    keep = {"owner": self.owner or "", "job": id}
                     connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
         except sa.exc.IntegrityError:
             raise KeyInUse(
@@ -319,6 +326,13 @@ class Store:
         with self._engine.connect() as connection:
             everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
         return everyone, own
+
+    def promised_bytes(self) -> int:
+        """Bytes that live jobs of all owners are expected to write yet."""
+        part_left = 1.0 - _jobs.c.rows_done * 1.0 / sa.func.nullif(_jobs.c.rows, 0)
+        query = sa.select(sa.func.sum(_jobs.c.size_bytes * part_left))
+        with self._engine.connect() as connection:
+            return int(connection.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
 
     def try_to_write(self) -> None:
         """Write, and change nothing.

@@ -123,6 +123,7 @@ _ACCEPTED_ROW = JobRow(
     rows=2,
     rows_done=0,
     rows_a_second=None,
+    size_bytes=0,
     message="waiting for a free place",
     problem=None,
     report=None,

@@ -48,15 +48,17 @@ def accept_job(
     parameters: MatchParameters,
     delivery: Delivery,
     repeat: Repeat | None = None,
+    size_bytes: int = 0,
 ) -> str:
-    """Accept a job with two datasets that can be matched; returns its id.
+    """Accept a job with two datasets that can be matched, as `Store.add_job` does.
 
     Raises
     ------
     NoSuchDataset
         When one of them was removed meanwhile.
     """
-    id = store.add_job(observations, references, parameters.options(), delivery, repeat)
+    options = parameters.options()
+    id = store.add_job(observations, references, options, delivery, repeat, size_bytes)
     if id is None:
         raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
     return id

@@ -5,7 +5,7 @@ from pathlib import Path
 from service.database.rows import DatasetRow
 from service.datasets.ingest import Ingested
 from service.errors import NoSuchDataset
-from workers.estimate import Size, job_bytes, size_of_dataset, size_of_rows
+from workers.estimate import Size, size_of_dataset, size_of_rows
 from workers.jobs import MatchOptions
 
 PlannedSet = int | Ingested | DatasetRow
@@ -31,13 +31,10 @@ def _size(one: PlannedSet, columns: tuple[str, ...]) -> Size:
     return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)
 
 
-def bytes_to_come(
-    observations: PlannedSet, references: PlannedSet, sizes: Sizes, options: MatchOptions
-) -> int:
-    """Bytes that a job and its sets will take on the disk, beside those that lie there already."""
+def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
+    """Bytes that the sets of a job will take on the disk, without those that lie there already."""
     sets = zip((observations, references), sizes, strict=True)
-    of_sets = sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
-    return of_sets + job_bytes(*sizes, options)
+    return sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
 
 
 def _lies_on_disk(one: PlannedSet) -> bool:

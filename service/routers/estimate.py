@@ -15,12 +15,12 @@ from service.description.refusals import TABLES, refusals
 from service.description.requests import json_request
 from service.errors import NotReady
 from service.jobs.matching import check_match
-from service.jobs.room import PlannedSet, bytes_to_come, sizes_of
+from service.jobs.room import PlannedSet, set_bytes, sizes_of
 from service.models import MatchParameters, PointSet, Role
 from service.web.execution import refuse_unready
 from service.web.inputs import ROLES, input_of_json, json_body
 from service.web.preferences import Preference
-from workers.estimate import estimate
+from workers.estimate import estimate, job_bytes
 
 router = APIRouter(tags=["resolve"])
 
@@ -120,10 +120,14 @@ def _estimate(
         found = estimate(cluster, *sizes, options, service.supervisor.pace)
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
-    to_come = bytes_to_come(observations, references, sizes, options)
+    to_come = set_bytes(observations, references, sizes) + job_bytes(*sizes, options)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
-        ("bytes on the disk, without those that must stay free", to_come, service.disk.room()),
+        (
+            "bytes on the disk, without those that must stay free or that accepted jobs need",
+            to_come,
+            service.disk.room(),
+        ),
         *(
             (f"rows of {role}", _rows(one), service.settings.dataset_rows)
             for role, one in zip(ROLES, (observations, references), strict=True)

@@ -19,7 +19,6 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._settings = settings
-        self._disk = Disk(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -46,7 +45,8 @@ class BodyLimit:
                     f"the body has {declared} bytes, and the limit is {limit} bytes: {advice}"
                 )
             if is_stored and received >= looked_at:
-                self._disk.refuse_when_low(max(declared - received, 0))
+                disk: Disk = scope["app"].state.service.disk
+                await asyncio.to_thread(disk.refuse_when_low, max(declared - received, 0))
                 looked_at = received + LOOK_BYTES
             try:
                 async with asyncio.timeout(pause if is_coming else None):

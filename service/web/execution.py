@@ -23,7 +23,7 @@ from service.errors import KeyReused, NotReady, TooLarge
 from service.jobs.claims import Claim
 from service.jobs.matching import accept_job, check_match
 from service.jobs.representations import Format
-from service.jobs.room import bytes_to_come, sizes_of
+from service.jobs.room import set_bytes, sizes_of
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
 from service.web.idempotency import key_of
@@ -31,6 +31,7 @@ from service.web.inputs import ROLES, Inputs
 from service.web.negotiation import wanted_format
 from service.web.preferences import Preference, preference_of
 from service.web.results import echo_response, result_response
+from workers.estimate import job_bytes
 from workers.express import NotResident
 from workers.jobs import Job
 from workers.plan import QUICKLY_INDEXED, is_small
@@ -284,7 +285,7 @@ async def _accept(
     repeat: Repeat | None,
 ) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
-    service.disk.refuse_when_low(await asyncio.to_thread(_to_come, inputs, parameters))
+    size_bytes = await asyncio.to_thread(_job_bytes, service, inputs, parameters)
     kept: list[DatasetRow] = []
     try:
         for one in inputs:
@@ -292,16 +293,22 @@ async def _accept(
                 kept.append(await asyncio.to_thread(service.library.keep, one))
             else:
                 kept.append(one)
-        return await asyncio.to_thread(_enter, service, kept, parameters, delivery, repeat)
+        return await asyncio.to_thread(
+            _enter, service, kept, parameters, delivery, repeat, size_bytes
+        )
     except BaseException:
         for row in kept:
             await asyncio.to_thread(service.library.release, row.id)
         raise
 
 
-def _to_come(inputs: Inputs, parameters: MatchParameters) -> int:
+def _job_bytes(service: Service, inputs: Inputs, parameters: MatchParameters) -> int:
+    """What a job will take on the disk; refuses it before its sets are kept for nothing."""
     options = parameters.options()
-    return bytes_to_come(*inputs, sizes_of(*inputs, options), options)
+    sizes = sizes_of(*inputs, options)
+    size_bytes = job_bytes(*sizes, options)
+    service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
+    return size_bytes
 
 
 def _enter(
@@ -310,10 +317,14 @@ def _enter(
     parameters: MatchParameters,
     delivery: Delivery,
     repeat: Repeat | None,
+    size_bytes: int,
 ) -> str:
     observations, references = kept
-    with service.quotas.place(service.store):
-        return accept_job(service.store, observations, references, parameters, delivery, repeat)
+    store = service.store
+    with service.quotas.place(store):
+        # Once more: what others were promised meanwhile is no longer there for this one.
+        service.disk.refuse_when_low(size_bytes)
+        return accept_job(store, observations, references, parameters, delivery, repeat, size_bytes)
 
 
 async def _wait(

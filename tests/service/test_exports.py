@@ -35,7 +35,7 @@ def end(path):
 
 def test_a_small_result_does_not_wait_for_exports(slow_results):
     async def convert_beside_exports():
-        exports = Exports(1 << 20, Disk(Settings(data_dir=slow_results[0].parent)))
+        exports = Exports(1 << 20, Disk(Settings(data_dir=slow_results[0].parent), lambda: 0))
         slow = [asyncio.create_task(exports.export(path, CSV)) for path in slow_results]
         try:
             small = exports.converted(parquet(pa.table({"reference": [7]})), CSV)
@@ -59,7 +59,7 @@ def test_an_export_ends_with_the_service(tmp_path):
             has_begun.set()
 
     async def close_under_way():
-        exports = Exports(1 << 30, Disk(Settings(data_dir=tmp_path)))
+        exports = Exports(1 << 30, Disk(Settings(data_dir=tmp_path), lambda: 0))
         endless = Format("text/endless", "endless", write_for_ever)
         making = asyncio.create_task(exports.export(result, endless))
         await asyncio.to_thread(has_begun.wait)

@@ -234,7 +234,7 @@ def test_empty_results(service):
 
 
 def exports_of(data_dir, most_bytes=1 << 30, free_bytes=0):
-    return Exports(most_bytes, Disk(Settings(data_dir=data_dir, free_bytes=free_bytes)))
+    return Exports(most_bytes, Disk(Settings(data_dir=data_dir, free_bytes=free_bytes), lambda: 0))
 
 
 def large_export(folder):

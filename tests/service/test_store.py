@@ -152,6 +152,24 @@ def test_a_job_ends_once(tmp_path, store):
     assert store.add_job(row, row, MatchOptions(), Delivery()) is None
 
 
+def test_what_live_jobs_write_yet_is_promised(tmp_path, store):
+    row, _ = add(Library(store.of("ours")), tmp_path, 1)
+    ours = store.of("ours")
+    ids = [
+        ours.add_job(row, row, MatchOptions(), Delivery(), size_bytes=bytes)
+        for bytes in (1 << 40, 500)
+    ]
+    ours.add_echo(EchoOptions("x"), Delivery())
+    assert store.promised_bytes() == ours.promised_bytes() == (1 << 40) + 500
+    assert store.of("theirs").promised_bytes() == (1 << 40) + 500
+    store.finish_job(ids[0], "failed", "over")
+    store.start_job(ids[1])
+    store.report_progress(ids[1], 2, None, "two of five")
+    assert store.promised_bytes() == 300
+    store.finish_job(ids[1], "successful", "done")
+    assert store.promised_bytes() == 0
+
+
 def test_owners_do_not_see_each_other(tmp_path, store):
     ours, theirs = store.of("ours"), store.of("theirs")
     mine, is_new = add(Library(ours), tmp_path, 1)
