@@ -24,6 +24,7 @@ from service.metrics import Metrics
 from service.routers import (
     dask,
     datasets,
+    docs,
     estimate,
     events,
     health,
@@ -99,6 +100,8 @@ def create_app(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url="/api",
+        docs_url=None,
+        redoc_url=None,
         dependencies=[Depends(refuse_repeated)],
     )
     app.add_middleware(BodyLimit, settings=settings)
@@ -109,6 +112,7 @@ def create_app(settings: Settings) -> FastAPI:
     for module in (landing, resolve, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)
     app.include_router(health.router)
+    app.include_router(docs.router)
     if settings.expose_dashboard:
         app.include_router(dask.router)
     return app

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 """What anybody may ask: probes know neither keys nor names."""
 DASHBOARD = "/dask"
+DOCUMENTATION = "/docs"
+_PAGES = (DASHBOARD, DOCUMENTATION, "/api")
 """What people look at in a browser, which can send a key as the password of Basic only."""
 DECLARED = (
     Security(HTTPBearer(auto_error=False, description="the key, where the service asks for one")),
@@ -148,14 +150,15 @@ def _key_of(connection: HTTPConnection) -> str:
     if not key:
         raise Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
-            "'X-API-Key: KEY'",
+            f"'X-API-Key: KEY'; in a browser, {DOCUMENTATION} and {DASHBOARD} ask for a name and a "
+            "password, which are any name and the key",
             headers=_challenge(connection, "Bearer"),
         )
     return key
 
 
 def _is_page(connection: HTTPConnection) -> bool:
-    return f"{connection.url.path}/".startswith(f"{DASHBOARD}/")
+    return f"{connection.url.path}/".startswith(tuple(f"{page}/" for page in _PAGES))
 
 
 def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ def test_a_browser_is_asked_for_a_key(exposed, headers):
     assert answer.headers["www-authenticate"].startswith("Basic realm=")
 
 
-def test_basic_is_for_the_dashboard_only(exposed):
+def test_basic_is_for_what_a_browser_opens(exposed):
     client, key = exposed
     assert client.get("/jobs", headers=basic(key)).status_code == 401
     assert client.get("/jobs", headers={"X-API-Key": key}).status_code == 200

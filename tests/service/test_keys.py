@@ -55,8 +55,6 @@ def test_without_a_key_only_probes_are_answered(guarded):
         assert client.get(path).status_code == 200
     for method, path in (
         ("GET", "/"),
-        ("GET", "/api"),
-        ("GET", "/docs"),
         ("GET", "/jobs"),
         ("HEAD", "/jobs"),
         ("POST", "/resolve"),
