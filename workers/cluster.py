@@ -4,8 +4,9 @@ import contextlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,15 @@ class Cluster:
         Where the Dask dashboard answers, or None.
     connection
         The client's connection to the scheduler whose workers have passed their check.
+    trial
+        Held while a chunk is tried again that may have ended its worker.
     """
 
     client: Client
     device: Device
     dashboard_url: str | None
     connection: object
+    trial: threading.Lock = field(default_factory=threading.Lock)
 
     def is_up(self) -> bool:
         """Whether the scheduler is still connected; a cluster that was lost once stays lost.

@@ -28,12 +28,12 @@ from workers.partitions import (
     write_part,
 )
 from workers.plan import Chunk, chunks
+from workers.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
 _WINDOW_A_WORKER = 8
 """Chunks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
-_ATTEMPTS = 3
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20
 _COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
@@ -48,10 +48,6 @@ _ANSWER = pd.DataFrame(
 
 class JobCancelled(Exception):
     """The job was cancelled, and no worker has it in hand any more."""
-
-
-class WorkerLost(RuntimeError):
-    """Workers died again and again while they held one task."""
 
 
 class ClusterLost(RuntimeError):
@@ -115,7 +111,7 @@ def run(
     JobCancelled
         When `cancelled` said so.
     WorkerLost
-        When one task ended several workers.
+        When one chunk ended its workers again and again.
     ClusterLost
         When the scheduler was lost.
     """
@@ -155,41 +151,39 @@ def _records(
     cluster: Cluster, job: Job, todo: list[Chunk], window: int, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Chunk, dict[str, Any]]]:
     """Yield chunks with their records as they finish, a window of them in flight."""
-    attempts: Counter[Chunk] = Counter()
     waiting = todo[::-1]
     running: dict[Future[Any], Chunk] = {}
-    try:
-        while waiting or running:
-            _check(cluster, job, cancelled, list(running))
-            # Refill at half a window: one graph for many chunks costs little more than for one.
-            if waiting and len(running) <= window // 2:
-                batch = [waiting.pop() for _ in range(min(len(waiting), window - len(running)))]
-                attempts.update(batch)
-                running |= _submit(cluster.client, job, batch)
-            for future in _finished(list(running)):
-                chunk = running.pop(future)
-                try:
-                    record = _outcome(job, chunk, future)
-                except MemoryError as error:
-                    halves = chunk.halves()
-                    if not halves:
-                        raise
-                    logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
-                    waiting += halves[::-1]
-                    continue
-                if record is not None:
-                    yield chunk, record
-                elif attempts[chunk] < _ATTEMPTS:
-                    waiting.append(chunk)
-                else:
-                    raise WorkerLost(
-                        f"observations {chunk.start} to {chunk.stop - 1} ended their workers in "
-                        f"{_ATTEMPTS} attempts"
-                    )
-    except BaseException:
-        if cluster.is_up():
-            cluster.client.cancel(list(running))
-        raise
+    with contextlib.closing(Suspects(cluster.trial)) as suspects:
+        try:
+            while waiting or running or suspects:
+                _check(cluster, job, cancelled, list(running))
+                # Refill at half a window: one graph for many chunks costs little more than for one.
+                # Not while there are suspects: more like them would end more workers.
+                if waiting and not suspects and len(running) <= window // 2:
+                    size = min(len(waiting), window - len(running))
+                    running |= _submit(cluster.client, job, [waiting.pop() for _ in range(size)])
+                if called := suspects.call(0 if running else _POLL_SECONDS):
+                    running |= _submit(cluster.client, job, called)
+                for future in _finished(list(running)):
+                    chunk = running.pop(future)
+                    suspects.dismiss(chunk)
+                    try:
+                        record = _outcome(job, chunk, future)
+                    except MemoryError as error:
+                        halves = chunk.halves()
+                        if not halves:
+                            raise
+                        logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
+                        waiting += halves[::-1]
+                        continue
+                    if record is None:
+                        suspects.add(chunk)
+                    else:
+                        yield chunk, record
+        except BaseException:
+            if cluster.is_up():
+                cluster.client.cancel(list(running))
+            raise
 
 
 def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], Chunk]:
@@ -235,7 +229,7 @@ def _check(
 
 
 def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | None:
-    """The record of a chunk; None when it was lost with its workers and is to be submitted again.
+    """The record of a chunk; None when it was lost with its workers.
 
     The part file is the record: what the future holds is not asked for, and would be computed anew,
     for nothing, when its worker dies.

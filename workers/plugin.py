@@ -28,11 +28,11 @@ _CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 3_000, (100, 10_000)
 
 
 class WorkerCheckError(RuntimeError):
-    """A worker's device gave a wrong answer to a question whose answer is known."""
+    """A worker's device is not fit for work: it answers wrongly, or fails."""
 
 
 class Warmup(WorkerPlugin):
-    """Prepares a worker for its device; a worker that fails the known-answer check does not start.
+    """Prepares a worker for its device; one whose device fails the check is closed.
 
     One that takes work has rehearsed a job: the first one waits for nothing that a later one does
     not.
@@ -53,6 +53,16 @@ class Warmup(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Called by Dask in every worker, before it takes work."""
+        try:
+            self._prepare(worker)
+        except Exception as error:
+            # Of a worker that joins an open cluster Dask would log the error and give it work. With
+            # its nanny: a device that fails now would fail again at once.
+            logger.critical("worker %s takes no part: %s", worker.name, error)
+            worker.loop.add_callback(worker.close, reason="its device failed the check")
+            raise
+
+    def _prepare(self, worker: Worker) -> None:
         device = choose_device(self.choice)
         # Dask sets a worker's environment after its process has started, which may have imported
         # numba by then: NUMBA_NUM_THREADS must count before the first parallel kernel.
@@ -64,7 +74,12 @@ class Warmup(WorkerPlugin):
             dask.config.set({"dataframe.backend": "pandas"})
         set_memory(device, worker.memory_manager.memory_limit, self.references_a_piece)
         check_known_answer(device)
-        rehearse(device)
+        try:
+            rehearse(device)
+        except Exception as error:
+            raise WorkerCheckError(
+                f"a job could not be rehearsed on the {device}: {type(error).__name__}: {error}"
+            ) from error
         logger.info("worker %s answers right on %s", worker.name, device)
 
 

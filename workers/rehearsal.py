@@ -19,6 +19,7 @@ from workers.memory import in_pieces
 from workers.partitions import read_chunk, resolve
 from workers.plan import Chunk
 from workers.references import forget_all
+from workers.search import rehearsing
 
 A_PIECE = ROW_GROUP
 """References that are to be searched at a time in a rehearsal."""
@@ -35,7 +36,7 @@ def rehearse(device: Device) -> None:
 
     Once in a process: a worker that another service connects to may have chunks in hand.
     """
-    with in_pieces(A_PIECE), TemporaryDirectory() as name:
+    with rehearsing(), in_pieces(A_PIECE), TemporaryDirectory() as name:
         folder = Path(name)
         observations = _dataset(folder, _OBSERVATIONS[device])
         for n_references in _REFERENCES:

@@ -1,7 +1,7 @@
 """What a client is told of a job that failed."""
 
 from service.errors import JobFailed, Problem, disk_full, is_disk_full
-from workers.pipeline import WorkerLost
+from workers.suspects import WorkerLost
 
 
 def problem_of_failure(error: BaseException) -> Problem:

@@ -105,7 +105,7 @@ def test_choose_device(monkeypatch):
     assert choose_device("cpu") == "cpu"
 
 
-def test_a_worker_that_answers_wrongly_takes_no_work(monkeypatch):
+def test_a_wrong_answer_is_told(monkeypatch):
     check_known_answer("cpu")
     monkeypatch.setattr(plugin, "_KNOWN_REFERENCE", [0, 2, 3, 0])
     with pytest.raises(WorkerCheckError, match=r"the cpu answered .* replace the device"):

@@ -1,0 +1,62 @@
+"""A worker whose device fails its check, or a rehearsal, takes no work."""
+
+import os
+import signal
+from pathlib import Path
+
+import dask
+import pytest
+
+from tests.conftest import wait_until
+from workers import partitions, plugin
+from workers.cluster import open_cluster
+from workers.plugin import WorkerCheckError
+from workers.search import WrongAnswer
+from workers.settings import ClusterSettings
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """A file; once it is there, workers that are started fail in the way that it names."""
+    flag, preload = tmp_path / "broken", tmp_path / "preload.py"
+    preload.write_text(f"from tests.faults.test_devices import fail_as; fail_as({str(flag)!r})")
+    with dask.config.set({"distributed.worker.preload": [str(preload)]}):
+        yield flag
+
+
+def fail_as(flag):
+    way = Path(flag).read_text() if Path(flag).exists() else ""
+    if way == "in the check":
+        plugin._KNOWN_REFERENCE = [0, 2, 3, 0]
+    if way == "in the rehearsal":
+        partitions.verify = wrong
+
+
+def wrong(*arguments):
+    raise WrongAnswer("by one algorithm and by the other")
+
+
+@pytest.mark.parametrize("way", ["in the check", "in the rehearsal"])
+def test_a_cluster_does_not_open_on_a_device_that_fails(device, broken, way):
+    broken.write_text(way)
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    told = {"in the check": "replace the device", "in the rehearsal": "by one algorithm"}
+    with pytest.raises(WorkerCheckError, match=told[way]), open_cluster(settings):
+        pass
+
+
+def test_a_worker_that_joins_with_a_device_that_fails_takes_no_work(device, broken):
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster:
+        [pid] = cluster.client.run(os.getpid).values()
+        broken.write_text("in the check")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not cluster.workers())
+        # Dask starts another one, which joins and is closed; it would have had this task.
+        task = cluster.client.submit(os.getpid)
+        wait_until(lambda: not cluster.client.cluster.workers)
+        assert not cluster.workers()
+        assert not task.done()
+        broken.unlink()
+        cluster.restore()
+        assert task.result(60) != pid

@@ -1,0 +1,54 @@
+"""A job whose chunk ends every worker that takes it fails, and no other one does."""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.conftest import points, store_points
+from tests.workers.test_pipeline import cut_into, ignore, never
+from workers import pipeline
+from workers.cluster import open_cluster
+from workers.jobs import Job, MatchOptions
+from workers.partitions import resolve
+from workers.pipeline import run
+from workers.settings import ClusterSettings
+from workers.suspects import WorkerLost
+
+GUILTY = 500
+"""Observations that a chunk of the guilty job has, and no other."""
+
+
+def resolve_or_die(frame, job):
+    """Ends the worker with the chunks of one job, and takes its time with those of others."""
+    if len(frame) == GUILTY:
+        os._exit(1)
+    time.sleep(0.1)
+    return resolve(frame, job)
+
+
+@pytest.mark.timeout(300)
+def test_a_chunk_that_ends_its_workers_fails_its_own_job_only(device, tmp_path, monkeypatch):
+    references = store_points(points(300, 2), tmp_path / "references.parquet")
+
+    def make_job(name, n):
+        observations = store_points(points(n, 1), tmp_path / f"{name}.parquet")
+        return Job(name, tmp_path / f"job-{name}", observations, references, MatchOptions())
+
+    undisturbed, innocent = make_job("undisturbed", 60_000), make_job("innocent", 60_000)
+    guilty = make_job("guilty", GUILTY)
+    # Each death takes along what is beside it in the worker.
+    monkeypatch.setattr("workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster, ThreadPoolExecutor() as threads:
+        expected, _ = run(cluster, undisturbed, ignore, never)
+        cut_into(monkeypatch, GUILTY + 1)
+        monkeypatch.setattr(pipeline, "resolve", resolve_or_die)
+        other = threads.submit(run, cluster, innocent, ignore, never)
+        with pytest.raises(WorkerLost, match=f"0 to {GUILTY - 1} ended their workers in 3"):
+            run(cluster, guilty, ignore, never)
+        assert not other.done()
+        result, progress = other.result()
+    assert result.sha256.result() == expected.sha256.result()
+    assert progress.counts["matched"] == 60_000

@@ -1,0 +1,41 @@
+"""Whose chunk it was that ended a worker."""
+
+import threading
+
+import pytest
+
+from workers.plan import Chunk
+from workers.suspects import Suspects, WorkerLost
+
+ONE, OTHER = Chunk(0, 10), Chunk(10, 20)
+
+
+def test_one_is_on_trial_at_a_time_of_all_jobs():
+    trial = threading.Lock()
+    ours, theirs = Suspects(trial), Suspects(trial)
+    for suspects in (ours, theirs):
+        suspects.add(ONE)
+        suspects.add(OTHER)
+    assert ours.call(0) == [ONE]
+    assert ours.call(0) == theirs.call(0.01) == []
+    ours.dismiss(OTHER)
+    assert theirs.call(0) == [], "another one ended"
+    ours.dismiss(ONE)
+    assert theirs.call(0) == [ONE]
+    assert (len(ours), len(theirs)) == (1, 1)
+    theirs.close()
+    assert ours.call(0) == [OTHER], "whatever became of the other job"
+
+
+def test_who_is_lost_in_its_trials_is_guilty():
+    suspects = Suspects(threading.Lock())
+    suspects.add(OTHER)
+    for _ in range(2):
+        suspects.add(ONE)
+    assert [suspects.call(0)[0], suspects.dismiss(OTHER)] == [OTHER, None]
+    for _ in range(2):
+        assert suspects.call(0) == [ONE]
+        suspects.dismiss(ONE)
+    with pytest.raises(WorkerLost, match="observations 0 to 9 ended their workers in 3 attempts"):
+        suspects.add(ONE)
+    assert suspects.call(0) == []
