@@ -314,7 +314,8 @@ def _make_walk(many: bool) -> Any:
         low_chord2 = high_chord2 = math.inf
         low_row = high_row = int64(-1)
 
-        waiting = ballot(writes and x == x)
+        # The origin is NaN when no reference is valid, and every box would seem to be near.
+        waiting = ballot(writes and offset_x == offset_x)
         half = uint32(uint32(width) >> uint32(1))
         nearest_needed = k
         if exclude_self:

@@ -3,6 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +23,7 @@ _resident: OrderedDict[tuple[str, Piece | str], Any] = OrderedDict()
 # A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and who
 # needs something else does not wait for it, unless the two would take more memory than there is.
 _lock = threading.Lock()
-_loading: dict[tuple[str, Piece | str], threading.Lock] = {}
+_loading: dict[tuple[str, Piece | str], Future[Any]] = {}
 _freed = threading.Condition(_lock)
 # What is being built takes so many bytes.
 _building: dict[tuple[str, Piece | str], int] = {}
@@ -96,21 +97,26 @@ def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any], needed: int =
     with _lock:
         if key in _resident:
             return _used(key)
-        loading = _loading.setdefault(key, threading.Lock())
-    with loading:
+        of_another = _loading.get(key)
+        if of_another is None:
+            loading = _loading[key] = Future()
+    if of_another is not None:
+        return of_another.result()
+    try:
+        with _room_for(key, needed):
+            held = load()
         with _lock:
-            if key in _resident:
-                return _used(key)
-        try:
-            with _room_for(key, needed):
-                held = load()
-            with _lock:
-                _resident[key] = held
-                _keep_to(resident_bytes(), least=1)
-            return held
-        finally:
-            with _lock:
-                _loading.pop(key, None)
+            _resident[key] = held
+            _keep_to(resident_bytes(), least=1)
+        loading.set_result(held)
+    except BaseException as error:
+        # It is that of all who wait.
+        loading.set_exception(error)
+        raise
+    finally:
+        with _lock:
+            del _loading[key]
+    return held
 
 
 def _used(key: tuple[str, Piece | str]) -> Any:

@@ -92,7 +92,7 @@ def inputs(name):
         lat[::3], lon[1::7] = math.nan, 1e9
         return lat, lon, lat[::-1][:700].copy(), lon[:700].copy()
     if name == "nothing valid":
-        return np.full(100, math.nan), np.zeros(100), np.zeros(40), np.zeros(40)
+        return np.full(40_000, math.nan), np.zeros(40_000), np.zeros(40), np.zeros(40)
     raise ValueError(name)
 
 
