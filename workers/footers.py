@@ -24,7 +24,7 @@ _LONG_LIST = 15
 
 
 class Typed(NamedTuple):
-    """A value and its type in the compact protocol."""
+    """A value and its type in the compact protocol; what is of no concern here is raw bytes."""
 
     type: int
     value: Any
@@ -65,6 +65,22 @@ class ColumnMetaData:
     OFFSETS = (9, 10, 11, 14)
 
 
+_Read = dict[int, "_Read"]
+"""The fields of a struct that are read, and those of the structs that they are or list."""
+_COLUMN_META_DATA: _Read = {id: {} for id in ColumnMetaData.OFFSETS}
+_COLUMN_CHUNK: _Read = {
+    **{id: {} for id in ColumnChunk.OFFSETS},
+    ColumnChunk.META_DATA: _COLUMN_META_DATA,
+}
+_ROW_GROUP: _Read = {
+    RowGroup.COLUMNS: _COLUMN_CHUNK,
+    RowGroup.NUM_ROWS: {},
+    RowGroup.FILE_OFFSET: {},
+    RowGroup.ORDINAL: {},
+}
+_FILE_META_DATA: _Read = {FileMetaData.NUM_ROWS: {}, FileMetaData.ROW_GROUPS: _ROW_GROUP}
+
+
 def split(file: memoryview) -> tuple[memoryview, Struct]:
     """The row groups of a Parquet file as they stand, and its footer.
 
@@ -78,7 +94,7 @@ def split(file: memoryview) -> tuple[memoryview, Struct]:
         raise ValueError(f"{len(file)} bytes that do not end as a Parquet file does")
     stop = len(file) - tail
     start = stop - int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
-    return file[len(MAGIC) : start], _Reader(file[start:stop]).struct()
+    return file[len(MAGIC) : start], _Reader(bytes(file[start:stop])).struct(_FILE_META_DATA)
 
 
 def ending(footer: Struct) -> bytes:
@@ -128,46 +144,65 @@ def _shift(struct: Struct, ids: tuple[int, ...], shift: int) -> None:
 
 
 class _Reader:
-    """Reads values one after the other."""
+    """Reads values one after the other.
 
-    def __init__(self, content: memoryview) -> None:
+    Large results have footers of many thousand values, which are read while other threads wait:
+    most are passed over.
+    """
+
+    def __init__(self, content: bytes) -> None:
         self._content = content
         self._at = 0
 
-    def struct(self) -> Struct:
+    def struct(self, read: _Read) -> Struct:
         fields: Struct = {}
         id = 0
         while head := self._byte():
             delta, type = head >> 4, head & 15
             id = id + delta if delta else self._integer()
-            fields[id] = Typed(type, self._value(type))
+            if id in read:
+                fields[id] = Typed(type, self._value(type, read[id]))
+            else:
+                start = self._at
+                self._pass(type)
+                fields[id] = Typed(type, self._content[start : self._at])
         return fields
 
-    def _value(self, type: int) -> Any:
-        if type in (_TRUE, _FALSE):  # of a field, and its value
-            return None
-        if type == _BYTE:
-            return self._byte()
+    def _value(self, type: int, read: _Read) -> Any:
         if type in (_I16, _I32, _I64):
             return self._integer()
-        if type == _BINARY:
-            return self._take(self._varint())
         if type == _LIST:
-            return self._list()
+            size, of = self._list()
+            return Typed(of, [self._value(of, read) for _ in range(size)])
         if type == _STRUCT:
-            return self.struct()
-        raise ValueError(f"a Parquet footer has no values of type {type}")
+            return self.struct(read)
+        raise ValueError(f"a Parquet footer has a value of type {type} where a number should be")
 
-    def _list(self) -> Typed:
+    def _pass(self, type: int) -> None:
+        if type in (_I16, _I32, _I64):
+            while self._byte() & 0x80:
+                pass
+        elif type == _BINARY:
+            size = self._varint()
+            self._at += size
+        elif type == _LIST:
+            size, of = self._list()
+            for _ in range(size):
+                self._pass(of)
+        elif type == _STRUCT:
+            while head := self._byte():
+                if not head >> 4:
+                    self._varint()
+                self._pass(head & 15)
+        elif type == _BYTE:
+            self._at += 1
+        elif type not in (_TRUE, _FALSE):  # of a field, and its value
+            raise ValueError(f"a Parquet footer has no values of type {type}")
+
+    def _list(self) -> tuple[int, int]:
         head = self._byte()
         size, type = head >> 4, head & 15
-        if size == _LONG_LIST:
-            size = self._varint()
-        return Typed(type, [self._value(type) for _ in range(size)])
-
-    def _take(self, size: int) -> bytes:
-        self._at += size
-        return bytes(self._content[self._at - size : self._at])
+        return self._varint() if size == _LONG_LIST else size, type
 
     def _byte(self) -> int:
         self._at += 1
@@ -200,13 +235,12 @@ def _write_struct(content: bytearray, struct: Struct) -> None:
 
 
 def _write_value(content: bytearray, type: int, value: Any) -> None:
-    if type == _BYTE:
-        content.append(value)
+    if isinstance(value, bytes):
+        content += value
+    elif isinstance(value, Encoded):
+        content += value.content
     elif type in (_I16, _I32, _I64):
         _write_integer(content, value)
-    elif type == _BINARY:
-        _write_varint(content, len(value))
-        content += value
     elif type == _LIST:
         of, values = value
         content.append(min(len(values), _LONG_LIST) << 4 | of)
@@ -214,9 +248,7 @@ def _write_value(content: bytearray, type: int, value: Any) -> None:
             _write_varint(content, len(values))
         for one in values:
             _write_value(content, of, one)
-    elif isinstance(value, Encoded):
-        content += value.content
-    elif type == _STRUCT:
+    else:
         _write_struct(content, value)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import points, store_points
-from workers import footers, plan
+from workers import footers, plan, splice
 from workers.assembly import assembly
 from workers.jobs import Job, MatchOptions
 from workers.partitions import part_path
@@ -25,6 +25,8 @@ COUNTS = {"matched": 1}
 @pytest.fixture
 def small_groups(monkeypatch):
     monkeypatch.setattr(plan, "RESULT_ROW_GROUP", 64)
+    # So that parts are moved in several blocks, as large ones are.
+    monkeypatch.setattr(splice, "_BLOCK_BYTES", 1_000)
 
 
 def rows_of(n, k=1):
