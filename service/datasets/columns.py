@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from service.errors import InvalidInput, Problem
@@ -9,9 +10,16 @@ from service.errors import InvalidInput, Problem
 OnInvalid = Literal["error", "null"]
 Trust = Literal["check", "trust"]
 
-LATITUDE_NAMES = ("lat", "latitude", "y")
-LONGITUDE_NAMES = ("lon", "lng", "longitude", "x")
-ID_NAMES = ("id",)
+LATITUDE_NAMES = (
+    ("lat", "latitude", "y"),
+    ("decimallatitude", "lat_dd", "lat_deg", "latitude_deg"),
+)
+LONGITUDE_NAMES = (
+    ("lon", "lng", "longitude", "x"),
+    ("long", "decimallongitude", "lon_dd", "long_dd", "lon_deg", "longitude_deg"),
+)
+"""Those of a later group count where there is none of an earlier one."""
+ID_NAMES = (("id",),)
 
 
 class Reading(NamedTuple):
@@ -66,7 +74,10 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     """
     for name, times in Counter(names).items():
         if times > 1:
-            raise _error(file, name, f"the column {name!r} appears {times} times")
+            what = f"the column {name!r} appears {times} times"
+            raise _error(
+                file, name, what if name else f"{times} columns have no name: give each one"
+            )
     if given.geometry is not None and (given.lat is not None or given.lon is not None):
         raise _error(
             file,
@@ -78,27 +89,43 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
     lon = _find(names, given.lon, LONGITUDE_NAMES, f"{prefix}lon", file)
     if lat is None or lon is None:
-        kind, allowed = ("lat", LATITUDE_NAMES) if lat is None else ("lon", LONGITUDE_NAMES)
-        raise _error(
-            file,
-            None,
-            f"no column for {'latitudes' if kind == 'lat' else 'longitudes'}: expected one of "
-            f"{', '.join(allowed)} in any case, found {listed(names)}; "
-            f"name the column with the option {given.prefix + kind!r}",
-        )
+        raise _missing(lat, lon, names, prefix, file)
     if lat == lon:
         raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
     return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
 
 
+def _missing(lat: str | None, lon: str | None, names: list[str], prefix: str, file: str) -> Problem:
+    missing = [
+        (kind, f"one of {', '.join(chain(*known))}", f"{prefix}{option}=...")
+        for column, kind, known, option in (
+            (lat, "latitudes", LATITUDE_NAMES, "lat"),
+            (lon, "longitudes", LONGITUDE_NAMES, "lon"),
+        )
+        if column is None
+    ]
+    kinds, expected, options = zip(*missing, strict=True)
+    return _error(
+        file,
+        None,
+        f"no column for {' or '.join(kinds)}: expected {' and '.join(expected)}, in any case, "
+        f"found {listed(names)}; name it in the query, as in ?{'&'.join(options)}",
+    )
+
+
 def _find(
-    names: list[str], given: str | None, known: tuple[str, ...], option: str, file: str
+    names: list[str],
+    given: str | None,
+    known: tuple[tuple[str, ...], ...],
+    option: str,
+    file: str,
 ) -> str | None:
     if given is not None:
         if given not in names:
             raise _error(file, given, f"there is no column {given!r}: found {listed(names)}")
         return given
-    found = [name for name in names if name.lower() in known]
+    groups = ([name for name in names if name.lower() in group] for group in known)
+    found = next(filter(None, groups), [])
     if len(found) > 1:
         raise _error(
             file,

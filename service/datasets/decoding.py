@@ -22,7 +22,8 @@ from service.datasets.children import Children
 from service.datasets.columns import Columns, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
-from service.datasets.readers import Source, Table, read
+from service.datasets.readers import read
+from service.datasets.sources import Source, Table
 from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full, stopping
 from workers.datasets import Dataset, write_dataset
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from service.datasets.columns import OnInvalid, Reading, find_columns
 from service.datasets.decoding import Limits, canonicalise, decode_in_child
 from service.datasets.formats import input_format
-from service.datasets.readers import Source, Table
 from service.datasets.receiving import Upload
+from service.datasets.sources import Source, Table
 from service.errors import InvalidInput, TooLarge
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow

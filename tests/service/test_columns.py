@@ -12,6 +12,14 @@ from service.errors import InvalidInput
         (["lat", "lon"], {}, ("lat", "lon", None)),
         (["ID", "Longitude", "LATITUDE"], {}, ("LATITUDE", "Longitude", "ID")),
         (["x", "y", "name"], {}, ("y", "x", None)),
+        (["lat", "Long"], {}, ("lat", "Long", None)),
+        (
+            ["decimalLatitude", "decimalLongitude"],
+            {},
+            ("decimalLatitude", "decimalLongitude", None),
+        ),
+        (["lat_dd", "long_dd", "lat_dms"], {}, ("lat_dd", "long_dd", None)),
+        (["lat", "lon", "lat_dd", "long", "lon_deg"], {}, ("lat", "lon", None)),
         (["lat", "lng", "latitude"], {"lat": "latitude"}, ("latitude", "lng", None)),
         (["breite", "laenge"], {"lat": "breite", "lon": "laenge"}, ("breite", "laenge", None)),
         (["lat", "lon", "id", "key"], {"id": "key"}, ("lat", "lon", "key")),
@@ -24,7 +32,10 @@ def test_found(names, given, expected):
 @pytest.mark.parametrize(
     ("names", "given", "message"),
     [
-        ([], {}, "no column for latitudes.*found no columns"),
+        ([], {}, "no column for latitudes or longitudes.*found no columns"),
+        (["a"], {"prefix": "reference_"}, r"\?reference_lat=\.\.\.&reference_lon=\.\.\.$"),
+        (["lat", "a"], {"prefix": "reference_"}, r"as in \?reference_lon=\.\.\.$"),
+        (["lat_dd", "lat_deg", "lon"], {}, "'lat_dd' and 'lat_deg' are ambiguous"),
         (["lat", "name"], {}, "no column for longitudes: expected one of lon, lng.*'lat', 'name'"),
         (["lat", "y", "lon"], {}, "'lat' and 'y' are ambiguous: name one with the option 'lat'"),
         (["lat", "lon"], {"lat": "breite"}, "no column 'breite': found 'lat', 'lon'"),

@@ -19,7 +19,7 @@ from service.datasets import decoding
 from service.datasets.children import Children
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode_in_child
-from service.datasets.readers import Source
+from service.datasets.sources import Source
 from service.errors import InvalidInput, TooLarge
 from tests.conftest import ROOT, running_service, wait_until
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode_in_child
-from service.datasets.readers import Source
+from service.datasets.sources import Source
 from service.errors import InvalidInput, TooLarge
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)

@@ -10,7 +10,7 @@ import pytest
 
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, canonicalise
-from service.datasets.readers import Table
+from service.datasets.sources import Table
 from service.errors import InvalidInput
 from tests.conftest import SAMPLES
 

@@ -14,7 +14,7 @@ from service.datasets import readers
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode
 from service.datasets.formats import input_format
-from service.datasets.readers import Source
+from service.datasets.sources import Source
 from service.errors import InvalidInput, UnsupportedFormat
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
@@ -121,6 +121,80 @@ def test_csv_values_are_carried_as_given(tmp_path):
         "number": [10, -7],
         "note": [None, ""],
     }
+
+
+def written(text, encoding="utf-8"):
+    return text.replace("\n", "\r\n").encode(encoding)
+
+
+EUROPEAN = {
+    "semicolons": "id;lat;lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
+    "tabs": "id\tlat\tlon\n0012\t50,9375\t6,9603\nNA\t-33,87\t151,21\nx\t7\t8\n",
+    "quotes": 'id,lat,lon\n0012,"50,9375","6,9603"\nNA,"-33,87","151,21"\nx,7,8\n',
+    "sep=": "sep=;\nid;lat;lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
+    "blanks in the header": " id ; lat; lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
+    "columns without a name": "id;lat;lon;;\n0012;50,9375;6,9603;;\nNA;-33,87;151,21;;\nx;7;8;;\n",
+    "exponents": "id;lat;lon\n0012;5,09375E+1;6,9603e0\nNA;-33,87;151,21\nx;7;8\n",
+    "points": "id;lat;lon\n0012;50.9375;6.9603\nNA;-33.87;151.21\nx;7;8\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("name", EUROPEAN)
+def test_csv_as_spreadsheets_write_it(tmp_path, name, encoding):
+    lat, lon, read, dataset = stored(tmp_path, written(EUROPEAN[name], encoding), "csv")
+    assert (lat, lon) == ([50.9375, -33.87, 7.0], [6.9603, 151.21, 8.0])
+    assert read.column_names == ["id", "lat", "lon"]
+    assert read["id"].to_pylist() == ["0012", "NA", "x"]
+    assert dataset.id == "id"
+
+
+NOTHING = ["NA", "N/A", "#N/A", "NULL", "null", "nan", "None", "-", "", '""', " NA "]
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_what_is_written_for_no_coordinate(tmp_path, decimal):
+    rows = [f"{text};{text};1{decimal}5\n" for text in NOTHING] + [f"a;2{decimal}5;3\n"]
+    content = ("name;lat;lon\n" + "".join(rows)).encode()
+    lat, lon, read, dataset = stored(tmp_path, content, "csv")
+    assert dataset.invalid_rows == len(NOTHING)
+    assert [row.row for row in dataset.first_invalid] == list(range(10))
+    np.testing.assert_array_equal(lat, [np.nan] * len(NOTHING) + [2.5])
+    assert lon == [1.5] * len(NOTHING) + [3.0]
+    # As text they are text, and only nothing at all is nothing.
+    texts = ["" if text == '""' else text or None for text in NOTHING]
+    assert read["name"].to_pylist() == [*texts, "a"]
+
+
+def test_a_decimal_comma_is_not_guessed(tmp_path):
+    rows = [f"{i % 90},5;{i % 180}" for i in range(70_000)]
+    content = "\n".join(["lat;lon", *rows, "1.5;7", ""]).encode()
+    with pytest.raises(InvalidInput, match=r"'lat', row 70000: the value '1\.5'.*decimal comma"):
+        stored(tmp_path, content, "csv")
+    lat, _, _, _ = stored(tmp_path, content.replace(b"1.5;7", b"1,5;7"), "csv")
+    assert lat == [i % 90 + 0.5 for i in range(70_000)] + [1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lat;lon\n50,9;6.9\n", "row 0: the value '50,9' is not a number; a decimal comma is"),
+        ("lat;lon\n1.234,5;6\n", r"row 0: the value '1\.234,5' is not a number"),
+        ("lat;lon\n1,234,567;6\n", "row 0: the value '1,234,567' is not a number"),
+        ("lat,lon\n1,2\n50,9,6,9\n", "row 1: 4 fields where the header has 2: a comma that"),
+        ("sep=;\nlat;lon\n1;2\n1;2;3\n", "row 1: 3 fields where the header has 2"),
+        ("sep=;\nlat;lon\n1;2\nx;2\n", "'lat', row 1: the value 'x'"),
+        ("Stations of 2024\nlat,lon\n1,2\n", "first line is taken as the header: 'Stations of"),
+        ("# lat in degrees\nlat,lon\n1,2\n", "first line is taken as the header: '# lat in"),
+        ("sep=;\na;b\n1;2\n", "the first line after 'sep=' is taken as the header: 'a;b'"),
+        ("lat,lon,,\n1,2,a,b\n", "2 columns have no name"),
+        ("\tA\x07\tB\n1\t2\t3\n", r"\\x07"),
+    ],
+)
+def test_csv_that_is_not_understood(tmp_path, text, message):
+    with pytest.raises(InvalidInput, match=message) as caught:
+        stored(tmp_path, text.encode(), "csv")
+    assert caught.value.detail.isprintable()
 
 
 def test_views_become_plain_columns(tmp_path):

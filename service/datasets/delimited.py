@@ -1,0 +1,296 @@
+"""CSV as spreadsheets and statisticians write it: decimal commas, `NA`, `sep=;`, unnamed columns.
+
+Text is carried as it is, and only an empty field is null. A column that is a whole number in every
+row becomes one, if it can be written back the same. Only coordinates are read for what they mean.
+"""
+
+import codecs
+import csv
+import io
+import re
+import sys
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from service.datasets.columns import Columns, find_columns
+from service.datasets.sources import BATCH_ROWS, Source, Table, bad_cell
+from service.errors import InvalidInput, Problem
+
+_SNIFFED_BYTES = 1 << 16
+_SEPARATORS = ",;\t|"
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_NOT_UTF_8 = "text that is not UTF-8: declare its charset, as in 'text/csv; charset=windows-1252'"
+# What Excel reads, and writes, to say how its fields are separated.
+_EXCEL_LINE = re.compile(rf"sep=([{_SEPARATORS}])\s*?(?:\n|$)", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d*(?:[eE][+-]?\d*)?")
+_NO_NUMBER = pa.array(["", "-", "na", "n/a", "#n/a", "nan", "null", "none"])
+
+
+class _Dialect(NamedTuple):
+    """How a file is written: its encoding, its separator, and how many lines precede its header."""
+
+    encoding: str
+    delimiter: str
+    skipped: int
+
+    def read_options(self, *, use_threads: bool = True) -> pa.csv.ReadOptions:
+        return pa.csv.ReadOptions(
+            encoding=self.encoding, skip_rows=self.skipped, use_threads=use_threads
+        )
+
+    def parse_options(self, on_ragged: Any = None) -> pa.csv.ParseOptions:
+        # Newlines in quotes: without it pyarrow may cut a quoted value in two, and make rows of it.
+        return pa.csv.ParseOptions(
+            delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_ragged
+        )
+
+
+def read_csv(source: Source) -> Table:
+    """Read a CSV file, whose coordinates become float64.
+
+    Raises
+    ------
+    InvalidInput
+        When a row has too many or too few fields, a quote is not closed, the text is not in its
+        encoding, or a coordinate is no number.
+    """
+    with source.path.open("rb") as handle:
+        start = handle.read(_SNIFFED_BYTES)
+    encoding = _encoding_of(start, source)
+    head = start.decode(encoding, errors="replace").lstrip("\ufeff")
+    excel = _EXCEL_LINE.match(head)
+    dialect = _Dialect(
+        encoding, excel[1] if excel else _separator_of(head), 0 if excel is None else 1
+    )
+    header = _header_of(source, dialect)
+    names = [name.strip() for name in header]
+    columns = _columns_of(source, names, head, dialect)
+    places = [names.index(name) for name in columns[:2]]
+    decimal_point = "," if _has_decimal_commas(head, dialect, places) else "."
+    try:
+        table = _read(source, header, dialect, places, decimal_point)
+    except pa.ArrowInvalid:
+        table = _read_as_text(source, header, dialect)
+        for place, name in zip(places, columns[:2], strict=True):
+            numbers = _numbers(source, name, table.column(place), decimal_point)
+            table = table.set_column(place, header[place], numbers)
+    if _has_newlines(header, table):
+        _check_quotes(source, dialect)
+    kept = [i for i, name in enumerate(names) if name or _has_values(table.column(i))]
+    table = pa.Table.from_arrays(
+        [table.column(i) if i in places else _whole_numbers(table.column(i)) for i in kept],
+        names=[names[i] for i in kept],
+    )
+    return Table(table.schema, iter(table.to_batches(BATCH_ROWS)), table.num_rows)
+
+
+def _encoding_of(start: bytes, source: Source) -> str:
+    """The encoding that was declared, or that the first bytes prove.
+
+    It is not guessed: a wrong guess would change the names of things without a word.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
+        if start.startswith(mark):
+            return encoding
+    if source.charset is None:
+        return "utf-8"
+    try:
+        return codecs.lookup(source.charset).name
+    except LookupError:
+        raise InvalidInput(f"{source.file}: there is no charset {source.charset!r}") from None
+
+
+def _separator_of(head: str) -> str:
+    try:
+        return csv.Sniffer().sniff(head.splitlines()[0], _SEPARATORS).delimiter
+    except (csv.Error, IndexError):
+        return ","
+
+
+def _header_of(source: Source, dialect: _Dialect) -> list[str]:
+    # Only for the names of the columns; rows that are wrong are found when all are read.
+    skip_ragged = dialect.parse_options(lambda row: "skip")
+    try:
+        with pa.csv.open_csv(source.path, dialect.read_options(), skip_ragged) as reader:
+            names: list[str] = reader.schema.names
+    except pa.ArrowInvalid as error:
+        if "cannot infer number of columns" in str(error):
+            raise InvalidInput(
+                f"{source.file}: its first line is no header: write the names of the columns "
+                "there, close every quote, and use fewer bytes than a megabyte for it"
+            ) from None
+        raise
+    return names
+
+
+def _columns_of(source: Source, names: list[str], head: str, dialect: _Dialect) -> Columns:
+    try:
+        return find_columns([name for name in names if name], source.reading, source.file)
+    except InvalidInput as problem:
+        line = head.splitlines()[dialect.skipped][:80]
+        after = " after 'sep='" if dialect.skipped else ""
+        raise InvalidInput(
+            f"{problem.detail} (the first line{after} is taken as the header: {line!r})",
+            problem.errors,
+        ) from None
+
+
+def _has_decimal_commas(head: str, dialect: _Dialect, places: list[int]) -> bool:
+    """Whether all coordinates at the head of a file that have a fraction have it after a comma."""
+    rows = csv.reader(io.StringIO(head, newline=""), delimiter=dialect.delimiter)
+    try:
+        texts = [
+            row[place].strip()
+            for row in list(rows)[dialect.skipped + 1 :]
+            for place in places
+            if place < len(row)
+        ]
+    except csv.Error:
+        return False
+    with_commas = [text for text in texts if "," in text]
+    are_plain = all(_DECIMAL_COMMA.fullmatch(text) for text in with_commas)
+    return bool(with_commas) and are_plain and not any("." in text for text in texts)
+
+
+def _read(
+    source: Source, header: list[str], dialect: _Dialect, places: list[int], decimal_point: str
+) -> pa.Table:
+    numbers = dict.fromkeys((header[place] for place in places), pa.float64())
+    convert = _conversion(header, numbers, decimal_point)
+    return pa.csv.read_csv(
+        source.path, dialect.read_options(), dialect.parse_options(), convert_options=convert
+    )
+
+
+def _conversion(
+    header: list[str], types: dict[str, pa.DataType], decimal_point: str = "."
+) -> pa.csv.ConvertOptions:
+    return pa.csv.ConvertOptions(
+        column_types=dict.fromkeys(header, pa.string()) | types,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[""],
+        decimal_point=decimal_point,
+    )
+
+
+def _read_as_text(source: Source, header: list[str], dialect: _Dialect) -> pa.Table:
+    """All columns as text, or the problem of what is not even that."""
+    convert = _conversion(header, {})
+    try:
+        return pa.csv.read_csv(
+            source.path, dialect.read_options(), dialect.parse_options(), convert
+        )
+    except pa.ArrowInvalid:
+        ragged: list[Any] = []
+
+        def refuse(row: Any) -> str:
+            ragged.append(row)
+            return "error"
+
+        # With one thread the errors of pyarrow tell the row.
+        options = dialect.read_options(use_threads=False)
+        try:
+            return pa.csv.read_csv(source.path, options, dialect.parse_options(refuse), convert)
+        except pa.ArrowInvalid as error:
+            if ragged:
+                raise _ragged(source, ragged[0], dialect) from None
+            place = re.search(r"column #(\d+): (?:Row #\d+: )?.*invalid UTF8", str(error))
+            if place is not None:
+                raise bad_cell(source, header[int(place[1])], None, _NOT_UTF_8) from None
+            raise
+
+
+def _ragged(source: Source, row: Any, dialect: _Dialect) -> Problem:
+    detail = f"{row.actual_columns} fields where the header has {row.expected_columns}"
+    if dialect.delimiter == "," and row.actual_columns > row.expected_columns:
+        detail += ": a comma that separates no fields, a decimal one for one, needs quotes"
+    return bad_cell(source, None, row.number - 2 - dialect.skipped, detail)
+
+
+def _numbers(
+    source: Source, name: str, column: pa.ChunkedArray, decimal_point: str
+) -> pa.ChunkedArray:
+    """Text as numbers, and what people write for none as null."""
+    trimmed = pc.utf8_trim_whitespace(column)
+    is_none = pc.is_in(pc.utf8_lower(trimmed), value_set=_NO_NUMBER)
+    text = pc.if_else(is_none, pa.scalar(None, pa.string()), trimmed)
+    if decimal_point == ",":
+        # A point as well: nobody knows what it means, so it must not make a number.
+        text = pc.replace_substring(pc.replace_substring(text, ".", "?"), ",", ".")
+    try:
+        return text.cast(pa.float64())
+    except pa.ArrowInvalid:
+        row = _first_bad(text)
+        value = column[row].as_py()
+    detail = f"the value {value[:80]!r} is not a number"
+    if decimal_point == ",":
+        detail += ", as the numbers at the head of the file are written, with a decimal comma"
+    elif _DECIMAL_COMMA.fullmatch(value.strip()):
+        detail += "; a decimal comma is understood where all coordinates are written with one"
+    raise bad_cell(source, name, row, detail)
+
+
+def _first_bad(text: pa.ChunkedArray) -> int:
+    """The first row that cannot be cast to a number, where there is one."""
+    first, last = 0, len(text)
+    while last - first > 1:
+        middle = (first + last) // 2
+        try:
+            text[first:middle].cast(pa.float64())
+        except pa.ArrowInvalid:
+            last = middle
+        else:
+            first = middle
+    return first
+
+
+def _has_newlines(header: list[str], table: pa.Table) -> bool:
+    texts = [*table.columns, pa.chunked_array([header], pa.string())]
+    return any(
+        pc.any(pc.match_substring_regex(text, "[\r\n]")).as_py()
+        for text in texts
+        if pa.types.is_string(text.type)
+    )
+
+
+def _check_quotes(source: Source, dialect: _Dialect) -> None:
+    """Refuse a quote that is not closed, or closed within a value: it swallows rows unseen.
+
+    pyarrow lets both pass; Python's reader is slow, so it looks only where values have newlines.
+    """
+    csv.field_size_limit(sys.maxsize)
+    with source.path.open(encoding=dialect.encoding, newline="") as handle:
+        rows = csv.reader(handle, delimiter=dialect.delimiter, strict=True)
+        started = 1
+        try:
+            for _ in rows:
+                started = rows.line_num + 1
+        except csv.Error as error:
+            raise InvalidInput(
+                f"{source.file}: the row that starts in line {started} has a quote that is not "
+                f"closed, or not at the end of its value ({error}): close it, and double those "
+                "that belong to the text",
+                [{"file": source.file, "line": started, "detail": str(error)}],
+            ) from None
+
+
+def _has_values(column: pa.ChunkedArray) -> bool:
+    return bool(column.null_count < len(column))
+
+
+def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as int64 where that loses nothing: no leading zero, no sign, no digit too many."""
+    try:
+        numbers = column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return column
+    return numbers if numbers.cast(pa.string()).equals(column) else column

@@ -1,0 +1,62 @@
+"""What a reader takes, a file and how to read it, and what it gives: a schema and batches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from service.datasets.columns import Reading
+from service.datasets.formats import InputFormat
+from service.errors import InvalidInput, Problem
+
+BATCH_ROWS = 65_536
+
+
+class Source(NamedTuple):
+    """A file to decode.
+
+    Attributes
+    ----------
+    path, format
+        Where it lies, and how to read it.
+    reading
+        How the user wants it to be read.
+    file
+        What to call it in errors.
+    charset
+        The encoding of its text, where the client declared one.
+    """
+
+    path: Path
+    format: InputFormat
+    reading: Reading
+    file: str
+    charset: str | None = None
+
+
+class Table(NamedTuple):
+    """What a reader gives.
+
+    Attributes
+    ----------
+    schema, batches
+        The table.
+    declared_rows
+        How many rows the file says it has, None where it does not say.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    declared_rows: int | None = None
+
+
+def bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:
+    """The problem of a value, a row or a column that cannot be read."""
+    place = {"column": column, "row": row}
+    known = {name: value for name, value in place.items() if value is not None}
+    where = ", ".join(f"{name} {value!r}" for name, value in known.items())
+    return InvalidInput(
+        f"{source.file}: {where}: {detail} (rows are counted from 0, without the header)",
+        [{"file": source.file, **known, "detail": detail}],
+    )
