@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
             refuse_unprotected(settings, store.keys)
             disk = Disk(settings, store.promised_bytes)
             with (
-                closing(Ingest(settings)) as ingest,
+                closing(Ingest(settings, disk)) as ingest,
                 closing(Exports(settings.export_bytes, disk)) as exports,
                 Checksums(store) as checksums,
             ):

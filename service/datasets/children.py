@@ -50,10 +50,7 @@ class Children:
     @contextmanager
     def child(self) -> Iterator[Child]:
         """A process of one's own; it is killed on exit."""
-        try:
-            child = self._ready.get_nowait()
-        except queue.Empty:
-            child = self._start()
+        child = self._take()
         self.make_ready()
         try:
             yield child
@@ -61,6 +58,18 @@ class Children:
             child.connection.close()
             child.process.kill()
             self._helper.submit(self.exit_code, child)
+
+    def _take(self) -> Child:
+        """One that waits ready, unless it was killed meanwhile, or a new one."""
+        while True:
+            try:
+                child = self._ready.get_nowait()
+            except queue.Empty:
+                return self._start()
+            with self._lock:
+                if child.process.is_alive():
+                    return child
+            child.connection.close()
 
     def exit_code(self, child: Child) -> int:
         """Wait for a process that ends; returns how it did."""

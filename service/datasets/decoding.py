@@ -5,6 +5,7 @@ not happen to the service. The child gives back a dataset or a problem, nothing 
 """
 
 import contextlib
+import errno
 import io
 import math
 import os
@@ -24,7 +25,15 @@ from service.datasets.geometry import add_coordinates, geometries_of, geometry_o
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import read
 from service.datasets.sources import Source, Table
-from service.errors import InvalidInput, Problem, TooLarge, disk_full, is_disk_full, stopping
+from service.errors import (
+    InvalidInput,
+    Problem,
+    StorageFull,
+    TooLarge,
+    disk_full,
+    is_disk_full,
+    stopping,
+)
 from workers.datasets import Dataset, write_dataset
 
 _ERROR_LENGTH = 500
@@ -32,12 +41,13 @@ _NAME_LENGTH = 500
 
 
 class Limits(NamedTuple):
-    """What decoding one file may take."""
+    """What decoding one file may take; it may write so many bytes."""
 
     memory_bytes: int
     seconds: float
     rows: int
     columns: int
+    written_bytes: int = resource.RLIM_INFINITY
 
 
 def decode_in_child(
@@ -58,6 +68,8 @@ def decode_in_child(
         When the file is not what it says, or breaks the decoder.
     TooLarge
         When it takes more memory, time, rows or columns than the limits allow.
+    StorageFull
+        When the dataset would be larger than they allow, or than the disk has room for.
     """
     with _children.child() as child:
         try:
@@ -98,6 +110,8 @@ def _child(connection: Connection) -> None:
     # Address space, not resident memory: only that is enforced at the allocation itself.
     own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (own + limits.memory_bytes,) * 2)
+    # A few bytes may decode to much more than whoever received them has seen.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.written_bytes,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer: Dataset | Problem
     try:
@@ -110,7 +124,7 @@ def _child(connection: Connection) -> None:
             f"{limits.memory_bytes / 2**20:.0f} MiB of memory; send it in smaller pieces"
         )
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
-        answer = _problem_of(error, source)
+        answer = _problem_of(error, source, limits)
     # The service may have been killed meanwhile.
     with contextlib.suppress(BrokenPipeError):
         connection.send(answer)
@@ -129,11 +143,18 @@ def _warm_up() -> None:
 _children = Children(_child, preload=["service.datasets.decoding", "pandas"])
 
 
-def _problem_of(error: Exception, source: Source) -> Problem:
+def _problem_of(error: Exception, source: Source, limits: Limits) -> Problem:
     if is_disk_full(error):
         return disk_full()
     # pyarrow raises OSError for files that are malformed, too; then it has no error number.
     number = getattr(error, "errno", None)
+    if number == errno.EFBIG:
+        return StorageFull(
+            f"{source.file}: its points take more than {limits.written_bytes} bytes, which is its "
+            "share of the room on the disk of the service: remove datasets and results that are no "
+            "longer needed, or send it in smaller pieces",
+            headers={"Retry-After": "60"},
+        )
     if number is not None:
         return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
     text = str(error).replace(str(source.path), source.file).strip()[:_ERROR_LENGTH]

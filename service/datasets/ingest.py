@@ -5,9 +5,9 @@ import math
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from email.message import Message
 from multiprocessing import Pipe
 from pathlib import Path
@@ -20,6 +20,7 @@ from service.datasets.decoding import Limits, canonicalise, decode_in_child
 from service.datasets.formats import input_format
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source, Table
+from service.disk import Disk
 from service.errors import InvalidInput, TooLarge
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow
@@ -37,9 +38,17 @@ class Ingested(NamedTuple):
 
 
 class Ingest:
-    """Makes datasets in a folder of its own, from which the caller takes what it keeps."""
+    """Makes datasets in a folder of its own, from which the caller takes what it keeps.
 
-    def __init__(self, settings: Settings) -> None:
+    Parameters
+    ----------
+    disk
+        Where that folder is: those that are made at the same time share its room.
+    """
+
+    def __init__(self, settings: Settings, disk: Disk) -> None:
+        self._disk = disk
+        self._at_a_time = settings.concurrent_decodes
         self._incoming = settings.data_dir / "incoming"
         self._limits = Limits(
             memory_bytes=settings.decode_bytes,
@@ -48,7 +57,7 @@ class Ingest:
             columns=settings.dataset_columns,
         )
         # Not the threads of all others, which a few slow files would take up.
-        self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
+        self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
         self._stop, self._stopper = Pipe(duplex=False)
         # What a killed service left half received is worth nothing.
         shutil.rmtree(self._incoming, ignore_errors=True)
@@ -61,8 +70,8 @@ class Ingest:
         self._decoders.shutdown(cancel_futures=True)
         self._stop.close()
 
-    @contextmanager
-    def folder(self) -> Iterator[Path]:
+    @asynccontextmanager
+    async def folder(self) -> AsyncIterator[Path]:
         """A folder for one request; it is removed with all that was not moved out of it.
 
         It is made by what first needs it: arrays do not.
@@ -71,7 +80,9 @@ class Ingest:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                # Not here: a large file takes its time to go, and all others would wait for it.
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def from_upload(self, upload: Upload, reading: Reading, folder: Path) -> Ingested:
         """Make a dataset of an uploaded file.
@@ -79,8 +90,8 @@ class Ingest:
         Raises
         ------
         Problem
-            When the file is not a readable table with coordinates, or too large, or the service
-            ends meanwhile.
+            When the file is not a readable table with coordinates, or too large, or there is no
+            room for it, or the service ends meanwhile.
         """
         start = time.perf_counter()
         with upload.path.open("rb") as handle:
@@ -89,12 +100,18 @@ class Ingest:
         source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
         target = folder / f"{uuid.uuid4().hex}.parquet"
         dataset = await asyncio.get_running_loop().run_in_executor(
-            self._decoders, decode_in_child, source, target, self._limits, self._stop
+            self._decoders, self._decode, source, target
         )
-        upload.path.unlink()
         refuse_invalid(dataset, upload.file, reading.on_invalid)
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
         return Ingested(dataset, seconds)
+
+    def _decode(self, source: Source, target: Path) -> Dataset:
+        share = max(0, self._disk.room()) // self._at_a_time
+        limits = self._limits._replace(written_bytes=share)
+        dataset = decode_in_child(source, target, limits, self._stop)
+        source.path.unlink()
+        return dataset
 
     async def from_arrays(
         self,

@@ -76,7 +76,7 @@ async def register_dataset(
 
     201 and its `Location`; 200 when the same content is registered already.
     """
-    with service.ingest.folder() as folder:
+    async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             part = (await receive_form(request, folder, ["file"]))["file"]
             if isinstance(part, str):

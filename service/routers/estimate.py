@@ -87,7 +87,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
     else:
         # The body of an execution can be sent as it is.
         asked, pointer = (await json_body(request, NearestExecution)).inputs, "/inputs"
-    with service.ingest.folder() as folder:
+    async with service.ingest.folder() as folder:
         sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):

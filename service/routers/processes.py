@@ -98,13 +98,14 @@ _MESSAGE: Answers = {
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
-    with terms_of(request, service) as terms, service.ingest.folder() as folder:
+    with terms_of(request, service) as terms:
         await refuse_unready(service, terms.preference)
         execution = await json_body(request, NearestExecution)
         terms = replace(terms, delivery=execution.delivery())
         asked, pointer = execution.inputs, "/inputs"
-        inputs = await inputs_of_json(asked, service, asked, folder, pointer)
-        return await answer(request, service, inputs, asked, terms, pointer)
+        async with service.ingest.folder() as folder:
+            inputs = await inputs_of_json(asked, service, asked, folder, pointer)
+            return await answer(request, service, inputs, asked, terms, pointer)
 
 
 @router.post(

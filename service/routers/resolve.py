@@ -59,7 +59,8 @@ async def resolve(
     or, with `Prefer: respond-async`, a job to ask again. With `Prefer: wait=N` it is the result
     if that is there within N seconds, and else the job.
     """
-    with terms_of(request, service) as terms, service.ingest.folder() as folder:
+    with terms_of(request, service) as terms:
         await refuse_unready(service, terms.preference)
-        inputs = await inputs_of_body(request, service, parameters, folder)
-        return await answer(request, service, inputs, parameters, terms, "/query")
+        async with service.ingest.folder() as folder:
+            inputs = await inputs_of_body(request, service, parameters, folder)
+            return await answer(request, service, inputs, parameters, terms, "/query")

@@ -31,8 +31,9 @@ class BodyLimit:
         advice = "send files, or arrays in smaller pieces" if is_json else "send less"
         declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         has_body = declared > 0 or "transfer-encoding" in headers
-        # Arrays stay in memory unless a job is made of them, which looks for itself.
-        is_stored = not is_json and has_body
+        # Arrays stay in memory unless a job is made of them, which looks for itself; a body that is
+        # a file is stored, whatever it is called.
+        is_stored = has_body and (not is_json or scope["path"] == "/datasets")
         # What comes after a body, or with a method that has none, is that the client has gone.
         is_coming = has_body and scope["method"] == "POST"
         pause = self._settings.body_seconds

@@ -137,6 +137,9 @@ def test_room_that_must_stay_on_the_disk(tmp_path, device):
             lambda: client.post(
                 "/datasets", content=iter([content]), headers={"Content-Type": PARQUET}
             ),
+            lambda: client.post(
+                "/datasets", content=content, headers={"Content-Type": "application/json"}
+            ),
             lambda: client.post("/datasets", files={"file": ("f.parquet", content)}),
         ):
             answer = send()

@@ -1,12 +1,16 @@
 """Files from strangers: limits hold, and a child that dies takes nothing with it."""
 
+import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -19,8 +23,12 @@ from service.datasets import decoding
 from service.datasets.children import Children
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode_in_child
+from service.datasets.ingest import Ingest
+from service.datasets.receiving import Upload
 from service.datasets.sources import Source
-from service.errors import InvalidInput, TooLarge
+from service.disk import Disk
+from service.errors import InvalidInput, StorageFull, TooLarge
+from service.settings import Settings
 from tests.conftest import ROOT, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -35,6 +43,32 @@ def decode(path, format="parquet", names=None, **limits):
 def write(path, **columns):
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def test_what_a_file_decodes_to_has_its_share_of_the_room(tmp_path):
+    """A few kilobytes that say the same a million times are 16 MB of points."""
+    settings = Settings(data_dir=tmp_path, free_bytes=0, concurrent_decodes=2)
+
+    def ingest(room, path):
+        disk = Disk(settings, lambda: shutil.disk_usage(tmp_path).free - room)
+
+        async def upload():
+            async with ingest.folder() as folder:
+                folder.mkdir()
+                received = shutil.copy(path, folder / "received")
+                upload = Upload(Path(received), None, "points.parquet", "points")
+                return (await ingest.from_upload(upload, Reading(), folder)).dataset
+
+        with closing(Ingest(settings, disk)) as ingest:
+            return asyncio.run(upload())
+
+    n = 1 << 20
+    path = write(tmp_path / "f", lat=np.full(n, 1.0), lon=np.full(n, 2.0))
+    assert path.stat().st_size < 1 << 16
+    with pytest.raises(StorageFull, match=f"more than {4 << 20} bytes, which is its share"):
+        ingest(8 << 20, path)
+    assert ingest(128 << 20, path).rows == n
+    assert list((tmp_path / "incoming").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -111,6 +145,18 @@ def test_a_crash_is_the_fault_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "_children", Children(_crash, []))
     with pytest.raises(InvalidInput, match=r"broke the decoder \(exit code -11\)"):
         decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]))
+
+
+def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        wait_until(lambda: decoders_of(client))
+        [decoder] = decoders_of(client)
+        decoder.kill()
+        wait_until(lambda: not decoders_of(client))
+        headers = {"Content-Type": "text/csv"}
+        answer = client.post("/datasets", content=b"lat,lon\n1,2\n", headers=headers)
+        assert answer.status_code == 201, answer.text
 
 
 def test_a_service_that_ends_waits_for_no_file(tmp_path):
