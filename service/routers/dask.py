@@ -7,7 +7,7 @@ requests to read, and the connection that keeps a page up to date.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 from fastapi import APIRouter, Request, Response, WebSocket
@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 
 from service.context import Service
 from service.errors import Forbidden, NotReady, NotThere, Problem
-from service.web.access import DASHBOARD
+from service.web.access import DASHBOARD, has_other_origin
 from service.web.handlers import problem_response
 
 router = APIRouter(include_in_schema=False)
@@ -160,9 +160,9 @@ def _refuse_other_origins(websocket: WebSocket) -> None:
     ------
     Forbidden
     """
-    origin = websocket.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != websocket.headers.get("host"):
-        raise Forbidden(f"a page of another site ({origin[:80]}) may not connect to the dashboard")
+    if has_other_origin(websocket):
+        origin = websocket.headers["origin"][:80]
+        raise Forbidden(f"a page of another site ({origin}) may not connect to the dashboard")
 
 
 def _address(connection: HTTPConnection, path: str, scheme: str) -> str:
@@ -185,8 +185,8 @@ def _address(connection: HTTPConnection, path: str, scheme: str) -> str:
         why = service.supervisor.trouble if cluster is None else "the cluster has no dashboard"
         raise NotReady(why, headers={"Retry-After": "2"})
     root = urlsplit(cluster.dashboard_url)
-    own = connection.scope["raw_path"].decode("ascii").partition(f"{DASHBOARD}/")[2]
-    query = connection.url.query
+    # Of the path that was looked at: how it was written may read otherwise.
+    own, query = quote(path), connection.url.query
     return (
         f"{scheme}{'s' * (root.scheme == 'https')}://{root.netloc}/{own}{'?' * bool(query)}{query}"
     )

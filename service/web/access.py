@@ -130,13 +130,27 @@ class Access:
 
 
 def _refuse_other_sites(connection: HTTPConnection) -> None:
-    """Refuse what a page of another site makes a browser send to a service without keys."""
+    """Refuse what a page of another site makes a browser send to a service without keys.
+
+    Browsers tell the site to loopback and over TLS only, and count all ports of one name to it; the
+    origin they tell always.
+    """
     method = connection.scope.get("method", "GET")
-    if method not in _SAFE_METHODS and connection.headers.get("sec-fetch-site") == "cross-site":
+    site = connection.headers.get("sec-fetch-site", "none")
+    is_own = site in ("same-origin", "none") and not has_other_origin(connection)
+    if method not in _SAFE_METHODS and not is_own:
         raise Forbidden(
             f"a page of another site ({connection.headers.get('origin', 'unknown')[:80]}) sent "
             f"this {method}, which only its own pages and programs may"
         )
+
+
+def has_other_origin(connection: HTTPConnection) -> bool:
+    """Whether a request comes from a page of another origin, as browsers tell."""
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return False
+    return origin.partition("://")[2].lower() != connection.headers.get("host", "").lower()
 
 
 def _key_of(connection: HTTPConnection) -> str:

@@ -267,6 +267,20 @@ def test_pages_of_other_sites_cannot_use_a_service_without_keys(service):
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
         answer = service.post("/resolve", json=body, headers={"Sec-Fetch-Site": site})
         assert answer.status_code == status
+    # Over plain HTTP beyond loopback a browser tells the origin alone, and ports of one name share
+    # a site.
+    own = str(service.base_url).rstrip("/")
+    for headers, status in (
+        ({"Origin": own}, 200),
+        ({"Origin": own, "Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+    ):
+        answer = service.post("/resolve", json=body, headers=headers)
+        assert answer.status_code == status, headers
     # A link to the documentation is fine.
     headers = {"Sec-Fetch-Site": "cross-site"}
     answer = service.get("/docs", headers=headers)
