@@ -378,9 +378,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--orders", nargs="*", default=["as given", "sorted"])
     parser.add_argument("--first", action="store_true", help="time a fresh process as well")
     options = parser.parse_args(arguments)
-    # Read when the libraries are loaded: the threads of one method must not spin while the next one
-    # is timed, and each library brings an OpenMP of its own.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     absent = missing()
     for name, package in absent.items():
         print(f"{name}: {package} is not installed, left out")

@@ -17,6 +17,7 @@ import argparse
 import functools
 import io
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -363,7 +364,8 @@ def _take_turns(
     found: dict[str, np.ndarray] = {}
     failed: dict[str, str] = {}
     for turn in range(1 + repeats):
-        for name, action in turns.items():
+        # In another order each time: what one leaves behind, the next finds.
+        for name, action in random.Random(turn).sample(list(turns.items()), len(turns)):
             if name in failed:
                 continue
             with tempfile.TemporaryDirectory(dir=folder) as to:

@@ -57,6 +57,7 @@ def python_loop(problem: Problem) -> Prepared:
     """The haversine formula in two loops of Python."""
     lat, lon = (np.radians(a).tolist() for a in problem.observations)
     lats, lons = (np.radians(a).tolist() for a in problem.references)
+    cosines = [math.cos(phi) for phi in lats]
 
     def run() -> list[int]:
         rows = []
@@ -64,7 +65,7 @@ def python_loop(problem: Problem) -> Prepared:
             best, nearest, cosine = math.inf, -1, math.cos(lat[i])
             for j in range(len(lats)):
                 a = math.sin((lats[j] - lat[i]) / 2) ** 2
-                a += cosine * math.cos(lats[j]) * math.sin((lons[j] - lon[i]) / 2) ** 2
+                a += cosine * cosines[j] * math.sin((lons[j] - lon[i]) / 2) ** 2
                 if a < best:
                     best, nearest = a, j
             rows.append(nearest)

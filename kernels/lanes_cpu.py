@@ -21,6 +21,7 @@ _EIGHT = ir.VectorType(_DOUBLE, 8)
 _SIXTEEN = ir.VectorType(_DOUBLE, 16)
 _PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT, _INT, _INT])
 _REDUCE = ir.FunctionType(_DOUBLE, [_SIXTEEN])
+_WRITE = 1
 _KEEP = 3
 _DATA = 1
 
@@ -173,37 +174,13 @@ def greatest_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def prefetch_one(typing_context, array, i):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of ``array[i]``, which is soon to be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _prefetch(context, builder, signature, arguments, 0)
-
-    return types.void(array, types.intp), generate
-
-
-@intrinsic
-def prefetch(typing_context, array, i, j):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of ``array[i, j]``, which is soon to be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _prefetch(context, builder, signature, arguments, 0)
-
-    return types.void(array, types.intp, types.intp), generate
-
-
-@intrinsic
 def prefetch_for_write(typing_context, array, i, j):  # type: ignore[no-untyped-def]
     """Ask for the cache line of ``array[i, j]``, which is soon to be written."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _prefetch(context, builder, signature, arguments, 1)
+        address = _address(context, builder, signature.args[0], *arguments)
+        address = builder.bitcast(address, _BYTE.as_pointer())
+        _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (_WRITE, _KEEP, _DATA))])
+        return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), generate
-
-
-def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any, write: int) -> Any:
-    address = _address(context, builder, signature.args[0], *arguments)
-    address = builder.bitcast(address, _BYTE.as_pointer())
-    _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (write, _KEEP, _DATA))])
-    return context.get_dummy_value()

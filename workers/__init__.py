@@ -1,3 +1,3 @@
-"""The cluster: Dask, dask-cuda, dask_cudf and Parquet. No HTTP."""
+"""The cluster: Dask, dask-cuda, cuDF and Parquet. No HTTP."""
 
 __version__ = "0.1.0"

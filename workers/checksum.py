@@ -60,7 +60,7 @@ class Checksum:
         with self._file:
             try:
                 self._sha256.set_result(self._count())
-            except OSError as error:
+            except Exception as error:
                 self._sha256.set_exception(error)
 
     def _count(self) -> str:

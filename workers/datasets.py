@@ -215,16 +215,18 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     the input was cut. An input without rows gives one empty table.
     """
     nullable = pa.schema([field.with_nullable(True) for field in schema])
-    waiting = pa.Table.from_batches([], nullable)
-    given = False
+    waiting = [pa.Table.from_batches([], nullable)]
+    rows, given = 0, False
     for batch in batches:
-        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(nullable)])
-        while waiting.num_rows >= ROW_GROUP:
-            yield waiting.slice(0, ROW_GROUP).combine_chunks()
-            waiting = waiting.slice(ROW_GROUP)
-            given = True
-    if waiting.num_rows or not given:
-        yield waiting.combine_chunks()
+        waiting.append(pa.Table.from_batches([batch]).cast(nullable))
+        rows += batch.num_rows
+        while rows >= ROW_GROUP:
+            # Put together only now: a stream may have as many batches as rows.
+            table = pa.concat_tables(waiting)
+            yield table.slice(0, ROW_GROUP).combine_chunks()
+            waiting, rows, given = [table.slice(ROW_GROUP)], rows - ROW_GROUP, True
+    if rows or not given:
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def row_groups_of(start: int, stop: int) -> range:

@@ -1,5 +1,6 @@
 """The GPUs of this machine, counted without touching them."""
 
+import itertools
 import os
 
 from kernels.devices import Device
@@ -16,19 +17,48 @@ def count_gpus() -> int:
     It asks the driver's management library, which makes no CUDA context: the process that asks may
     be one that never computes.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
+    return count_visible(_uuids(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def count_visible(uuids: list[str], names: str | None) -> int:
+    """Number of GPUs that CUDA shows of those with these UUIDs.
+
+    Parameters
+    ----------
+    names
+        What ``CUDA_VISIBLE_DEVICES`` says: numbers, or begins of UUIDs, up to the first that names
+        no GPU [1]_; None when it does not say anything.
+
+    References
+    ----------
+    .. [1] CUDA C++ Programming Guide, "CUDA Environment Variables".
+    """
+    if names is None:
+        return len(uuids)
+
+    def is_there(name: str) -> bool:
+        if name.isdecimal():
+            return int(name) < len(uuids)
+        # A part of a GPU has a UUID of its own.
+        return name.startswith("MIG-") or any(uuid.startswith(name) for uuid in uuids if name)
+
+    shown = itertools.takewhile(is_there, map(str.strip, names.split(",")))
+    return len(list(shown)) if uuids else 0
+
+
+def _uuids() -> list[str]:
+    """Those of the GPUs of this machine, in the order of their numbers."""
     try:
         import pynvml
     except ImportError:
-        return 0
+        return []
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return 0
+        return []
     try:
-        return int(pynvml.nvmlDeviceGetCount())
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     finally:
         pynvml.nvmlShutdown()
 

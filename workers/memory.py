@@ -8,9 +8,12 @@ import dask
 from kernels.devices import Device
 
 _AVAILABLE = "georesolve.available-bytes"
+_HOST = "georesolve.host-bytes"
 _PIECE = "georesolve.references-a-piece"
-_REFERENCES_SHARE = 0.4
+_INDEXES_SHARE = 0.4
 """For reference sets; the rest is for observations, answers, and a set that is being indexed."""
+_COLUMNS_SHARE = 0.2
+"""For columns of reference sets that results carry."""
 # On a CPU, by `tracemalloc`.
 _CPU_BYTES_A_REFERENCE = 90
 _CPU_BYTES_AN_OBSERVATION = 62
@@ -24,16 +27,18 @@ def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int 
     Parameters
     ----------
     limit_bytes
-        Host memory that the process may take; None for all of it. On a GPU that one's counts.
+        Host memory that the process may take; None for all of it. For searches on a GPU that one's
+        counts.
     references_a_piece
         References that are searched at a time; None for as many as memory holds.
     """
+    available = limit_bytes
     if device == "cuda":
         # Here, because only a worker may import what touches a GPU.
         import cupy
 
-        limit_bytes = int(cupy.cuda.Device().mem_info[1])
-    dask.config.set({_AVAILABLE: limit_bytes, _PIECE: references_a_piece})
+        available = int(cupy.cuda.Device().mem_info[1])
+    dask.config.set({_HOST: limit_bytes, _AVAILABLE: available, _PIECE: references_a_piece})
 
 
 def in_pieces(n_references: int) -> AbstractContextManager[None]:
@@ -44,7 +49,11 @@ def in_pieces(n_references: int) -> AbstractContextManager[None]:
 
 def available_bytes() -> int:
     """Memory that searches may take: the device's, or on a CPU that of the process."""
-    limit = dask.config.get(_AVAILABLE, None)
+    return _limit(_AVAILABLE)
+
+
+def _limit(name: str) -> int:
+    limit = dask.config.get(name, None)
     return int(limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -60,9 +69,14 @@ def search_bytes(device: Device, n_references: int, n_observations: int, k: int)
     )
 
 
-def resident_bytes() -> int:
+def indexes_bytes() -> int:
     """Memory that reference sets may take together once they are indexed."""
-    return int(_REFERENCES_SHARE * available_bytes())
+    return int(_INDEXES_SHARE * available_bytes())
+
+
+def columns_bytes() -> int:
+    """Memory of the host that columns of reference sets may take together."""
+    return int(_COLUMNS_SHARE * _limit(_HOST))
 
 
 def references_at_once(device: Device) -> int:
@@ -71,4 +85,4 @@ def references_at_once(device: Device) -> int:
     if piece is not None:
         return piece
     million = 1_000_000
-    return resident_bytes() * million // search_bytes(device, million, 0, 1)
+    return indexes_bytes() * million // search_bytes(device, million, 0, 1)

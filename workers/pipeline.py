@@ -84,8 +84,7 @@ class Progress:
         """Count a finished chunk."""
         self.rows_done += record["rows"]
         self.counts.update(record["counts"])
-        # A part of an earlier version does not tell it.
-        self.verified += record.get("verified", 0)
+        self.verified += record["verified"]
         self.chunks_by_worker[record["worker"]] += 1
         for stage, seconds in record["seconds"].items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds

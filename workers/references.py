@@ -10,23 +10,107 @@ from typing import Any
 import pyarrow as pa
 
 import kernels
-from workers.datasets import ROW_GROUP, Dataset, read_rows
+from workers.datasets import ROW_GROUP, Dataset, column_sizes, read_rows
 from workers.frames import backend
-from workers.memory import references_at_once, resident_bytes, search_bytes
+from workers.memory import columns_bytes, indexes_bytes, references_at_once, search_bytes
 
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
 
-# A set is there under its hash and either a piece, for its index on the device, or the name of a
-# column on the host.
-_resident: OrderedDict[tuple[str, Piece | str], Any] = OrderedDict()
-# A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and who
-# needs something else does not wait for it, unless the two would take more memory than there is.
-_lock = threading.Lock()
-_loading: dict[tuple[str, Piece | str], Future[Any]] = {}
-_freed = threading.Condition(_lock)
-# What is being built takes so many bytes.
-_building: dict[tuple[str, Piece | str], int] = {}
+_Key = tuple[str, Piece | str]
+"""The hash of a set and either a piece, for its index, or the name of a column."""
+
+
+class _Shelf:
+    """What is resident of one kind; what was used longest ago goes first.
+
+    A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and
+    who needs something else does not wait for it, unless the two would take more memory than there
+    is.
+
+    Parameters
+    ----------
+    budget
+        Tells how many bytes it may take.
+    """
+
+    def __init__(self, budget: Callable[[], int]) -> None:
+        self._budget = budget
+        self._held: OrderedDict[_Key, Any] = OrderedDict()
+        self._loading: dict[_Key, Future[Any]] = {}
+        # What is being loaded takes so many bytes.
+        self._needed: dict[_Key, int] = {}
+        self._freed = threading.Condition()
+
+    def __contains__(self, key: _Key) -> bool:
+        with self._freed:
+            return key in self._held
+
+    def get(self, key: _Key, load: Callable[[], Any], needed_bytes: int) -> Any:
+        """What is there under a key, loaded on first need: that takes so many bytes at most."""
+        with self._freed:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+            of_another = self._loading.get(key)
+            if of_another is None:
+                loading = self._loading[key] = Future()
+        if of_another is not None:
+            return of_another.result()
+        try:
+            with self._room_for(key, needed_bytes):
+                held = load()
+            with self._freed:
+                self._held[key] = held
+                self._keep_to(self._budget(), least=1)
+            loading.set_result(held)
+        except BaseException as error:
+            # It is that of all who wait.
+            loading.set_exception(error)
+            raise
+        finally:
+            with self._freed:
+                del self._loading[key]
+        return held
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._freed:
+            self._held.clear()
+
+    @contextmanager
+    def _room_for(self, key: _Key, needed_bytes: int) -> Iterator[None]:
+        """Wait until what others load leaves room, and make some."""
+        with self._freed:
+            self._freed.wait_for(
+                lambda: (
+                    not self._needed or sum(self._needed.values()) + needed_bytes <= self._budget()
+                )
+            )
+            self._needed[key] = needed_bytes
+            self._keep_to(self._budget() - sum(self._needed.values()), least=0)
+        try:
+            yield
+        finally:
+            with self._freed:
+                del self._needed[key]
+                self._freed.notify_all()
+
+    def _keep_to(self, budget: int, *, least: int) -> None:
+        """Let go of what was used longest ago until the rest takes so many bytes."""
+        while len(self._held) > least and self.nbytes > budget:
+            self._held.popitem(last=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of it takes."""
+        return sum(int(held.nbytes) for held in self._held.values())
+
+
+_indexes = _Shelf(lambda: indexes_bytes())
+"""On the device."""
+_columns = _Shelf(lambda: columns_bytes())
+"""On the host."""
 
 
 def pieces(references: Dataset) -> list[Piece]:
@@ -52,23 +136,26 @@ def resident_index(references: Dataset, piece: Piece) -> kernels.ReferenceIndex:
         return kernels.build_index(frame[lat].values, frame[lon].values)
 
     needed = search_bytes(backend().device, piece[1] - piece[0], 0, 1)
-    index: kernels.ReferenceIndex = _loaded((references.sha256, piece), build, needed)
+    index: kernels.ReferenceIndex = _indexes.get((references.sha256, piece), build, needed)
     return index
 
 
 def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
     """A column of a reference set, in row order, read from its file on first need."""
-    return _loaded(
+    column: pa.ChunkedArray = _columns.get(
         (references.sha256, name),
         lambda: read_rows(references.file, 0, references.rows, [name])[name],
+        column_sizes(references.file)[name].encoded,
     )
+    return column
 
 
 def is_resident(references: Dataset, columns: Iterable[str]) -> bool:
     """Whether all of a reference set that a search needs is there, and some of its columns."""
     ranges, names = _needed(references, columns)
-    with _lock:
-        return all((references.sha256, part) in _resident for part in (*ranges, *names))
+    return all((references.sha256, piece) in _indexes for piece in ranges) and all(
+        (references.sha256, name) in _columns for name in names
+    )
 
 
 def load_all(references: Dataset, columns: Iterable[str]) -> None:
@@ -82,8 +169,8 @@ def load_all(references: Dataset, columns: Iterable[str]) -> None:
 
 def forget_all() -> None:
     """Let go of all that is resident."""
-    with _lock:
-        _resident.clear()
+    _indexes.clear()
+    _columns.clear()
 
 
 def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], set[str]]:
@@ -91,57 +178,3 @@ def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], s
     # Distances to what is merged are measured from the coordinates.
     measured = (references.lat, references.lon) if len(ranges) > 1 else ()
     return ranges, {*columns, *measured}
-
-
-def _loaded(key: tuple[str, Piece | str], load: Callable[[], Any], needed: int = 0) -> Any:
-    with _lock:
-        if key in _resident:
-            return _used(key)
-        of_another = _loading.get(key)
-        if of_another is None:
-            loading = _loading[key] = Future()
-    if of_another is not None:
-        return of_another.result()
-    try:
-        with _room_for(key, needed):
-            held = load()
-        with _lock:
-            _resident[key] = held
-            _keep_to(resident_bytes(), least=1)
-        loading.set_result(held)
-    except BaseException as error:
-        # It is that of all who wait.
-        loading.set_exception(error)
-        raise
-    finally:
-        with _lock:
-            del _loading[key]
-    return held
-
-
-def _used(key: tuple[str, Piece | str]) -> Any:
-    _resident.move_to_end(key)
-    return _resident[key]
-
-
-@contextmanager
-def _room_for(key: tuple[str, Piece | str], needed: int) -> Iterator[None]:
-    """Wait until what others build leaves room, and make some."""
-    with _freed:
-        _freed.wait_for(
-            lambda: not _building or sum(_building.values()) + needed <= resident_bytes()
-        )
-        _building[key] = needed
-        _keep_to(resident_bytes() - sum(_building.values()), least=0)
-    try:
-        yield
-    finally:
-        with _freed:
-            del _building[key]
-            _freed.notify_all()
-
-
-def _keep_to(budget: int, *, least: int) -> None:
-    """Let go of what was used longest ago until the rest takes so many bytes."""
-    while len(_resident) > least and sum(int(held.nbytes) for held in _resident.values()) > budget:
-        _resident.popitem(last=False)

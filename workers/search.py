@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _VERIFIED = 8
 """Observations of a chunk that are searched again, or fewer where there are many references."""
 _VERIFIED_PAIRS = 2**22
-"""Pairs that are compared for it at most: some milliseconds of a core."""
+"""Pairs that are compared for it at most, if it is not a single observation: 30 ms of a core."""
 
 
 _REHEARSING = "georesolve.rehearsing"

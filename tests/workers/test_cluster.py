@@ -22,7 +22,7 @@ from tests.conftest import (
 from tests.oracle import nearest
 from workers import plugin
 from workers.cluster import open_cluster
-from workers.gpus import NoGpuError, choose_device, count_gpus
+from workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
 from workers.plugin import WorkerCheckError, check_known_answer
@@ -93,16 +93,28 @@ def test_a_cluster_that_was_lost_stays_lost(device):
             kill_with_children(process)
 
 
-def test_choose_device(monkeypatch):
+def test_choose_device(device, monkeypatch):
+    if device == "cuda":
+        assert count_gpus() > 0
+        assert choose_device("auto") == choose_device("cuda") == "cuda"
+        assert choose_device("cpu") == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert count_gpus() == 0
     assert choose_device("auto") == choose_device("cpu") == "cpu"
     with pytest.raises(NoGpuError, match="set device to 'auto' or 'cpu'"):
         choose_device("cuda")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-4f1c")
-    assert count_gpus() == 2
-    assert choose_device("auto") == choose_device("cuda") == "cuda"
-    assert choose_device("cpu") == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        *[(None, 3), ("0", 1), (" 2, 0", 2), ("0,3,1", 1), ("", 0), ("-1", 0), ("NoDevFiles", 0)],
+        *[("GPU-4f", 1), ("GPU-4f1c-77,GPU-9", 2), ("GPU-5", 0), ("MIG-11", 1), ("0,,1", 1)],
+    ],
+)
+def test_what_cuda_shows_of_three_gpus(names, shown):
+    assert count_visible(["GPU-4f1c-77", "GPU-9a-1", "GPU-9b-2"], names) == shown
+    assert count_visible([], names) == 0
 
 
 def test_a_wrong_answer_is_told(monkeypatch):

@@ -24,9 +24,9 @@ def place_set(tmp_path_factory):
 
 
 @pytest.fixture
-def in_pieces(monkeypatch):
+def in_pieces():
     """Has this process search so many references at a time."""
-    monkeypatch.setattr(references, "_resident", type(references._resident)())
+    references.forget_all()
     yield lambda size: memory.set_memory("cpu", None, size)
     memory.set_memory("cpu", None, None)
 
@@ -70,10 +70,9 @@ def test_pieces_do_not_show_in_the_answer(place_set, in_pieces, options):
 
 def test_pieces_leave_when_others_need_their_place(place_set, in_pieces, monkeypatch):
     in_pieces(ROW_GROUP)
-    monkeypatch.setattr(references, "resident_bytes", lambda: 10 << 20)
+    monkeypatch.setattr(references, "indexes_bytes", lambda: 10 << 20)
     search(place_set, *sphere(100, 1), MatchOptions())
-    held = sum(int(value.nbytes) for value in references._resident.values())
-    assert 0 < held <= 10 << 20
+    assert 0 < references._indexes.nbytes <= 10 << 20
 
 
 def test_more_memory_holds_more_references():
