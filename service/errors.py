@@ -47,6 +47,11 @@ class Problem(Exception):
         errors: list[dict[str, Any]] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        # Files and requests of strangers are quoted in it, and terminals obey what they are shown.
+        detail = "".join(
+            char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
+            for char in detail
+        )
         super().__init__(detail)
         self.detail = detail
         self.errors = errors or []

@@ -22,7 +22,10 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     document = json.loads(source.path.read_bytes())
     features = document.get("features") if isinstance(document, dict) else None
     if not isinstance(features, list) or document.get("type") != "FeatureCollection":
-        raise InvalidInput(f"{source.file}: not a GeoJSON FeatureCollection")
+        raise InvalidInput(
+            f"{source.file}: not a GeoJSON FeatureCollection, the one JSON that a file may be; "
+            "arrays by column name are sent as the body of a request, application/json"
+        )
     if "crs" in document and "CRS84" not in json.dumps(document["crs"]):
         raise InvalidInput(
             f"{source.file}: its member 'crs' is not CRS84: GeoJSON is longitude and latitude on "

@@ -1,6 +1,7 @@
-"""The input formats: their media types and file names, and how an upload's is recognised."""
+"""The input formats: what a file is by its first bytes, its media type or its name."""
 
-from typing import Literal
+import re
+from typing import Literal, NamedTuple
 
 from service.errors import UnsupportedFormat
 
@@ -15,6 +16,7 @@ _BY_MEDIA_TYPE: dict[str, InputFormat] = {
     "application/csv": "csv",
     "text/tab-separated-values": "csv",
     "application/geo+json": "geojson",
+    "application/json": "geojson",
 }
 _BY_SUFFIX: dict[str, InputFormat] = {
     "parquet": "parquet",
@@ -26,42 +28,89 @@ _BY_SUFFIX: dict[str, InputFormat] = {
     "csv": "csv",
     "tsv": "csv",
     "geojson": "geojson",
+    "json": "geojson",
 }
+# Each in full, so that no text can begin with it.
 _BY_FIRST_BYTES: dict[bytes, InputFormat] = {
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
+    b"PAR1\x15": "parquet",
+    b"ARROW1\0\0": "arrow",
     b"\xff\xff\xff\xff": "arrow",
 }
+HEAD_BYTES = 128
+"""So many first bytes tell what a file is."""
+
+
+class _Other(NamedTuple):
+    """A format that is not read: how it begins, what it is, and what to send instead."""
+
+    beginning: re.Pattern[bytes]
+    name: str
+    advice: str
+
+
+def _other(beginning: bytes, name: str, advice: str) -> _Other:
+    return _Other(re.compile(beginning, re.DOTALL), name, advice)
+
+
+# The first that fits; a ZIP archive has the name of its first member in byte 30.
+_OTHERS = [
+    _other(
+        rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)",
+        "an Excel workbook",
+        "save it as CSV",
+    ),
+    _other(rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file of before 2007", "save it as CSV"),
+    _other(
+        rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis\.opendocument",
+        "an OpenDocument file",
+        "save it as CSV",
+    ),
+    _other(rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
+    _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
+    _other(rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
+    _other(rb"\x1f\x8b", "compressed with gzip", "send it unpacked"),
+    _other(rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
+    _other(rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
+    _other(rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
+    _other(rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
+    _other(rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
+]
 
 
 def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:
-    """Recognise the format of an upload: by media type, then file name, then first bytes.
+    """Recognise the format of an upload: by first bytes, then media type, then file name.
 
     Parameters
     ----------
     media_type, name
         What the client said of the file; general types such as octet-stream say nothing.
     head
-        The first bytes of the file.
+        The first `HEAD_BYTES` of the file.
     file
         What to call the file in an error.
 
     Raises
     ------
     UnsupportedFormat
-        When none of the three tells.
+        When the first bytes are those of a format that is not read, or nothing tells.
     """
+    for first_bytes, format in _BY_FIRST_BYTES.items():
+        if head.startswith(first_bytes):
+            return format
+    for other in _OTHERS:
+        if other.beginning.match(head):
+            raise UnsupportedFormat(
+                f"{file}: the file is {other.name}: {other.advice}",
+                [{"file": file, "detail": other.name}],
+            )
     essence = (media_type or "").partition(";")[0].strip().lower()
     if essence in _BY_MEDIA_TYPE:
         return _BY_MEDIA_TYPE[essence]
     suffix = (name or "").rpartition(".")[2].lower()
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
-    for first_bytes, format in _BY_FIRST_BYTES.items():
-        if head.startswith(first_bytes):
-            return format
+    called = repr(name[:80]) if name else "none"
     raise UnsupportedFormat(
-        f"{file}: neither its media type ({essence or 'none'}) nor its name ({name or 'none'}) "
-        f"tells the format: send one of {', '.join(sorted(set(_BY_MEDIA_TYPE)))}, "
-        f"or a name that ends in one of {', '.join('.' + suffix for suffix in _BY_SUFFIX)}"
+        f"{file}: neither its name ({called}) nor its media type ({essence[:80] or 'none'}) tells "
+        "the format: send Parquet, Arrow, CSV or GeoJSON, named .parquet, .arrow, .csv or .geojson"
     )

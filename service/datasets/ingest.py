@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from service.datasets.columns import OnInvalid, Reading, find_columns
 from service.datasets.decoding import Limits, canonicalise, decode_in_child
-from service.datasets.formats import input_format
+from service.datasets.formats import HEAD_BYTES, input_format
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source, Table
 from service.disk import Disk
@@ -25,7 +25,6 @@ from service.errors import InvalidInput, TooLarge
 from service.settings import Settings
 from workers.datasets import Dataset, InvalidRow
 
-_HEAD_BYTES = 16
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
 
@@ -95,7 +94,7 @@ class Ingest:
         """
         start = time.perf_counter()
         with upload.path.open("rb") as handle:
-            head = handle.read(_HEAD_BYTES)
+            head = handle.read(HEAD_BYTES)
         format = input_format(upload.media_type, upload.name, head, upload.file)
         source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
         target = folder / f"{uuid.uuid4().hex}.parquet"

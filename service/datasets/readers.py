@@ -12,33 +12,11 @@ from service.datasets.delimited import read_csv
 from service.datasets.features import read_geojson
 from service.datasets.formats import InputFormat
 from service.datasets.sources import BATCH_ROWS, Source, Table
-from service.errors import InvalidInput
 from workers.datasets import streamed
-
-_PACKERS = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\0": "xz",
-    b"PK\x03\x04": "zip",
-}
-_MAGIC_BYTES = max(map(len, _PACKERS))
 
 
 def read(source: Source, most_columns: int) -> Table:
-    """Open a file with the reader of its format.
-
-    Raises
-    ------
-    Problem
-        When it cannot be read; for one when it is compressed as a whole.
-    """
-    with source.path.open("rb") as handle:
-        head = handle.read(_MAGIC_BYTES)
-    for magic, packer in _PACKERS.items():
-        if head.startswith(magic):
-            raise InvalidInput(
-                f"{source.file}: the file is compressed with {packer}: send it unpacked"
-            )
+    """Open a file with the reader of its format."""
     if source.format == "geojson":
         return read_geojson(source, most_columns)
     return _READERS[source.format](source)

@@ -1,8 +1,13 @@
 """The input formats: the same points in each of them are the same coordinates; oddities refused."""
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
+import sqlite3
+import zipfile
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +18,7 @@ import shapely
 from service.datasets import readers
 from service.datasets.columns import Reading
 from service.datasets.decoding import Limits, decode
-from service.datasets.formats import input_format
+from service.datasets.formats import HEAD_BYTES, input_format
 from service.datasets.sources import Source
 from service.errors import InvalidInput, UnsupportedFormat
 
@@ -357,7 +362,13 @@ def test_what_is_no_points_in_degrees_is_refused(tmp_path, content, format, mess
         ("text/csv; charset=utf-8", "x.parquet", b"", "csv"),
         ("application/octet-stream", "X.PARQUET", b"", "parquet"),
         (None, "points.arrows", b"", "arrow"),
-        (None, None, b"PAR1....", "parquet"),
+        (None, None, parquet(), "parquet"),
+        ("text/csv", "points.csv", parquet(), "parquet"),
+        ("text/csv", "points.csv", b"PAR1,PAR2,lat,lon\n", "csv"),
+        ("text/csv", "points.csv", b"BZh9,lat,lon\n", "csv"),
+        ("application/geo+json", None, arrow(pa.ipc.new_stream), "arrow"),
+        ("application/json", "points.json", geojson(), "geojson"),
+        (None, "points.JSON", geojson(), "geojson"),
         ("application/octet-stream", "blob", b"ARROW1\0\0", "arrow"),
         ("application/geo+json", None, b"{", "geojson"),
     ],
@@ -366,9 +377,50 @@ def test_formats_are_recognised(media_type, name, head, expected):
     assert input_format(media_type, name, head, "f") == expected
 
 
-def test_other_formats_are_named():
-    with pytest.raises(UnsupportedFormat, match=r"application/x-zip.*\.geojson"):
-        input_format("application/x-zip", "points.zip", b"PK", "points")
+def test_a_format_that_nothing_tells():
+    with pytest.raises(UnsupportedFormat, match=r"'points\.txt'.*text/plain.*\.geojson") as caught:
+        input_format("text/plain; charset=utf-8", "points.txt", b"lat lon", "points")
+    assert len(caught.value.detail) < 200
+
+
+def zipped(*members):
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return sink.getvalue()
+
+
+def sqlite(application_id):
+    connection = sqlite3.connect(":memory:")
+    connection.execute(f"PRAGMA application_id = {application_id}")
+    connection.execute("CREATE TABLE points (lat, lon)")
+    content = connection.serialize()
+    connection.close()
+    return content
+
+
+OPEN_DOCUMENT = "application/vnd.oasis.opendocument.spreadsheet"
+OTHERS = {
+    "workbook": (zipped(("[Content_Types].xml", "<")), "an Excel workbook: save it as CSV"),
+    "workbook of another program": (zipped(("xl/styles.xml", "<")), "an Excel workbook"),
+    "OpenDocument": (zipped(("mimetype", OPEN_DOCUMENT)), "an OpenDocument file: save it as CSV"),
+    "ZIP": (zipped(("points.csv", "lat,lon")), "compressed with zip: send it unpacked"),
+    "GeoPackage": (sqlite(0x47504B47), "a GeoPackage: write its layer as GeoParquet"),
+    "SQLite": (sqlite(0), "an SQLite database"),
+    "gzip": (gzip.compress(b"lat,lon"), "compressed with gzip: send it unpacked"),
+    "bzip2": (bz2.compress(b"lat,lon"), "compressed with bzip2"),
+    "xz": (lzma.compress(b"lat,lon"), "compressed with xz"),
+    "zstd": (pa.compress(b"lat,lon", "zstd", asbytes=True), "compressed with zstd"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_formats_are_named_whatever_they_are_called(name):
+    content, message = OTHERS[name]
+    for called in ("points.csv", "points.parquet", "points.xlsx"):
+        with pytest.raises(UnsupportedFormat, match=message):
+            input_format("text/csv", called, content[:HEAD_BYTES], "points")
 
 
 def test_parquet_is_read_without_keeping_it(tmp_path):
