@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,23 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
             cluster.dashboard_url,
         )
         yield cluster
+
+
+@contextlib.asynccontextmanager
+async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
+    """Open another client of a cluster, for the event loop of the caller: it takes no thread.
+
+    Raises
+    ------
+    OSError
+        When the scheduler does not answer.
+    """
+    scheduler, security = cluster.client.scheduler, cluster.client.security
+    assert scheduler is not None, "an open cluster has a scheduler"
+    async with Client(
+        scheduler.address, asynchronous=True, security=security, set_as_default=False
+    ) as client:
+        yield client
 
 
 def _configured_dask() -> contextlib.AbstractContextManager[None]:

@@ -7,9 +7,13 @@ chunks by. What another machine, or a busy hour, makes of them is learnt from th
 run: see `Pace`.
 """
 
+import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from distributed import Client
 
 from kernels.devices import Device
 from workers.cluster import Cluster
@@ -37,6 +41,7 @@ _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _DISTANCE_BYTES = 8
 """Of a result row; the observation and the status take nearly none."""
+_ANSWER_SECONDS = 5.0
 _DICTIONARY_BYTES = 1 << 20
 """As large a column a row group holds as a dictionary: pyarrow's limit."""
 
@@ -134,7 +139,8 @@ class Pace:
     def note(self, cluster: Cluster, job: Job, seconds: float) -> None:
         """Note how long a job took on a cluster, from its first chunk to its result."""
         rows = job.observations.rows, job.references.rows
-        self._ratios.append(seconds / _planned(cluster, *rows, job.options).seconds)
+        planned = _planned(cluster.device, len(cluster.workers()), *rows, job.options)
+        self._ratios.append(seconds / planned.seconds)
 
     @property
     def factor(self) -> float:
@@ -149,10 +155,10 @@ class _Planned(NamedTuple):
 
 
 def _planned(
-    cluster: Cluster, n_observations: int, n_references: int, options: MatchOptions
+    device: Device, n_workers: int, n_observations: int, n_references: int, options: MatchOptions
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
-    device, n_workers = cluster.device, max(1, len(cluster.workers()))
+    n_workers = max(1, n_workers)
     starts = chunk_starts(n_observations, n_references, options, device, n_workers)
     rates, largest = _RATES[device], min(starts.step, n_observations)
     search = 1 / rows_a_second(n_references, options, device)
@@ -167,24 +173,47 @@ def _planned(
     return _Planned(len(starts), largest, seconds)
 
 
-def estimate(
-    cluster: Cluster, observations: Size, references: Size, options: MatchOptions, pace: Pace
+Estimator = Callable[[Size, Size, MatchOptions], Coroutine[Any, Any, Estimate]]
+"""Estimates jobs on one cluster, as `estimate` does."""
+
+
+async def estimate(
+    client: Client,
+    cluster: Cluster,
+    pace: Pace,
+    observations: Size,
+    references: Size,
+    options: MatchOptions,
 ) -> Estimate:
     """Estimate a job; asks a worker for its memory.
+
+    Parameters
+    ----------
+    client
+        Of the cluster, in the event loop of the caller: who waits for a worker that does not answer
+        takes no thread from others.
 
     Raises
     ------
     OSError
-        When no worker answers.
+        When no worker answers within some seconds.
     """
-    workers = cluster.workers()
+    workers = await asyncio.to_thread(cluster.workers)
     if not workers:
         raise OSError("there are no workers")
-    planned = _planned(cluster, observations.rows, references.rows, options)
-    address = next(iter(workers.values()))
+    rows = observations.rows, references.rows
+    planned = _planned(cluster.device, len(workers), *rows, options)
+    name, address = next(iter(workers.items()))
     arguments = (cluster.device, references.rows, planned.largest_chunk, options.k)
-    memory = cluster.client.run(_memory_of_worker, *arguments, workers=[address])
-    needed, available = memory[address]
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            memory = await client.run(_memory_of_worker, *arguments, workers=[address])
+        needed, available = memory[address]
+    except (TimeoutError, KeyError):
+        raise OSError(
+            f"the worker {name} was asked for its memory and did not answer within "
+            f"{_ANSWER_SECONDS:g} s"
+        ) from None
     return Estimate(
         rows=observations.rows * options.k,
         chunks=planned.chunks,

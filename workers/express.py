@@ -6,12 +6,11 @@ answer comes back as bytes. Nothing is kept: who asks and does not hear asks aga
 """
 
 import asyncio
-import contextlib
 import io
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ import pyarrow as pa
 from distributed import Client
 
 from kernels.coordinates import is_valid
-from workers.cluster import Cluster
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
 from workers.jobs import Job
@@ -65,29 +63,17 @@ if it holds all of them at a time it does so in the background, and a later call
 """
 
 
-@contextlib.asynccontextmanager
-async def express(cluster: Cluster) -> AsyncIterator[ResolveAtOnce]:
-    """Open a way for small jobs in the caller's event loop: no thread stands between.
+def express(client: Client) -> ResolveAtOnce:
+    """The way for small jobs by a client of the caller's event loop: no thread stands between."""
 
-    Raises
-    ------
-    OSError
-        When the scheduler does not answer.
-    """
-    scheduler, security = cluster.client.scheduler, cluster.client.security
-    assert scheduler is not None, "an open cluster has a scheduler"
-    async with Client(
-        scheduler.address, asynchronous=True, security=security, set_as_default=False
-    ) as client:
+    async def resolve_at_once(worker: str, jobs: list[Job]) -> list[ExpressAnswer]:
+        answers = await client.run(_on_worker, jobs, workers=[worker])
+        if worker not in answers:
+            raise OSError(f"the worker {worker} is gone")
+        answer: list[ExpressAnswer] = answers[worker]
+        return answer
 
-        async def resolve_at_once(worker: str, jobs: list[Job]) -> list[ExpressAnswer]:
-            answers = await client.run(_on_worker, jobs, workers=[worker])
-            if worker not in answers:
-                raise OSError(f"the worker {worker} is gone")
-            answer: list[ExpressAnswer] = answers[worker]
-            return answer
-
-        yield resolve_at_once
+    return resolve_at_once
 
 
 async def _on_worker(jobs: list[Job]) -> list[ExpressAnswer]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from service.jobs.failures import problem_of_failure
 from service.jobs.reports import account_of, seconds_before
 from service.metrics import Metrics
 from service.settings import Settings
-from workers.cluster import Cluster, open_cluster
-from workers.estimate import Pace
+from workers.cluster import Cluster, in_event_loop, open_cluster
+from workers.estimate import Estimator, Pace, estimate
 from workers.express import express
 from workers.gpus import choose_device
 from workers.jobs import RESULT_NAME, Job, MatchOptions
@@ -49,6 +50,8 @@ class Supervisor:
         The open cluster; None while there is none.
     express
         Who answers small requests on it; None while there is no cluster.
+    estimate
+        Tells what a job would take on it; None while there is no cluster.
     trouble
         Why there is none, in words.
     pace
@@ -67,6 +70,7 @@ class Supervisor:
     ) -> None:
         self.cluster: Cluster | None = None
         self.express: ExpressLane | None = None
+        self.estimate: Estimator | None = None
         self.trouble = "the cluster is being opened"
         self.pace = Pace()
         self._settings = settings
@@ -141,8 +145,9 @@ class Supervisor:
 
     async def _watch(self, cluster: Cluster) -> None:
         """Keep the workers up and answer small requests, as long as the cluster is up."""
-        async with express(cluster) as resolve_at_once:
-            with closing(ExpressLane(resolve_at_once)) as self.express:
+        async with in_event_loop(cluster) as client:
+            self.estimate = partial(estimate, client, cluster, self.pace)
+            with closing(ExpressLane(express(client))) as self.express:
                 try:
                     while cluster.is_up():
                         cluster.restore()
@@ -150,7 +155,7 @@ class Supervisor:
                         self.express.notice(list(workers.values()))
                         await asyncio.sleep(_WATCH_SECONDS)
                 finally:
-                    self.express = None
+                    self.express = self.estimate = None
 
     def _sweep(self) -> None:
         """Remove what an earlier process left of jobs that have ended."""

@@ -20,7 +20,7 @@ from service.models import MatchParameters, PointSet, Role
 from service.web.execution import refuse_unready
 from service.web.inputs import ROLES, input_of_json, json_body
 from service.web.preferences import Preference
-from workers.estimate import estimate, job_bytes
+from workers.estimate import job_bytes
 
 router = APIRouter(tags=["resolve"])
 
@@ -92,7 +92,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):
             check_match(observations.dataset, references.dataset, asked, pointer)
-        return await asyncio.to_thread(_estimate, service, observations, references, asked)
+        return await _estimate(service, observations, references, asked)
 
 
 async def _set_of(
@@ -108,16 +108,16 @@ async def _set_of(
     return await input_of_json(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
 
 
-def _estimate(
+async def _estimate(
     service: Service, observations: PlannedSet, references: PlannedSet, asked: MatchParameters
 ) -> EstimateInfo:
     options = asked.options()
-    sizes = sizes_of(observations, references, options)
-    cluster = service.supervisor.cluster
+    sizes = await asyncio.to_thread(sizes_of, observations, references, options)
+    estimate = service.supervisor.estimate
     try:
-        if cluster is None:
+        if estimate is None:
             raise OSError("the cluster was lost")
-        found = estimate(cluster, *sizes, options, service.supervisor.pace)
+        found = await estimate(*sizes, options)
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
     to_come = set_bytes(observations, references, sizes) + job_bytes(*sizes, options)
@@ -126,7 +126,7 @@ def _estimate(
         (
             "bytes on the disk, without those that must stay free or that accepted jobs need",
             to_come,
-            service.disk.room(),
+            await asyncio.to_thread(service.disk.room),
         ),
         *(
             (f"rows of {role}", _rows(one), service.settings.dataset_rows)

@@ -1,12 +1,15 @@
 """What a job would take, beside what a job takes."""
 
 import io
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, points
+from tests.conftest import finished, points, running_service
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
 
@@ -106,3 +109,32 @@ def test_what_does_not_fit_says_why(service):
 )
 def test_bad_estimates(service, body):
     assert service.post("/estimate", json=body).status_code == 400
+
+
+def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):
+    """More estimates than the pool of threads holds: what asks the store goes on."""
+    with running_service(tmp_path / "data", "--device", device, "--workers", 1) as client:
+        workers = workers_of(client)
+        for worker in workers:
+            worker.suspend()
+        try:
+            body = {"observations": 1000, "references": 1000}
+            with ThreadPoolExecutor(40) as threads:
+                asked = [threads.submit(client.post, "/estimate", json=body) for _ in range(40)]
+                time.sleep(1)
+                start = time.monotonic()
+                assert client.get("/jobs").status_code == 200
+                assert time.monotonic() - start < 3
+            answers = [one.result() for one in asked]
+        finally:
+            for worker in workers:
+                worker.resume()
+        assert {answer.status_code for answer in answers} == {503}
+        assert "did not answer within 5 s" in answers[0].json()["detail"]
+        assert estimate(client, body)["fits"] is True
+
+
+def workers_of(client):
+    """The processes of Dask's workers."""
+    family = psutil.Process(client.process.pid).children(recursive=True)
+    return [one for one in family if "spawn_main" in " ".join(one.cmdline())]

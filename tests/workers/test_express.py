@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import points, store_points, wait_until
+from workers.cluster import in_event_loop
 from workers.express import NotResident, express
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
@@ -29,7 +30,8 @@ def expected(cluster, job):
 
 def at_once(cluster, worker, jobs):
     async def ask():
-        async with express(cluster) as resolve_at_once:
+        async with in_event_loop(cluster) as client:
+            resolve_at_once = express(client)
             return await resolve_at_once(worker, jobs)
 
     return asyncio.run(ask())

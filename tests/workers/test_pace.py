@@ -1,6 +1,9 @@
 """Estimates: what they learn from the jobs that were run."""
 
+import asyncio
+
 from tests.conftest import points, store_points
+from workers.cluster import in_event_loop
 from workers.estimate import Pace, estimate, size_of_dataset
 from workers.jobs import Job, MatchOptions
 
@@ -12,7 +15,11 @@ def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
     pace = Pace()
 
     def seconds():
-        return estimate(cluster, *sizes, job.options, pace).seconds
+        async def ask():
+            async with in_event_loop(cluster) as client:
+                return await estimate(client, cluster, pace, *sizes, job.options)
+
+        return asyncio.run(ask()).seconds
 
     by_the_rates = seconds()
     # One job that was unlucky is no rule.

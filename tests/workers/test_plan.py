@@ -1,5 +1,6 @@
 """The plan: every row in exactly one chunk, chunks of a bearable size."""
 
+import asyncio
 import itertools
 import tracemalloc
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workers.cluster import in_event_loop
 from workers.datasets import ROW_GROUP
 from workers.estimate import Pace, estimate, size_of_rows
 from workers.jobs import MatchOptions
@@ -32,7 +34,12 @@ def test_every_row_is_in_one_chunk(n_observations, n_references, options, device
 
 def estimated(cluster, n_observations, n_references, options):
     sizes = size_of_rows(n_observations), size_of_rows(n_references)
-    return estimate(cluster, *sizes, options, Pace())
+
+    async def ask():
+        async with in_event_loop(cluster) as client:
+            return await estimate(client, cluster, Pace(), *sizes, options)
+
+    return asyncio.run(ask())
 
 
 @pytest.mark.parametrize("n_observations", [0, 1, 1000, 65_537, 3_000_000])
