@@ -1,13 +1,14 @@
 """`create_app`: the application, made of its parts."""
 
 import contextlib
+import signal
 from collections.abc import AsyncIterator
 from contextlib import closing
 
 from fastapi import Depends, FastAPI
 
 from service.context import Service
-from service.database.ownership import owned
+from service.database.ownership import kept, owned
 from service.database.store import Store
 from service.datasets.decoding import start_decoder
 from service.datasets.ingest import Ingest
@@ -60,7 +61,7 @@ def create_app(settings: Settings) -> FastAPI:
         with (
             owned(settings.data_dir),
             closing(Store(settings.data_dir, settings.database)) as store,
-            store.claimed(),
+            store.claimed() as keep_claim,
         ):
             refuse_unprotected(settings, store.keys)
             disk = Disk(settings, store.promised_bytes)
@@ -88,6 +89,8 @@ def create_app(settings: Settings) -> FastAPI:
                 )
                 retention = Retention(settings, store, library)
                 async with (
+                    # Whoever has it now runs the jobs that this service still runs.
+                    kept(keep_claim, lost=lambda: signal.raise_signal(signal.SIGTERM)),
                     dask.dashboard_client() as app.state.dashboard,
                     supervisor.running(),
                     retention.running(),

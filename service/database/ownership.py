@@ -1,15 +1,20 @@
 """The data folder and the database belong to one service process at a time."""
 
+import asyncio
 import fcntl
+import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from service.errors import CannotStart
 
+logger = logging.getLogger(__name__)
+
+_KEEP_SECONDS = 5.0
 _SERVICE_LOCK = 0x67656F73
 """Names the lock of a running service among the advisory locks of a Postgres database."""
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -73,19 +78,35 @@ class DatabaseInUseError(CannotStart):
     """Another service runs on the database."""
 
 
-@contextmanager
-def claimed(engine: sa.Engine) -> Iterator[None]:
-    """Claim a Postgres database for as long as its session lives; SQLite's is in an owned folder.
+class _Claim:
+    """A claim on a Postgres database, which lasts as long as its session."""
 
-    Raises
-    ------
-    DatabaseInUseError
-        When another service has it, on this machine or elsewhere: both would run its jobs.
-    """
-    if engine.dialect.name != "postgresql":
-        yield
-        return
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as session:
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._session = self._take()
+
+    def keep(self) -> None:
+        """Take the claim again if its session has ended: the server may have been restarted.
+
+        Raises
+        ------
+        DatabaseInUseError
+            When another service has taken it meanwhile.
+        sqlalchemy.exc.SQLAlchemyError
+            When the database is not reached.
+        """
+        try:
+            self._session.execute(sa.text("SELECT 1"))
+        except sa.exc.SQLAlchemyError:
+            self.end()
+            self._session = self._take()
+
+    def end(self) -> None:
+        """Let others have it."""
+        self._session.close()
+
+    def _take(self) -> sa.Connection:
+        session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         # Not one of the pool: closed it is gone, and the claim with it.
         session.detach()
         # A service that was just ended may still have its session: Postgres notices a moment later.
@@ -93,10 +114,64 @@ def claimed(engine: sa.Engine) -> Iterator[None]:
         try:
             session.execute(sa.select(sa.func.pg_advisory_lock(_SERVICE_LOCK)))
         except sa.exc.OperationalError as error:
+            session.close()
             if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
                 raise
             raise DatabaseInUseError(
-                f"the database {engine.url.database!r} is in use by another service: stop that "
-                "one, or take another database"
+                f"the database {self._engine.url.database!r} is in use by another service: stop "
+                "that one, or take another database"
             ) from None
+        return session
+
+
+@contextmanager
+def claimed(engine: sa.Engine) -> Iterator[Callable[[], None]]:
+    """Claim a Postgres database for as long as its session lives; SQLite's is in an owned folder.
+
+    Yields what keeps the claim, and is to be called now and then: see `_Claim.keep`.
+
+    Raises
+    ------
+    DatabaseInUseError
+        When another service has it, on this machine or elsewhere: both would run its jobs.
+    """
+    if engine.dialect.name != "postgresql":
+        yield lambda: None
+        return
+    claim = _Claim(engine)
+    try:
+        yield claim.keep
+    finally:
+        claim.end()
+
+
+@asynccontextmanager
+async def kept(keep: Callable[[], None], lost: Callable[[], None]) -> AsyncIterator[None]:
+    """Keep a claim from now on.
+
+    Parameters
+    ----------
+    keep
+        What `claimed` gave.
+    lost
+        Is called when another service has the claim.
+    """
+
+    async def keep_for_ever() -> None:
+        while True:
+            await asyncio.sleep(_KEEP_SECONDS)
+            try:
+                await asyncio.to_thread(keep)
+            except DatabaseInUseError as error:
+                logger.critical("this service ends: %s", error)
+                lost()
+                return
+            except sa.exc.SQLAlchemyError as error:
+                logger.warning("the claim on the database cannot be kept: %s", error)
+
+    task = asyncio.create_task(keep_for_ever(), name="claim")
+    try:
         yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
+from service.clock import now
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
 
@@ -101,6 +102,11 @@ class JobRow:
     message: str
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its result was kept for as long as results are."""
+        return self.expires is not None and self.expires <= now()
 
 
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:

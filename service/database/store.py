@@ -1,6 +1,7 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -72,7 +73,7 @@ class Store:
         is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
         return self._own(table) & is_there
 
-    def claimed(self) -> AbstractContextManager[None]:
+    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
         """Claim the database for one service; see `service.database.ownership`."""
         return claimed(self._engine)
 
@@ -139,6 +140,11 @@ class Store:
         with self._engine.begin() as connection:
             return bool(connection.execute(query.values(expires=expires)).rowcount)
 
+    def keep_datasets_for_ever(self) -> None:
+        """Let no dataset expire that is there."""
+        with self._engine.begin() as connection:
+            connection.execute(_datasets.update().values(expires=None))
+
     def expired_datasets(self) -> list[str]:
         """Ids of datasets that have expired, and are there still."""
         query = sa.select(_datasets.c.id).where(_expired(_datasets))
@@ -174,6 +180,8 @@ class Store:
 
     def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
+        # What comes after the lock sees the job that held it.
+        lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
         needed = sa.exists().where(
             _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
         )
@@ -181,6 +189,7 @@ class Store:
         if only_expired:
             query = query.where(_expired(_datasets))
         with self._engine.begin() as connection:
+            connection.execute(lock)
             done = connection.execute(query)
         return bool(done.rowcount)
 
@@ -214,6 +223,9 @@ class Store:
             "rows": observations.dataset.rows,
             "size_bytes": size_bytes,
         }
+        ids = {observations.id, references.id}
+        # Postgres holds them until the job is entered; in SQLite one writes at a time.
+        lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(ids)).order_by(_datasets.c.id)
         # One statement: a dataset cannot be removed between the look and the entry.
         both_exist = sa.and_(
             *(
@@ -224,7 +236,8 @@ class Store:
         row = sa.select(
             *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
         ).where(both_exist)
-        return self._insert_job(_jobs.insert().from_select(list(values), row), repeat)
+        insert = _jobs.insert().from_select(list(values), row)
+        return self._insert_job(insert, repeat, lock.with_for_update(read=True, key_share=True))
 
     def add_echo(
         self, options: EchoOptions, delivery: Delivery, repeat: Repeat | None = None
@@ -234,9 +247,13 @@ class Store:
         self._insert_job(_jobs.insert().values(values), repeat)
         return str(values["id"])
 
-    def _insert_job(self, insert: sa.Insert, repeat: Repeat | None) -> str | None:
+    def _insert_job(
+        self, insert: sa.Insert, repeat: Repeat | None, lock: "sa.Select[Any] | None" = None
+    ) -> str | None:
         try:
             with self._engine.begin() as connection:
+                if lock is not None:
+                    connection.execute(lock)
                 id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
                 if id and repeat:
                     keep = {"owner": self.owner or "", "job": id}
@@ -280,6 +297,11 @@ class Store:
             "rows_done": 0,
             "message": "waiting for a free place",
         }
+
+    def job_ids(self) -> set[str]:
+        """Ids of all jobs that are not forgotten."""
+        with self._engine.connect() as connection:
+            return set(connection.execute(sa.select(_jobs.c.id)).scalars())
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""

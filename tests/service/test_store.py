@@ -1,8 +1,10 @@
 """The store: migrations up from the first schema, its verbs on SQLite and on Postgres."""
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -368,6 +370,76 @@ def test_a_postgres_database_has_one_service(tmp_path, postgres):
             pass
         with second.claimed():
             pass
+
+
+def test_a_claim_that_was_lost_is_taken_again_or_missed(tmp_path, postgres):
+    url = postgres("kept")
+    with (
+        closing(Store(tmp_path / "a", url)) as first,
+        closing(Store(tmp_path / "b", url)) as second,
+        first.claimed() as keep,
+    ):
+        keep()
+        end_claims(url)
+        keep()
+        with pytest.raises(DatabaseInUseError), second.claimed():
+            pass
+        end_claims(url)
+        with second.claimed():
+            for _ in range(2):
+                with pytest.raises(DatabaseInUseError):
+                    keep()
+        keep()
+
+
+def test_a_service_whose_claim_another_has_ends(tmp_path, postgres):
+    url = postgres("ends")
+    flags = ["--database-url", url, "--scheduler", "tcp://127.0.0.1:9"]
+    with (
+        closing(Store(tmp_path / "other", url)) as other,
+        running_service(tmp_path / "data", *flags, ready=False) as client,
+    ):
+        end_claims(url)
+        with other.claimed():
+            client.process.wait(30)
+        assert "this service ends: the database 'ends' is in use" in client.log.read_text()
+
+
+def end_claims(url):
+    """End the sessions that hold a claim on a database."""
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database ON oid = database "
+                "WHERE locktype = 'advisory' AND datname = current_database()"
+            )
+        )
+    engine.dispose()
+
+
+def test_a_dataset_stays_while_its_job_is_entered(tmp_path, store):
+    """Postgres would let both come to pass, each by what it saw before the other."""
+    ours = store.of("ours")
+    row, _ = add(Library(ours), tmp_path, 1)
+    is_entered, may_commit = threading.Event(), threading.Event()
+
+    @sa.event.listens_for(store._engine, "commit")
+    def wait(connection):
+        if threading.current_thread().name.startswith("adder"):
+            is_entered.set()
+            may_commit.wait(10)
+
+    with ThreadPoolExecutor(1, "adder") as adder, ThreadPoolExecutor(1) as remover:
+        job = adder.submit(ours.add_job, row, row, MatchOptions(), Delivery())
+        assert is_entered.wait(10)
+        removed = remover.submit(ours.remove_dataset, row.id)
+        with contextlib.suppress(TimeoutError):
+            removed.result(0.5)
+        may_commit.set()
+        assert not removed.result(10)
+        assert ours.job(job.result(10)).status == "accepted"
+    assert ours.dataset(row.id) is not None
 
 
 def test_a_service_on_postgres(tmp_path, postgres, device):
