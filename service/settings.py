@@ -12,6 +12,9 @@ from workers.settings import ClusterSettings, DeviceChoice
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""
+_CENTURY_HOURS = 876_600.0
+"""What is to be kept for longer is to be kept for ever."""
+_DAY_SECONDS = 86_400.0
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -79,16 +82,21 @@ class Settings(BaseSettings):
         1 << 30, ge=0, description="bytes of the disk below which nothing more is stored"
     )
     result_hours: float = Field(
-        7 * 24.0, ge=0, description="hours that the result of a job is kept; 0 for ever"
+        7 * 24.0,
+        ge=0,
+        le=_CENTURY_HOURS,
+        description="hours that the result of a job is kept; 0 for ever",
     )
     job_hours: float = Field(
         90 * 24.0,
         ge=0,
+        le=_CENTURY_HOURS,
         description="hours after its end that a job without a result is remembered; 0 for ever",
     )
     dataset_hours: float = Field(
         30 * 24.0,
         ge=0,
+        le=_CENTURY_HOURS,
         description="hours that a dataset is kept after its last use; 0 for ever",
     )
     sync_rows: int = Field(
@@ -98,7 +106,10 @@ class Settings(BaseSettings):
     )
     upload_bytes: int = Field(8 << 30, ge=1, description="bytes that one request may send")
     body_seconds: float = Field(
-        60.0, gt=0, description="time that a client may pause while it sends a body"
+        60.0,
+        gt=0,
+        le=_DAY_SECONDS,
+        description="time that a client may pause while it sends a body",
     )
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
@@ -112,7 +123,9 @@ class Settings(BaseSettings):
     concurrent_decodes: int = Field(
         4, ge=1, le=64, description="files that are decoded at the same time"
     )
-    decode_seconds: float = Field(300.0, gt=0, description="time that decoding one file may take")
+    decode_seconds: float = Field(
+        300.0, gt=0, le=_DAY_SECONDS, description="time that decoding one file may take"
+    )
 
     @classmethod
     def gathered(cls, **given: Any) -> Self:

@@ -35,7 +35,12 @@ class Library:
         make_folder(store.datasets_folder)
 
     def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs, files that nobody knows."""
+        """Remove what an earlier process left: inputs of ended jobs, files that nobody knows.
+
+        What it registered to be kept for some hours is kept for ever, if that is how it is now.
+        """
+        if not self._hours:
+            self._store.keep_datasets_for_ever()
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
         known = {self._store.dataset_path(id) for id in self._store.dataset_ids()}

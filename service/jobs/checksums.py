@@ -56,13 +56,16 @@ class Checksums:
         with self._noting:
             if not self._is_open:
                 return
-            try:
-                self._store.note_checksum(id, sha256.result())
-            except SQLAlchemyError:
-                logger.exception("job %s: the checksum of its result could not be noted", id)
-                return
-            except OSError as error:
-                logger.warning("job %s: its result cannot be read: %s", id, error)
+            error = sha256.exception()
+            if error is not None:
+                # Who asks later has it counted again.
+                logger.warning("job %s: its checksum cannot be counted: %s", id, error)
+            else:
+                try:
+                    self._store.note_checksum(id, sha256.result())
+                except SQLAlchemyError:
+                    logger.exception("job %s: the checksum of its result could not be noted", id)
+                    return
             self._counting.pop(id, None)
 
     async def of(self, job: JobRow) -> str:

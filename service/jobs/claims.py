@@ -20,7 +20,7 @@ class Claim:
     """A request that is being received; while it is, no other with its key is."""
 
     def __init__(self, key: str | None, end: Callable[[], None]) -> None:
-        self._key = key
+        self.key = key
         self.end = end
         """Says that the request is accepted: from now on its key stands in the store."""
 
@@ -32,10 +32,10 @@ class Claim:
         content
             Texts and dataclasses that name all that the answer depends on.
         """
-        if self._key is None:
+        if self.key is None:
             return None
         named = json.dumps(content, sort_keys=True, default=asdict)
-        return Repeat(self._key, hashlib.sha256(named.encode()).hexdigest())
+        return Repeat(self.key, hashlib.sha256(named.encode()).hexdigest())
 
 
 class Claims:

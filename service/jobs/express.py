@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import NotReady, Problem
+from service.errors import NotReady, Problem, QueueFull
 from workers.express import ExpressAnswer, NotResident, ResolveAtOnce
 from workers.jobs import Job
 
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 64
 """Requests that one search answers: enough to share its cost, few enough to answer soon."""
+_MOST_UNANSWERED = 16 * _BATCH
+"""Each has its sets in memory."""
 _ATTEMPTS = 3
 
 
@@ -78,9 +80,17 @@ class ExpressLane:
             When the worker whose turn it is would have to load its references for long.
         NotReady
             When workers are lost again and again, or the lane is closed.
+        QueueFull
+            When too many wait for theirs.
         """
         if self._is_closed:
             raise _cluster_lost()
+        if len(self._unanswered) >= _MOST_UNANSWERED:
+            raise QueueFull(
+                f"{len(self._unanswered)} small requests wait for their answers, and "
+                f"{_MOST_UNANSWERED} may: come again later",
+                headers={"Retry-After": "1"},
+            )
         request = _Request(job, asyncio.get_running_loop().create_future())
         self._unanswered.add(request)
         try:

@@ -61,6 +61,9 @@ class Retention:
                 logger.info("the dataset %s has expired", id)
         if self._job_hours and self._store.forget_jobs(now(-3600 * self._job_hours)):
             logger.info("jobs that ended %s hours ago are forgotten", self._job_hours)
+        # Of a job that was forgotten in the moment in which its result expired.
+        for id in kept - self._store.job_ids():
+            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
         # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
         for id in self._store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
             self._library.release(id)

@@ -19,7 +19,7 @@ from service.clock import in_hours
 from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
-from service.errors import is_disk_full
+from service.errors import JobDismissed, is_disk_full
 from service.jobs.checksums import Checksums
 from service.jobs.express import ExpressLane
 from service.jobs.failures import problem_of_failure
@@ -191,6 +191,11 @@ class Supervisor:
 
         One that runs lets go of its workers within seconds; one that waits for its turn is cleared
         away at once.
+
+        Raises
+        ------
+        JobDismissed
+            When that was done before. What it holds is left to who did it.
         """
         message = "dismissed by the client"
         if not await asyncio.to_thread(self._end, id, "dismissed", message):
@@ -203,7 +208,8 @@ class Supervisor:
             await asyncio.to_thread(self._clear, id)
 
     def _remove(self, id: str) -> None:
-        self._store.dismiss_finished_job(id)
+        if not self._store.dismiss_finished_job(id):
+            raise JobDismissed(f"the job {id!r} was dismissed already")
         shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
 
     def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:

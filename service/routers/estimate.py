@@ -17,9 +17,8 @@ from service.errors import NotReady
 from service.jobs.matching import check_match
 from service.jobs.room import PlannedSet, set_bytes, sizes_of
 from service.models import MatchParameters, PointSet, Role
-from service.web.execution import refuse_unready
+from service.web.execution import refuse_without_cluster
 from service.web.inputs import ROLES, input_of_json, json_body
-from service.web.preferences import Preference
 from workers.estimate import job_bytes
 
 router = APIRouter(tags=["resolve"])
@@ -80,7 +79,7 @@ _ANSWER = EstimateInfo(
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
-    await refuse_unready(service, Preference())
+    refuse_without_cluster(service)
     asked: EstimateRequest | NearestInputs
     if (await json_body(request, _Either)).inputs is None:
         asked, pointer = await json_body(request, EstimateRequest), ""

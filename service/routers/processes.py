@@ -99,7 +99,7 @@ _MESSAGE: Answers = {
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
     with terms_of(request, service) as terms:
-        await refuse_unready(service, terms.preference)
+        await refuse_unready(request, service, terms)
         execution = await json_body(request, NearestExecution)
         terms = replace(terms, delivery=execution.delivery())
         asked, pointer = execution.inputs, "/inputs"

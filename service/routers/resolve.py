@@ -60,7 +60,7 @@ async def resolve(
     if that is there within N seconds, and else the job.
     """
     with terms_of(request, service) as terms:
-        await refuse_unready(service, terms.preference)
+        await refuse_unready(request, service, terms)
         async with service.ingest.folder() as folder:
             inputs = await inputs_of_body(request, service, parameters, folder)
             return await answer(request, service, inputs, parameters, terms, "/query")

@@ -7,9 +7,11 @@ or the job to ask again, as it prefers.
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -19,10 +21,9 @@ from service.clock import new_id
 from service.context import Service
 from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
 from service.datasets.ingest import Ingested
-from service.errors import KeyReused, NotReady, TooLarge
+from service.errors import JobDismissed, KeyReused, NotReady, TooLarge
 from service.jobs.claims import Claim
 from service.jobs.matching import accept_job, check_match
-from service.jobs.representations import Format
 from service.jobs.room import set_bytes, sizes_of
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
@@ -45,8 +46,6 @@ class Terms:
     ----------
     preference
         How long it waits.
-    format
-        In which format it likes the result best.
     claim
         Its Idempotency-Key, if it sent one.
     delivery
@@ -55,7 +54,6 @@ class Terms:
     """
 
     preference: Preference
-    format: Format
     claim: Claim
     delivery: Delivery | None = None
 
@@ -68,31 +66,45 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
     ------
     KeyInUse
         While another request with its key is being received.
-    NotAcceptable
-        When it wants a format that there is not.
     """
-    format = wanted_format(request.headers)
     with service.claims.claim(service.store.owner or "", key_of(request.headers)) as claim:
-        yield Terms(preference_of(request.headers), format, claim)
+        yield Terms(preference_of(request.headers), claim)
 
 
-async def refuse_unready(service: Service, preference: Preference) -> None:
+async def refuse_unready(request: Request, service: Service, terms: Terms) -> None:
     """Refuse, before it is received, a request that cannot be answered as it wants to be.
 
     Raises
     ------
+    NotAcceptable
+        When it waits for a result in a format that there is not.
     NotReady
         When it wants its result at once, and there is no cluster.
     QueueFull, TooManyJobs
         When it wants a job, and there is no place for one.
     """
-    if not preference.waits:
+    if terms.preference.waits:
+        wanted_format(request.headers)
+    elif not await _has_job(service, terms.claim.key):
         await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
-    if not preference.takes_a_job and service.supervisor.cluster is None:
+    if not terms.preference.takes_a_job:
+        refuse_without_cluster(service)
+
+
+def refuse_without_cluster(service: Service) -> None:
+    """Refuse what asks the cluster, while there is none; raises NotReady."""
+    if service.supervisor.cluster is None:
         raise NotReady(
             f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
             headers={"Retry-After": "2"},
         )
+
+
+async def _has_job(service: Service, key: str | None) -> bool:
+    """Whether a request with this key made a job, which needs no place any more."""
+    if key is None:
+        return False
+    return await asyncio.to_thread(service.store.first_of, Repeat(key, "")) is not None
 
 
 async def answer(
@@ -132,14 +144,9 @@ async def answer(
         patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
         with suppress(NotResident, TimeoutError):
             async with asyncio.timeout(patience):
-                return await _express(service, inputs, parameters, terms)
-    id = await _first(service, repeat)
-    if id is None:
-        id = await _accept(service, inputs, parameters, delivery, repeat)
-        service.supervisor.start(id)
-    terms.claim.end()
-    comes_back = repeat is not None
-    return await _answer_with_job(request, service, id, preference, start, comes_back=comes_back)
+                return await _express(request, service, inputs, parameters, preference)
+    accept = partial(_accept, service, inputs, parameters, delivery, repeat)
+    return await _answer_with_job(request, service, terms, repeat, start, accept)
 
 
 async def echo(request: Request, service: Service, options: EchoOptions, terms: Terms) -> Response:
@@ -150,13 +157,8 @@ async def echo(request: Request, service: Service, options: EchoOptions, terms: 
     if repeat is None and not preference.takes_a_job:
         await asyncio.sleep(options.pause)
         return echo_response(options, delivery)
-    id = await _first(service, repeat)
-    if id is None:
-        id = await asyncio.to_thread(_enter_echo, service, options, delivery, repeat)
-        service.supervisor.start(id)
-    terms.claim.end()
-    comes_back = repeat is not None
-    return await _answer_with_job(request, service, id, preference, start, comes_back=comes_back)
+    accept = partial(asyncio.to_thread, _enter_echo, service, options, delivery, repeat)
+    return await _answer_with_job(request, service, terms, repeat, start, accept)
 
 
 def _enter_echo(
@@ -190,16 +192,29 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
 async def _answer_with_job(
     request: Request,
     service: Service,
-    id: str,
-    preference: Preference,
+    terms: Terms,
+    repeat: Repeat | None,
     start: float,
-    *,
-    comes_back: bool,
+    accept: Callable[[], Coroutine[Any, Any, str]],
 ) -> Response:
-    """Answer with the result of a job that was started or, if the client takes one, with it."""
+    """Start a job, unless that was done before; answer with its result, or with it if that will do.
+
+    Parameters
+    ----------
+    start
+        Since when the client waits.
+    accept
+        Accepts the job and returns its id.
+    """
+    id = await _first(service, repeat)
+    if id is None:
+        id = await accept()
+        service.supervisor.start(id)
+    terms.claim.end()
+    preference = terms.preference
     if preference.waits:
         left = preference.seconds_left(start)
-        await _wait(request, service, id, left, comes_back=comes_back)
+        await _wait(request, service, id, left, comes_back=repeat is not None)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     if job.status not in LIVE and preference.waits:
@@ -207,8 +222,7 @@ async def _answer_with_job(
         with suppress(TimeoutError):
             async with asyncio.timeout(preference.seconds_left(start)):
                 response = await result_response(service, job, request)
-            if preference.wait_seconds is not None:
-                response.headers.update(preference.applied())
+            response.headers.update(preference.applied())
             return response
     if preference.takes_a_job:
         return _job_response(job, request, preference)
@@ -243,9 +257,14 @@ def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> 
 
 
 async def _express(
-    service: Service, inputs: Inputs, parameters: MatchParameters, terms: Terms
+    request: Request,
+    service: Service,
+    inputs: Inputs,
+    parameters: MatchParameters,
+    preference: Preference,
 ) -> Response:
     """Answer without a job: nothing is kept of the request."""
+    format = wanted_format(request.headers)
     start = time.perf_counter()
     lane = service.supervisor.express
     assert lane is not None, "the lane is there as long as the cluster"
@@ -257,9 +276,16 @@ async def _express(
         inputs.references.dataset,
         parameters.options(),
     )
-    answer = await lane.resolve(job)
+    try:
+        answer = await lane.resolve(job)
+    except RuntimeError:
+        # A worker could not read its input. What was removed meanwhile is not there, and no error.
+        for one in inputs:
+            if isinstance(one, DatasetRow):
+                await asyncio.to_thread(service.library.get, one.id)
+        raise
     service.metrics.count_rows("express", job.observations.rows, answer.counts)
-    content = await service.exports.converted(answer.content, terms.format)
+    content = await service.exports.converted(answer.content, format)
     seconds = {"lane": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):
@@ -267,12 +293,12 @@ async def _express(
     timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
     return Response(
         content,
-        media_type=terms.format.media_type,
+        media_type=format.media_type,
         headers={
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
             "Vary": "Accept",
             "Server-Timing": timing,
-            **terms.preference.applied(),
+            **preference.applied(),
         },
     )
 
@@ -348,7 +374,8 @@ async def _wait(
         finished.cancel()
         gone.cancel()
     if not comes_back:
-        await service.supervisor.dismiss(id)
+        with suppress(JobDismissed):
+            await service.supervisor.dismiss(id)
     raise ClientDisconnect
 
 
@@ -363,5 +390,5 @@ def _job_response(job: JobRow, request: Request, preference: Preference) -> Resp
     return JSONResponse(
         StatusInfo.of(job, base).model_dump(exclude_none=True),
         status_code=201,
-        headers={"Location": f"{base}/jobs/{job.id}", **preference.applied()},
+        headers={"Location": f"{base}/jobs/{job.id}", **preference.applied(by_job=True)},
     )

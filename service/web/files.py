@@ -40,7 +40,8 @@ def file_response(
     etag = f'"{sha256}"'
     headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
     known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
-    if known & {etag, f"W/{etag}", "*"}:
+    # For other methods it means something else, which no client of theirs can want.
+    if request.method == "GET" and known & {etag, f"W/{etag}", "*"}:
         return Response(status_code=304, headers=headers)
     return _File(path.open("rb"), media_type=media_type, filename=name, headers=headers)
 

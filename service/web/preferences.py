@@ -39,10 +39,10 @@ class Preference(NamedTuple):
             return None
         return max(0.0, since + self.wait_seconds - time.monotonic())
 
-    def applied(self) -> dict[str, str]:
-        """The header that says which preferences were honoured."""
+    def applied(self, *, by_job: bool = False) -> dict[str, str]:
+        """The header that says which preferences were honoured, by the result or by a job."""
         wait = None if self.wait_seconds is None else f"wait={self.wait_seconds}"
-        honoured = ["respond-async" if self.respond_async else None, wait]
+        honoured = ["respond-async" if self.respond_async and by_job else None, wait]
         text = ", ".join(one for one in honoured if one)
         return {"Preference-Applied": text} if text else {}
 

@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from service.clock import now
 from service.context import Service
 from service.database.rows import Delivery, EchoOptions, JobRow
 from service.errors import (
@@ -102,14 +101,13 @@ def _refuse_without_result(job: JobRow) -> None:
         raise ResultNotReady(
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
-    if job.expires is not None and job.expires <= now():
+    if job.has_expired:
         raise _expired(job)
 
 
 def _gone(job: JobRow) -> Problem:
     """Why the result of a job that was successful is not there."""
-    has_expired = job.expires is not None and job.expires <= now()
-    return _expired(job) if has_expired else _dismissed(job)
+    return _expired(job) if job.has_expired else _dismissed(job)
 
 
 def _expired(job: JobRow) -> Problem:

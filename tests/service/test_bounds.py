@@ -128,6 +128,21 @@ def test_places_are_not_given_twice(tmp_path, device):
         assert sorted(answer.status_code for answer in answers) == [201] * 5 + [503] * 7
 
 
+def test_the_same_again_needs_no_second_place(tmp_path):
+    flags = ["--queue-jobs", 1, "--scheduler", "tcp://127.0.0.1:9"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        table = {"lat": [1.0], "lon": [2.0]}
+        body = {"observations": table, "references": table}
+        # The job is told as JSON, whatever its result is wanted as.
+        headers = {**LATER, "Accept": "text/html", "Idempotency-Key": "mine"}
+        answers = [client.post("/resolve", json=body, headers=headers) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [201, 201], answers[1].text
+        assert answers[0].headers["location"] == answers[1].headers["location"]
+        for other in ({"Idempotency-Key": "other"}, {}):
+            answer = client.post("/resolve", json=body, headers={**LATER, **other})
+            assert answer.status_code == 503
+
+
 def test_room_that_must_stay_on_the_disk(tmp_path, device):
     free = shutil.disk_usage(tmp_path).free
     with running_service(tmp_path / "data", "--device", device, "--free-bytes", 2 * free) as client:

@@ -103,6 +103,20 @@ def test_what_cannot_be_noted_is_not_counted_again(store, job, monkeypatch):
         assert asyncio.run(checksums.of(store.job(job))) == SHA256
 
 
+def test_what_could_not_be_counted_is_counted_again(store, job, monkeypatch):
+    row, real = store.job(job), store.job
+
+    def fail(_):
+        monkeypatch.setattr(store, "job", real)
+        raise OperationalError("no room", None, OSError())
+
+    with Checksums(store) as checksums:
+        monkeypatch.setattr(store, "job", fail)
+        with pytest.raises(OperationalError):
+            asyncio.run(checksums.of(row))
+        assert asyncio.run(checksums.of(row)) == SHA256
+
+
 def test_a_result_that_is_gone_has_none(store, job):
     row = store.job(job)
     (store.job_folder(job) / RESULT_NAME).unlink()

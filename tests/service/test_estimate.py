@@ -5,13 +5,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import finished, points, running_service
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
+from tests.service.test_small_requests import workers_of
 
 ROLES = ("observations", "references")
 TABLE = {"lat": [1.0], "lon": [2.0]}
@@ -132,9 +132,3 @@ def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):
         assert {answer.status_code for answer in answers} == {503}
         assert "did not answer within 5 s" in answers[0].json()["detail"]
         assert estimate(client, body)["fits"] is True
-
-
-def workers_of(client):
-    """The processes of Dask's workers."""
-    family = psutil.Process(client.process.pid).children(recursive=True)
-    return [one for one in family if "spawn_main" in " ".join(one.cmdline())]

@@ -78,6 +78,18 @@ def test_dismissing_a_running_job_frees_its_workers(service, long_job):
     assert finished(service, location)["status"] == "successful"
 
 
+def test_one_of_those_who_dismiss_a_running_job_does(service, long_job):
+    before, log = files_of(service), service.log.stat().st_size
+    observations, references, options = long_job
+    location = start_job(service, observations, references, **options)
+    wait_until(lambda: service.get(location).json()["progress"] > 0)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: service.delete(location), range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 410, 410, 410]
+    wait_until(lambda: files_of(service) <= before, seconds=10)
+    assert f"{location.rpartition('/')[2]} failed" not in service.log.read_bytes()[log:].decode()
+
+
 def test_removing_a_finished_job(service):
     before = files_of(service)
     location = start_job(service, points(10, 1), points(10, 2))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.errors import NotReady
+from service.errors import NotReady, QueueFull
 from service.jobs.express import ExpressLane
 from tests.conftest import points, store_points
 from workers.jobs import Job, MatchOptions
@@ -43,3 +43,15 @@ def test_a_lane_that_closes_refuses_what_waits_and_what_runs_and_what_comes(job)
     answers = asyncio.run(asyncio.wait_for(close_under_way(), SECONDS))
     assert [type(answer) for answer in answers] == [NotReady] * 4
     assert {answer.detail for answer in answers} == {"the cluster was lost: try again"}
+
+
+def test_a_lane_takes_no_more_than_it_holds(job):
+    async def crowd():
+        lane = ExpressLane(SilentWorkers().resolve_at_once)
+        asked = [asyncio.create_task(lane.resolve(job)) for _ in range(1030)]
+        done, waiting = await asyncio.wait(asked, timeout=0.2)
+        lane.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return [type(task.exception()) for task in done]
+
+    assert asyncio.run(asyncio.wait_for(crowd(), SECONDS)) == [QueueFull] * 6

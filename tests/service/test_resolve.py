@@ -372,7 +372,12 @@ def test_a_client_that_takes_a_job(service, prefer, applied):
 def test_a_client_that_waits_a_while(service, prefer):
     answer = service.post("/resolve", json=TINY, headers={"Prefer": prefer})
     assert table_of(answer).num_rows == 1
-    assert "wait=60" in answer.headers["preference-applied"]
+    # The result is no answer to respond-async.
+    assert answer.headers["preference-applied"] == "wait=60"
+    assert answer.status_code == 200
+    # It is new, whatever the client has.
+    headers = {"Prefer": prefer, "If-None-Match": "*", "Idempotency-Key": prefer}
+    assert table_of(service.post("/resolve", json=TINY, headers=headers)).num_rows == 1
 
 
 def test_unknown_dataset_and_formats(service):

@@ -110,6 +110,36 @@ def test_zero_keeps_for_ever(tmp_path, store):
     assert library.use(row.id).expires is None
 
 
+def test_zero_holds_for_what_was_registered_before(tmp_path, store):
+    row, _ = Library(store.of("ours"), 1).register(ingested(tmp_path, 1))
+    assert row.expires is not None
+    library = Library(store, 0)
+    library.sweep()
+    assert library.get(row.id).expires is None
+
+
+def test_a_result_goes_with_its_job(tmp_path, store):
+    """Also when its job is forgotten in the moment in which it expires."""
+    ours = store.of("ours")
+    row, _ = Library(ours).register(ingested(tmp_path, 1))
+    id = ours.add_job(row, row, MatchOptions(), Delivery())
+    store.finish_job(id, "successful", "done", report={}, expires=now())
+    store.job_folder(id).mkdir()
+    wait_until(lambda: ours.job(id).has_expired)
+    sweep(store, job_hours=1e-9)
+    assert store.job(id) is None
+    assert not store.job_folder(id).exists()
+
+
+@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
+def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
+    from service.cli import main
+
+    for flag in ("--result-hours", "--job-hours", "--dataset-hours"):
+        assert main(["serve", flag, hours]) == 2
+        assert f"{flag} Input should be" in capsys.readouterr().err
+
+
 def test_a_setting_below_zero_is_refused(capsys):
     from service.cli import main
 

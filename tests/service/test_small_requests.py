@@ -1,5 +1,6 @@
 """Small synchronous requests: answered without a job, in batches, whatever happens to workers."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -95,6 +96,29 @@ def test_a_wait_is_kept_when_no_worker_answers(service, references):
     assert finished(service, location)["status"] == "successful"
     assert service.get(f"{location}/results").content == expected
     assert ask(service, references, 1, prefer="wait=60").content == expected
+
+
+def test_a_set_that_is_removed_before_its_turn_is_not_there(service, references):
+    id = register(service, rows=1_001)
+    body = {"observations": f"dataset:{id}", "references": f"dataset:{references}"}
+    workers = workers_of(service)
+    for worker in workers:
+        worker.suspend()
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            sent = threads.submit(service.post, "/resolve", json=body)
+            # A worker has the request, or else the answer is the same.
+            time.sleep(1)
+            assert not sent.done()
+            assert service.delete(f"/datasets/{id}").status_code == 204
+            for worker in workers:
+                worker.resume()
+            answer = sent.result()
+    finally:
+        for worker in workers:
+            worker.resume()
+    assert answer.status_code == 404, answer.text
+    assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
 
 
 def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
