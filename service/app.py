@@ -1,6 +1,7 @@
 """`create_app`: the application, made of its parts."""
 
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -95,6 +96,10 @@ def create_app(settings: Settings) -> FastAPI:
                     supervisor.running(),
                     retention.running(),
                 ):
+                    # What is loaded by now stays. To look through it for garbage takes 0.1 s, again
+                    # and again, in which no thread runs.
+                    gc.collect()
+                    gc.freeze()
                     yield
 
     app = DescribedApp(

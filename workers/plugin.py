@@ -1,5 +1,6 @@
 """What a worker does before it takes work: choose its backend, pass a check, rehearse a job."""
 
+import gc
 import logging
 from typing import Any
 
@@ -80,6 +81,10 @@ class Warmup(WorkerPlugin):
             raise WorkerCheckError(
                 f"a job could not be rehearsed on the {device}: {type(error).__name__}: {error}"
             ) from error
+        # What is loaded by now stays. To look through it for garbage takes 0.1 s, again and again,
+        # in which no thread runs.
+        gc.collect()
+        gc.freeze()
         logger.info("worker %s answers right on %s", worker.name, device)
 
 

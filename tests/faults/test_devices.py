@@ -4,10 +4,9 @@ import os
 import signal
 from pathlib import Path
 
-import dask
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import ROOT, wait_until
 from workers import partitions, plugin
 from workers.cluster import open_cluster
 from workers.plugin import WorkerCheckError
@@ -16,12 +15,13 @@ from workers.settings import ClusterSettings
 
 
 @pytest.fixture
-def broken(tmp_path):
+def broken(tmp_path, monkeypatch):
     """A file; once it is there, workers that are started fail in the way that it names."""
-    flag, preload = tmp_path / "broken", tmp_path / "preload.py"
-    preload.write_text(f"from tests.faults.test_devices import fail_as; fail_as({str(flag)!r})")
-    with dask.config.set({"distributed.worker.preload": [str(preload)]}):
-        yield flag
+    # Python runs it at its start. Dask's own way to have a worker run something is taken on a GPU.
+    at_start, flag = tmp_path / "sitecustomize.py", tmp_path / "broken"
+    at_start.write_text(f"from tests.faults.test_devices import fail_as; fail_as({str(flag)!r})")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    return flag
 
 
 def fail_as(flag):
@@ -54,7 +54,7 @@ def test_a_worker_that_joins_with_a_device_that_fails_takes_no_work(device, brok
         wait_until(lambda: not cluster.workers())
         # Dask starts another one, which joins and is closed; it would have had this task.
         task = cluster.client.submit(os.getpid)
-        wait_until(lambda: not cluster.client.cluster.workers)
+        wait_until(lambda: not cluster.client.cluster.workers, seconds=90)
         assert not cluster.workers()
         assert not task.done()
         broken.unlink()
