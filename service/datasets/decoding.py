@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.datasets.children import Children
-from service.datasets.columns import Columns, Reading, find_columns
+from service.datasets.columns import Columns, Origin, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import read
 from service.datasets.sources import Source, Table
+from service.datasets.validity import refuse_invalid
 from service.errors import (
     InvalidInput,
     Problem,
@@ -176,11 +177,12 @@ def canonicalise(
     Raises
     ------
     InvalidInput
-        When the coordinates are missing, ambiguous, no numbers or not in WGS 84 degrees.
+        When the coordinates are missing, ambiguous, no numbers or not in WGS 84 degrees; and when
+        some are invalid, unless these are to be kept.
     TooLarge
         When there are more rows or columns than the limits allow.
     """
-    schema, batches, declared_rows = table
+    schema, batches, declared_rows, points = table
     if len(schema.names) > limits.columns:
         raise TooLarge(
             f"{file}: {len(schema.names)} columns are more than the limit of {limits.columns}"
@@ -195,6 +197,7 @@ def canonicalise(
             for name in (geometry.lon, geometry.lat):
                 schema = schema.append(pa.field(name, pa.float64()))
             reading = reading._replace(lat=geometry.lat, lon=geometry.lon, geometry=None)
+            points = geometry.column
     _check_names(schema.names, file)
     columns = find_columns(schema.names, reading, file)
     for name in (columns.lat, columns.lon):
@@ -216,7 +219,10 @@ def canonicalise(
         raise InvalidInput(
             f"{file}: the file says that it has {declared_rows} rows, and has {dataset.rows}"
         )
-    evidence.refuse(columns, reading, file)
+    origin = Origin(columns, points)
+    evidence.refuse(origin, reading, file)
+    how_to_swap = origin.how_to_swap(reading.prefix) if evidence.are_valid_swapped else None
+    refuse_invalid(dataset, file, reading.on_invalid, points=points, how_to_swap=how_to_swap)
     # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
     # workers do: a large file would take the address space that is for decoding.
     pq.ParquetFile(dataset.file).read_row_groups([], columns=[])

@@ -28,8 +28,9 @@ def read_geojson(source: Source, most_columns: int) -> Table:
         )
     if "crs" in document and "CRS84" not in json.dumps(document["crs"]):
         raise InvalidInput(
-            f"{source.file}: its member 'crs' is not CRS84: GeoJSON is longitude and latitude on "
-            "WGS 84 (RFC 7946)"
+            f"{source.file}: its member 'crs' says {_crs_name(document['crs'])!r}, and GeoJSON is "
+            "longitude and latitude on WGS 84 (RFC 7946), urn:ogc:def:crs:OGC:1.3:CRS84: transform "
+            "the points, or leave the member out if that is what they are"
         )
     rows = [_row_of(feature, row, source) for row, feature in enumerate(features)]
     names = list(dict.fromkeys(name for row in rows for name in row)) or ["lon", "lat"]
@@ -42,7 +43,15 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
     types |= {name: pa.float64() for name in ("lon", "lat")}
     schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows))
+    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows), "geometry")
+
+
+def _crs_name(crs: Any) -> str:
+    """The name of a CRS as GeoJSON had it before RFC 7946, or whatever stands there."""
+    try:
+        return str(crs["properties"]["name"])[:80]
+    except (TypeError, KeyError):
+        return json.dumps(crs)[:80]
 
 
 def _row_of(feature: Any, row: int, source: Source) -> dict[str, Any]:

@@ -98,10 +98,17 @@ def _check_crs(about: dict[str, Any], column: str, file: str) -> None:
     if crs is None:
         raise _error(file, column, "its CRS is unknown (null): write it as OGC:CRS84")
     id = crs.get("id", {}) if isinstance(crs, dict) else {}
-    if (id.get("authority"), str(id.get("code"))) in _WGS_84:
+    code = id.get("authority"), str(id.get("code"))
+    if code in _WGS_84:
         return
     name = crs.get("name", "without a name") if isinstance(crs, dict) else str(crs)[:80]
-    raise _error(file, column, f"its CRS is {name}, not WGS 84: transform it to OGC:CRS84 first")
+    known = f" ({code[0]}:{code[1]})" if code[0] else ""
+    raise _error(
+        file,
+        column,
+        f"its CRS is {name}{known}, not WGS 84: transform it to OGC:CRS84 first, or to another of "
+        "EPSG:4326, OGC:CRS84h and EPSG:4979",
+    )
 
 
 def add_coordinates(

@@ -1,7 +1,6 @@
 """Datasets from requests: have what was received decoded within bounds, keep what is good."""
 
 import asyncio
-import math
 import shutil
 import time
 import uuid
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from service.datasets.columns import OnInvalid, Reading, find_columns
+from service.datasets.columns import Reading, find_columns
 from service.datasets.decoding import Limits, canonicalise, decode_in_child
 from service.datasets.formats import HEAD_BYTES, input_format
 from service.datasets.receiving import Upload
@@ -23,7 +22,7 @@ from service.datasets.sources import Source, Table
 from service.disk import Disk
 from service.errors import InvalidInput, TooLarge
 from service.settings import Settings
-from workers.datasets import Dataset, InvalidRow
+from workers.datasets import Dataset
 
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
@@ -101,7 +100,6 @@ class Ingest:
         dataset = await asyncio.get_running_loop().run_in_executor(
             self._decoders, self._decode, source, target
         )
-        refuse_invalid(dataset, upload.file, reading.on_invalid)
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
         return Ingested(dataset, seconds)
 
@@ -125,7 +123,6 @@ class Ingest:
             dataset = self._from_arrays(arrays, reading, pointer)
         else:
             dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
-        refuse_invalid(dataset, pointer, reading.on_invalid)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
     def _from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Dataset:
@@ -192,33 +189,3 @@ def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidInput(f"{pointer}/{name}: values of different kinds: {error}") from error
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array
-
-
-def refuse_invalid(dataset: Dataset, file: str, on_invalid: OnInvalid) -> None:
-    """Refuse a dataset with invalid coordinates, unless they are to be kept.
-
-    Raises
-    ------
-    InvalidInput
-        Naming the number of invalid rows and the first of them.
-    """
-    if on_invalid == "null" or not dataset.invalid_rows:
-        return
-    errors = [_invalid_row(row, dataset, file) for row in dataset.first_invalid]
-    first = errors[0]
-    raise InvalidInput(
-        f"{file}: {dataset.invalid_rows} of {dataset.rows} rows have invalid coordinates, the "
-        f"first one row {first['row']}: {first['detail']}; mend them, or keep them with the "
-        "option on_invalid=null",
-        errors,
-    )
-
-
-def _invalid_row(row: InvalidRow, dataset: Dataset, file: str) -> dict[str, Any]:
-    lat_is_good = -90 <= row.lat_deg <= 90
-    column = dataset.lon if lat_is_good else dataset.lat
-    value = row.lon_deg if lat_is_good else row.lat_deg
-    allowed = "-180 to 360" if lat_is_good else "-90 to 90"
-    what = "is null or not a number" if math.isnan(value) else f"holds {value!r}"
-    detail = f"column {column!r} {what}, allowed are degrees from {allowed}"
-    return {"file": file, "column": column, "row": row.row, "detail": detail}

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from service.datasets.columns import Columns, OnInvalid, Reading
+from service.datasets.columns import Columns, OnInvalid, Origin, Reading
 from service.errors import InvalidInput
 
 _METRES = 1_000
@@ -94,7 +94,12 @@ class Evidence:
             row = self._seen + int(np.flatnonzero(counted)[i])
             self._examples[kind] = row, float(lat[i]), float(lon[i])
 
-    def refuse(self, columns: Columns, reading: Reading, file: str) -> None:
+    @property
+    def are_valid_swapped(self) -> bool:
+        """Whether some rows that count are invalid, and all are valid once they are swapped."""
+        return self._valid < self._rows == self._valid_swapped
+
+    def refuse(self, origin: Origin, reading: Reading, file: str) -> None:
         """Refuse a table whose coordinates prove not to be degrees.
 
         Raises
@@ -104,6 +109,7 @@ class Evidence:
         """
         if reading.coordinates == "trust":
             return
+        columns = origin.columns
         if self._looks_projected(reading.on_invalid):
             self._refuse(
                 "metres",
@@ -119,8 +125,7 @@ class Evidence:
                 self._swapped,
                 f"swapped axes: every row is valid with {columns.lon!r} as latitude and "
                 f"{columns.lat!r} as longitude",
-                f"send the options {reading.prefix}lat={columns.lon} and "
-                f"{reading.prefix}lon={columns.lat}",
+                origin.how_to_swap(reading.prefix),
                 columns,
                 file,
             )
@@ -141,7 +146,7 @@ class Evidence:
         return is_proven and self._metres > 0 and self._metres >= _MOST * self._rows
 
     def _looks_swapped(self) -> bool:
-        if self._rows < 2 or self._valid_swapped < self._rows or len(self._latitudes) < 2:
+        if self._rows < 2 or not self.are_valid_swapped or len(self._latitudes) < 2:
             return False
         many = len(self._latitudes) >= _DIFFERENT and self._swapped >= _TENTH * self._rows
         return many or not self._valid

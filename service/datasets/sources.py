@@ -44,11 +44,14 @@ class Table(NamedTuple):
         The table.
     declared_rows
         How many rows the file says it has, None where it does not say.
+    points
+        What the coordinates were taken out of, None where the file has columns of them.
     """
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     declared_rows: int | None = None
+    points: str | None = None
 
 
 def bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:

@@ -3,7 +3,7 @@
 from service.database.rows import DatasetRow, Delivery, Repeat
 from service.database.store import Store
 from service.datasets.columns import listed
-from service.datasets.ingest import refuse_invalid
+from service.datasets.validity import refuse_invalid
 from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
 from service.models import MatchParameters
 from workers.datasets import Dataset

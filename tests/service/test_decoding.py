@@ -36,7 +36,7 @@ LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 
 def decode(path, format="parquet", names=None, **limits):
-    source = Source(path, format, Reading(**(names or {})), "points")
+    source = Source(path, format, Reading(**(names or {}), on_invalid="null"), "points")
     return decode_in_child(source, path.with_suffix(".out"), LIMITS._replace(**limits))
 
 

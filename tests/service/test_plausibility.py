@@ -41,7 +41,7 @@ def read(lat, lon, names=("lat", "lon"), batch=10_000, **reading):
 def refusal(*arguments, **options):
     with pytest.raises(InvalidInput) as caught:
         read(*arguments, **options)
-    assert read(*arguments, **options, coordinates="trust").rows > 0
+    assert read(*arguments, **{**options, **KEEP}, coordinates="trust").rows > 0
     return caught.value
 
 
@@ -106,6 +106,23 @@ def test_samples_swapped(name, reading):
 def test_a_few_swapped_rows_that_are_all():
     for reading in ({}, KEEP):
         assert "swapped" in refusal([-122.4, -118.2], [37.8, 34.1], **reading).detail
+
+
+def test_few_rows_of_which_some_are_valid_as_they_are():
+    # New York and San Francisco.
+    lat, lon = [-73.9, -74.0, -122.4], [40.7, 40.6, 37.8]
+    with pytest.raises(InvalidInput) as caught:
+        read(lat, lon)
+    assert "1 of 3 rows have invalid coordinates, the first one row 2" in caught.value.detail
+    assert "swapped: if the axes are, send the options lat=lon and lon=lat" in caught.value.detail
+    assert read(lat, lon, **KEEP).invalid_rows == 1
+    for other in ([math.nan, *lat], [95.0, *lat]):
+        with pytest.raises(InvalidInput) as caught:
+            read(other, [120.0, *lon])
+        assert ("swapped" in caught.value.detail) == math.isnan(other[0])
+    with pytest.raises(InvalidInput) as caught:
+        read([*lon, None], [*lat, 1.0])
+    assert "swapped" not in caught.value.detail, "without the empty one they are as they should be"
 
 
 def grid(half_lat, half_lon, n=60):

@@ -27,10 +27,10 @@ LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]
 NAMES = ["Köln", "a,b", 'say "hi"']
 
 
-def stored(tmp_path, content, format, charset=None, **names):
+def stored(tmp_path, content, format, charset=None, on_invalid="null", **names):
     path = tmp_path / "received"
     path.write_bytes(content)
-    source = Source(path, format, Reading(**names), "points", charset)
+    source = Source(path, format, Reading(**names, on_invalid=on_invalid), "points", charset)
     dataset = decode(source, tmp_path / "dataset.parquet", LIMITS)
     table = pq.read_table(dataset.file)
     return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset
@@ -272,6 +272,27 @@ def test_missing_and_empty_points_are_invalid_rows(tmp_path):
     assert dataset.invalid_rows == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "format", "points"),
+    [
+        (geoparquet(wkb([POINTS[0], None]), {"encoding": "WKB"}), "parquet", "place"),
+        (geojson(features=[*json.loads(geojson())["features"], {}]), "geojson", "geometry"),
+    ],
+)
+def test_a_missing_point_is_no_column_of_numbers(tmp_path, content, format, points):
+    with pytest.raises(InvalidInput, match=f"row [13]: there is no point in '{points}'; mend"):
+        stored(tmp_path, content, format, on_invalid="error")
+
+
+def test_points_with_their_axes_swapped(tmp_path):
+    swapped = [shapely.Point(40.7, -73.9), shapely.Point(40.6, -122.4)]
+    content = geoparquet(wkb(swapped[::-1]), {"encoding": "WKB"})
+    with pytest.raises(InvalidInput) as caught:
+        stored(tmp_path, content, "parquet", on_invalid="error")
+    assert "the point in 'place' has the latitude -122.4, allowed" in caught.value.detail
+    assert "write the points in 'place' with their longitude first" in caught.value.detail
+
+
 def geoarrow(missing):
     """Points as GeoArrow has them, whose numbers stay where they are when a point is missing."""
     # As GeoParquet has it, only the point can be missing: Parquet has to make numbers up below it.
@@ -318,20 +339,28 @@ def test_a_geometry_column_can_be_named(tmp_path):
     assert (lat, lon) == (LAT, LON)
 
 
+ETRS89 = {"name": "ETRS89", "id": {"authority": "EPSG", "code": 4258}}
+UTM = {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::25832"}}
 LINE = shapely.LineString([(0, 0), (1, 1)])
 
 
 @pytest.mark.parametrize(
     ("content", "format", "message"),
     [
-        (geoparquet(wkb(POINTS), {"crs": MERCATOR}), "parquet", "Pseudo-Mercator, not WGS 84"),
+        (
+            geoparquet(wkb(POINTS), {"crs": MERCATOR}),
+            "parquet",
+            r"Pseudo-Mercator \(EPSG:3857\), not WGS 84",
+        ),
+        (geoparquet(wkb(POINTS), {"crs": ETRS89}), "parquet", r"\(EPSG:4258\).*CRS84.*EPSG:4326"),
         (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown"),
         (geoparquet(wkb([LINE]), {"geometry_types": ["LineString"]}), "parquet", "only points"),
         (geoparquet(wkb([*POINTS, LINE]), {}), "parquet", "row 3 holds a LineString"),
         (geoparquet(pa.array([b"nonsense"]), {}), "parquet", "not WKB"),
         (geoparquet(pa.array([1, 2]), {}), "parquet", "neither WKB nor GeoArrow"),
         (geojson(type="Feature"), "geojson", "not a GeoJSON FeatureCollection"),
-        (geojson(crs={"name": "EPSG:3857"}), "geojson", "'crs' is not CRS84"),
+        (geojson(crs={"name": "EPSG:3857"}), "geojson", "'crs' says.*EPSG:3857.*OGC:1.3:CRS84"),
+        (geojson(crs=UTM), "geojson", "'crs' says 'urn:ogc:def:crs:EPSG::25832'"),
         (geojson(features=[7]), "geojson", "row 0: not a GeoJSON feature"),
         (
             geojson(features=[{"geometry": {"type": "Polygon", "coordinates": []}}]),
