@@ -1,8 +1,18 @@
 """What the service takes and gives, as pydantic models."""
 
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from service.database.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
 from service.datasets.columns import OnInvalid, Reading, Trust
@@ -11,6 +21,7 @@ from service.point_sets import POINT_SET
 from workers.jobs import How, MatchOptions
 
 Role = Literal["observations", "references"]
+_UNKNOWN_SHOWN = 10
 _PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
 
 
@@ -19,6 +30,32 @@ class Parameters(BaseModel):
 
     # An option that does not exist must not pass as if it had worked.
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_what_is_allowed(cls, given: Any) -> Any:
+        fields = cls.model_fields
+        unknown = [name for name in given if name not in fields] if isinstance(given, dict) else []
+        if unknown:
+            missing = [
+                InitErrorDetails(type="missing", loc=(name,), input=None)
+                for name, field in fields.items()
+                if field.is_required() and name not in given
+            ]
+            errors = [_unknown(name, list(fields)) for name in unknown[:_UNKNOWN_SHOWN]]
+            raise ValidationError.from_exception_data(cls.__name__, missing + errors)
+        return given
+
+
+def _unknown(name: str, known: list[str]) -> InitErrorDetails:
+    close = get_close_matches(name[:80].lower(), known, 1)
+    meant = f" (did you mean {close[0]!r}?)" if close else ""
+    error = PydanticCustomError(
+        "unknown_name",
+        "there is no such name here{meant}; allowed are {known}",
+        {"meant": meant, "known": ", ".join(known)},
+    )
+    return InitErrorDetails(type=error, loc=(name,), input=None)
 
 
 class TableParameters(Parameters):
@@ -109,7 +146,27 @@ _POINTS = (
 )
 
 
-PointSet = Annotated[dict[str, Any] | str, WithJsonSchema(POINT_SET)]
+def point_set(given: Any) -> dict[str, Any] | str:
+    """What JSON may be as a point set, as far as that shows at once.
+
+    Raises
+    ------
+    PydanticCustomError
+        When it is neither an object nor a text.
+    """
+    if isinstance(given, dict | str):
+        return given
+    kinds = {list: "an array", bool: "true or false", type(None): "null"}
+    raise PydanticCustomError(
+        "point_set",
+        "{kind} is no point set: give one array for each column, as in {example}, a registered "
+        "dataset, or a GeoJSON FeatureCollection",
+        {"kind": kinds.get(type(given), "a number"), "example": '{"lat": [52.5], "lon": [13.4]}'},
+    )
+
+
+# A validator of its own: a union tells of each type that it is not.
+PointSet = Annotated[dict[str, Any] | str, PlainValidator(point_set), WithJsonSchema(POINT_SET)]
 
 
 class InlineRequest(Parameters):

@@ -110,9 +110,14 @@ def _encoding_of(start: bytes, source: Source) -> str:
 
 def _separator_of(head: str) -> str:
     try:
-        return csv.Sniffer().sniff(head.splitlines()[0], _SEPARATORS).delimiter
-    except (csv.Error, IndexError):
+        return csv.Sniffer().sniff(_first_line(head), _SEPARATORS).delimiter
+    except csv.Error:
         return ","
+
+
+def _first_line(head: str, skipped: int = 0) -> str:
+    """The first line that says something, as pyarrow sees it, behind those that are skipped."""
+    return next(filter(str.strip, head.splitlines()[skipped:]), "")
 
 
 def _header_of(source: Source, dialect: _Dialect) -> list[str]:
@@ -135,7 +140,7 @@ def _columns_of(source: Source, names: list[str], head: str, dialect: _Dialect) 
     try:
         return find_columns([name for name in names if name], source.reading, source.file)
     except InvalidInput as problem:
-        line = head.splitlines()[dialect.skipped][:80]
+        line = _first_line(head, dialect.skipped)[:80]
         after = " after 'sep='" if dialect.skipped else ""
         raise InvalidInput(
             f"{problem.detail} (the first line{after} is taken as the header: {line!r})",

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from service.context import Service, ServiceContext
 from service.description import examples
@@ -16,21 +17,40 @@ from service.description.requests import json_request
 from service.errors import NotReady
 from service.jobs.matching import check_match
 from service.jobs.room import PlannedSet, set_bytes, sizes_of
-from service.models import MatchParameters, PointSet, Role
+from service.models import MatchParameters, Role, point_set
+from service.point_sets import POINT_SET
 from service.web.execution import refuse_without_cluster
 from service.web.inputs import ROLES, input_of_json, json_body
 from workers.estimate import job_bytes
 
 router = APIRouter(tags=["resolve"])
 
-_Rows = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
+_MOST_ROWS = 1 << 40
+
+
+def _rows_or_set(given: Any) -> int | dict[str, Any] | str:
+    if type(given) is not int:
+        return point_set(given)
+    if not 0 <= given <= _MOST_ROWS:
+        raise PydanticCustomError(
+            "rows", "{given} rows: give from 0 to {most}", {"given": given, "most": _MOST_ROWS}
+        )
+    return given
+
+
+_ROWS = {"type": "integer", "minimum": 0, "maximum": _MOST_ROWS}
+_RowsOrSet = Annotated[
+    int | dict[str, Any] | str,
+    PlainValidator(_rows_or_set),
+    WithJsonSchema({"anyOf": [_ROWS, POINT_SET]}),
+]
 
 
 class EstimateRequest(MatchParameters):
     """Two point sets, or as many rows as they will have."""
 
-    observations: _Rows | PointSet = Field(description="rows, or a point set")
-    references: _Rows | PointSet = Field(description="rows, or a point set")
+    observations: _RowsOrSet = Field(description="rows, or a point set")
+    references: _RowsOrSet = Field(description="rows, or a point set")
 
 
 class _Either(BaseModel):

@@ -94,21 +94,28 @@ def test_what_does_not_fit_says_why(service):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "message"),
     [
-        {"observations": 1},
-        {"observations": -1, "references": 1},
-        {"observations": True, "references": 1},
-        {"observations": 1.5, "references": 1},
-        {"observations": 1, "references": 1, "k": 0},
-        {"observations": "5", "references": 1},
-        {"inputs": {"observations": 1}},
-        {"inputs": {"observations": TABLE, "references": TABLE}, "response": "neither"},
-        [],
+        ({"observations": 1}, "/references: Field required"),
+        ({"observations": -1, "references": 1}, "/observations: -1 rows: give from 0 to"),
+        ({"observations": True, "references": 1}, "/observations: true or false is no point set"),
+        ({"observations": 1.5, "references": 1}, "/observations: a number is no point set"),
+        ({"observations": 1, "references": [{"lat": 1}]}, "/references: an array is no point set"),
+        ({"observations": 1, "references": 1, "k": 0}, "/k: Input should be greater"),
+        ({"observations": 1, "references": 1, "K": 1}, "/K: there is no such name here"),
+        ({"observations": "5", "references": 1}, "neither a file nor 'dataset:<id>'"),
+        ({"inputs": {"observations": 1}}, "/inputs/observations: a number is no point set"),
+        (
+            {"inputs": {"observations": TABLE, "references": TABLE}, "response": "neither"},
+            "/response: Input should be 'raw' or 'document'",
+        ),
+        ([], "/: Input should be an object"),
     ],
 )
-def test_bad_estimates(service, body):
-    assert service.post("/estimate", json=body).status_code == 400
+def test_bad_estimates(service, body, message):
+    answer = service.post("/estimate", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["detail"]
 
 
 def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):

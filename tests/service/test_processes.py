@@ -199,7 +199,18 @@ def test_the_ways_to_give_a_result(service, prefer):
         ({"invalid-execute-request": "true"}, "/inputs: Field required"),
         ({"inputs": {"observations": TINY["observations"]}}, "/inputs/references: Field required"),
         ({"inputs": {**TINY, "k": 65}}, "/inputs/k: "),
-        ({"inputs": {**TINY, "colour": 1}}, "/inputs/colour: Extra inputs"),
+        (
+            {"inputs": {**TINY, "max_distance": 1}},
+            "/inputs/max_distance: there is no such name here (did you mean 'max_distance_m'?)",
+        ),
+        (
+            {"inputs": {**TINY, "references": [{"lat": 1, "lon": 2}]}},
+            "/inputs/references: an array is no point set: give one array for each column",
+        ),
+        (
+            {"inputs": {**TINY, "colour": 1}},
+            "/inputs/colour: there is no such name here",
+        ),
         ({"inputs": {**TINY, "references": 7}}, "/inputs/references"),
         ({"inputs": {**TINY, "references": {"dataset": 7}}}, "/inputs/references/dataset: not an"),
         ({"inputs": {**TINY, "references": {"lat": [1]}}}, "/inputs/references: no column"),
@@ -211,7 +222,10 @@ def test_the_ways_to_give_a_result(service, prefer):
         ({"inputs": {**TINY, "references": {"type": "FeatureCollection"}}}, "not a GeoJSON"),
         ({"inputs": TINY, "response": "loud"}, "/response: "),
         ({"inputs": TINY, "outputs": {"other": {}}}, "/outputs/other"),
-        ({"inputs": TINY, "subscriber": {"successUri": "http://x"}}, "/subscriber: Extra inputs"),
+        (
+            {"inputs": TINY, "subscriber": {"successUri": "http://x"}},
+            "/subscriber: there is no such name here; allowed are inputs, outputs,",
+        ),
     ],
 )
 def test_bad_executions(service, body, message):

@@ -137,6 +137,7 @@ EUROPEAN = {
     "tabs": "id\tlat\tlon\n0012\t50,9375\t6,9603\nNA\t-33,87\t151,21\nx\t7\t8\n",
     "quotes": 'id,lat,lon\n0012,"50,9375","6,9603"\nNA,"-33,87","151,21"\nx,7,8\n',
     "sep=": "sep=;\nid;lat;lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
+    "an empty line": "\nid;lat;lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
     "blanks in the header": " id ; lat; lon\n0012;50,9375;6,9603\nNA;-33,87;151,21\nx;7;8\n",
     "columns without a name": "id;lat;lon;;\n0012;50,9375;6,9603;;\nNA;-33,87;151,21;;\nx;7;8;;\n",
     "exponents": "id;lat;lon\n0012;5,09375E+1;6,9603e0\nNA;-33,87;151,21\nx;7;8\n",
