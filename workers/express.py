@@ -18,10 +18,11 @@ import pyarrow as pa
 from distributed import Client
 
 from kernels.coordinates import is_valid
+from workers.carried import CarriedTooLong, carried
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
 from workers.jobs import Job
-from workers.matches import carry, matches, statuses
+from workers.matches import matches, statuses
 from workers.plan import QUICKLY_INDEXED, Chunk
 from workers.references import is_resident, load_all, pieces
 from workers.result import provenance, write_rows
@@ -33,7 +34,10 @@ _warming = threading.Lock()
 
 
 class NotResident(Exception):
-    """A worker lacks the references of small jobs, and they are too many to load meanwhile."""
+    """A worker lacks the references of small jobs, and they are too many to load meanwhile.
+
+    Or what would be carried of them is too long: a job tells its client of that.
+    """
 
 
 class ExpressAnswer(NamedTuple):
@@ -148,8 +152,11 @@ def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnsw
     start = time.perf_counter()
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(job, chunk, found)
-    table = carry(job, chunk, rows)
     sink = io.BytesIO()
-    write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
+    try:
+        with carried(job, chunk, rows) as table:
+            write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
+    except CarriedTooLong as error:
+        raise NotResident(str(error)) from error
     write = time.perf_counter() - start
     return ExpressAnswer(sink.getvalue(), counts, {**seconds, "write": write})

@@ -1,13 +1,11 @@
-"""The rows of a result, as the user sees them: statuses, types and carried columns."""
+"""The rows of a result, as the user sees them: types, and statuses."""
 
 import numpy as np
 import pyarrow as pa
 
 from kernels.devices import Array
-from workers.datasets import read_rows
 from workers.jobs import Job
 from workers.plan import Chunk
-from workers.references import resident_column
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
@@ -37,30 +35,6 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
         "status": pa.DictionaryArray.from_arrays(pa.array(status), list(STATUSES)),
     }
     return pa.table(columns), counts
-
-
-def carry(job: Job, chunk: Chunk, rows: pa.Table) -> pa.Table:
-    """The rows of a result for some observations, with the columns that they carry.
-
-    Parameters
-    ----------
-    chunk
-        The observations.
-    rows
-        What `matches` gave for them; those without a reference are left out of an inner result.
-    """
-    k = job.options.k
-    of_observations, of_references = job.carried()
-    if of_observations:
-        carried = read_rows(job.observations.file, *chunk, of_observations)
-        own = np.repeat(np.arange(chunk.stop - chunk.start), k)
-        for name in of_observations:
-            column = carried[name] if k == 1 else carried[name].take(own)
-            rows = rows.append_column(f"observation_{name}", column)
-    for name in of_references:
-        column = resident_column(job.references, name).take(rows["reference"])
-        rows = rows.append_column(f"reference_{name}", column)
-    return rows.filter(rows["reference"].is_valid()) if job.options.how == "inner" else rows
 
 
 def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool) -> Array:

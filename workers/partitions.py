@@ -17,10 +17,11 @@ from distributed import get_worker
 
 from kernels.coordinates import is_valid
 from workers import __version__
+from workers.carried import carried
 from workers.files import complete
 from workers.frames import Frame, backend
 from workers.jobs import Job
-from workers.matches import carry, matches, statuses
+from workers.matches import matches, statuses
 from workers.plan import Chunk
 from workers.result import write_rows
 from workers.search import device_in_use, load, search, verify
@@ -168,10 +169,10 @@ class _Group(NamedTuple):
 def _encode(job: Job, chunk: Chunk, rows: pa.Table, group: Chunk) -> _Group:
     k = job.options.k
     own = rows.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
-    table = carry(job, group, own)
     encoded = pa.BufferOutputStream()
-    write_rows(encoded, table)
-    return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema)
+    with carried(job, group, own) as table:
+        write_rows(encoded, table)
+        return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema)
 
 
 def read_record(path: Path) -> dict[str, Any]:

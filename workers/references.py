@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import kernels
 from workers.datasets import ROW_GROUP, Dataset, column_sizes, read_rows
@@ -17,8 +18,10 @@ from workers.memory import columns_bytes, indexes_bytes, references_at_once, sea
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
 
-_Key = tuple[str, Piece | str]
-"""The hash of a set and either a piece, for its index, or the name of a column."""
+_Key = tuple[str, Piece | str | tuple[str, str]]
+"""The hash of a set and either a piece, for its index, or the name of a column, or what it is of a
+column, and the name of that."""
+_TEXTS = ("is_string", "is_large_string", "is_binary", "is_large_binary")
 
 
 class _Shelf:
@@ -148,6 +151,19 @@ def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
         column_sizes(references.file)[name].encoded,
     )
     return column
+
+
+def resident_lengths(references: Dataset, name: str) -> pa.ChunkedArray | None:
+    """How many bytes each text of a column has; None for columns of other types."""
+    column = resident_column(references, name)
+    if not any(getattr(pa.types, is_it)(column.type) for is_it in _TEXTS):
+        return None
+    lengths: pa.ChunkedArray = _columns.get(
+        (references.sha256, ("lengths", name)),
+        lambda: pc.binary_length(column),
+        8 * references.rows,
+    )
+    return lengths
 
 
 def is_resident(references: Dataset, columns: Iterable[str]) -> bool:

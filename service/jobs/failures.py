@@ -1,6 +1,7 @@
 """What a client is told of a job that failed."""
 
 from service.errors import JobFailed, Problem, disk_full, is_disk_full
+from workers.carried import CarriedTooLong
 from workers.suspects import WorkerLost
 
 
@@ -8,7 +9,7 @@ def problem_of_failure(error: BaseException) -> Problem:
     """What the client is told of a job that ended with an error of ours."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, WorkerLost):
+    if isinstance(error, CarriedTooLong | WorkerLost):
         return JobFailed(str(error))
     if is_disk_full(error):
         return disk_full()

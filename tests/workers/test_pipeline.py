@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
 from workers import partitions, pipeline
+from workers.carried import CarriedTooLong
 from workers.cluster import open_cluster
 from workers.jobs import Job, MatchOptions
 from workers.matches import STATUSES
@@ -321,6 +322,25 @@ def test_chunks_are_begun_in_the_order_of_their_rows(cluster, make_job, monkeypa
     keys = cluster.client.run_on_scheduler(begun, job=job.id)
     to_go = [int(key.split("-")[-2]) for key in keys]
     assert to_go == sorted(to_go, reverse=True) == list(range(20_000, 0, -1_000))
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_long_texts_are_carried_while_memory_holds_them(cluster, make_job, how):
+    texts = ["a" * 1_000, "é" * 300, None]
+    references = pa.table({"lat": [0.0, 0.0, 60.0], "lon": [0.0, 90.0, 0.0], "text": texts})
+    observations = points(140_000, 1)
+    job = make_job(observations, references, columns=("text",), how=how)
+    run(cluster, job, ignore, never)
+    table = pq.read_table(job.result)
+    nearest_rows = table["reference"].to_numpy()
+    assert table["reference_text"].equals(
+        pa.chunked_array([pa.array(texts).take(pa.array(nearest_rows))])
+    )
+    # What takes more memory than anybody would want to be taken is told before it is.
+    long = references.set_column(2, "text", pa.array(["a" * 70_000, "b" * 70_000, "c"]))
+    job = make_job(observations, long, columns=("text",), how=how)
+    with pytest.raises(CarriedTooLong, match=r"bytes, \d+ of them as 'reference_text'.* an id"):
+        run(cluster, job, ignore, never)
 
 
 def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
