@@ -69,6 +69,11 @@ class Origin(NamedTuple):
     columns: Columns
     points: str | None
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What to call latitude and longitude: the columns made of points are not the user's."""
+        return self.columns[:2] if self.points is None else ("latitude", "longitude")
+
     def how_to_swap(self, prefix: str) -> str:
         """What to do where the axes are swapped; `prefix` is that of the options of the table."""
         if self.points is not None:

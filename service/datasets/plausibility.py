@@ -109,34 +109,34 @@ class Evidence:
         """
         if reading.coordinates == "trust":
             return
-        columns = origin.columns
+        lat_name, lon_name = origin.names
         if self._looks_projected(reading.on_invalid):
             self._refuse(
                 "metres",
                 self._metres,
                 "metres of a projected CRS",
                 "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
-                columns,
+                origin,
                 file,
             )
         if self._looks_swapped():
             self._refuse(
                 "swapped",
                 self._swapped,
-                f"swapped axes: every row is valid with {columns.lon!r} as latitude and "
-                f"{columns.lat!r} as longitude",
+                f"swapped axes: every row is valid with {lon_name!r} as latitude and {lat_name!r} "
+                "as longitude",
                 origin.how_to_swap(reading.prefix),
-                columns,
+                origin,
                 file,
             )
-        if self._looks_like_radians(columns):
+        if self._looks_like_radians(origin.columns):
             self._refuse(
                 "radians",
                 self._rows,
                 f"radians: latitudes are from {self._low[0]:.6g} to {self._high[0]:.6g}, "
                 f"longitudes from {self._low[1]:.6g} to {self._high[1]:.6g}",
                 "multiply them by 180/pi",
-                columns,
+                origin,
                 file,
             )
 
@@ -163,16 +163,24 @@ class Evidence:
         return self._rows >= _GLOBE_ROWS and bool(is_globe) and spans
 
     def _refuse(
-        self, kind: str, rows: int, what: str, advice: str, columns: Columns, file: str
+        self, kind: str, rows: int, what: str, advice: str, origin: Origin, file: str
     ) -> None:
         row, lat, lon = self._examples[kind]
-        example = f"{columns.lat}={lat!r}, {columns.lon}={lon!r}"
-        column = columns.lon if kind == "metres" and abs(lon) > abs(lat) else columns.lat
+        lat_name, lon_name = origin.names
+        example = f"{lat_name}={lat!r}, {lon_name}={lon!r}"
+        column = lon_name if kind == "metres" and abs(lon) > abs(lat) else lat_name
         raise InvalidInput(
             f"{file}: {rows} of {self._seen} rows look like {what}; row {row}, for one, has "
             f"{example}. Coordinates are degrees: {advice}; or, if they are degrees, send the "
             "option coordinates=trust",
-            [{"file": file, "column": column, "row": row, "detail": f"{example}: {kind}"}],
+            [
+                {
+                    "file": file,
+                    "column": origin.points or column,
+                    "row": row,
+                    "detail": f"{example}: {kind}",
+                }
+            ],
         )
 
 

@@ -286,12 +286,18 @@ def test_a_missing_point_is_no_column_of_numbers(tmp_path, content, format, poin
 
 
 def test_points_with_their_axes_swapped(tmp_path):
-    swapped = [shapely.Point(40.7, -73.9), shapely.Point(40.6, -122.4)]
-    content = geoparquet(wkb(swapped[::-1]), {"encoding": "WKB"})
-    with pytest.raises(InvalidInput) as caught:
-        stored(tmp_path, content, "parquet", on_invalid="error")
-    assert "the point in 'place' has the latitude -122.4, allowed" in caught.value.detail
-    assert "write the points in 'place' with their longitude first" in caught.value.detail
+    swapped = [shapely.Point(40.6, -122.4), shapely.Point(40.7, -73.9)]
+    for points, message in (
+        (swapped, "the point in 'place' has the latitude -122.4, allowed"),
+        ([*swapped[:1], shapely.Point(34.1, -118.2)], "has latitude=-122.4, longitude=40.6. "),
+    ):
+        content = geoparquet(wkb(points), {"encoding": "WKB"})
+        with pytest.raises(InvalidInput) as caught:
+            stored(tmp_path, content, "parquet", on_invalid="error")
+        assert message in caught.value.detail
+        assert "write the points in 'place' with their longitude first" in caught.value.detail
+        assert "place_" not in caught.value.detail
+        assert caught.value.errors[0]["column"] == "place"
 
 
 def geoarrow(missing):
