@@ -124,10 +124,15 @@ StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no s
 def invalid_request(errors: Sequence[Any]) -> Problem:
     """The problem of what pydantic found wrong with a request."""
     places = [
-        {"detail": error["msg"], "pointer": "/" + "/".join(str(part) for part in error["loc"])}
+        {"detail": error["msg"], "pointer": "".join(f"/{step(part)}" for part in error["loc"])}
         for error in errors[:_ERRORS_SHOWN]
     ]
     return InvalidRequest(f"{places[0]['pointer']}: {places[0]['detail']}", places)
+
+
+def step(name: Any) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return str(name).replace("~", "~0").replace("/", "~1")
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -144,6 +149,13 @@ def stopping() -> Problem:
     """The problem of what is not finished when the service ends."""
     return NotReady(
         "the service is stopping: send it again when it is back", headers={"Retry-After": "10"}
+    )
+
+
+def store_away() -> Problem:
+    """The problem of whoever needs the database while it does not answer."""
+    return NotReady(
+        "the database of the service does not answer: try again", headers={"Retry-After": "2"}
     )
 
 

@@ -20,7 +20,7 @@ from service.datasets.formats import HEAD_BYTES, input_format
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source, Table
 from service.disk import Disk
-from service.errors import InvalidInput, TooLarge
+from service.errors import InvalidInput, TooLarge, step
 from service.settings import Settings
 from workers.datasets import Dataset
 
@@ -172,7 +172,7 @@ def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
             shown = repr(value)[:80]
             raise InvalidInput(
                 f"{pointer}/{name}/{row}: {shown} is not a number",
-                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
             ) from None
     return pa.array(numbers, pa.float64())
 
@@ -182,7 +182,7 @@ def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
         if isinstance(value, list | dict):
             raise InvalidInput(
                 f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
-                [{"pointer": f"{pointer}/{name}/{row}", "column": name, "row": row}],
+                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
             )
     try:
         array = pa.array(values)

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -258,6 +258,22 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
         for one in hashes.values():
             one.update(piece)
         yield piece
+    _compare(expected, hashes)
+
+
+def check_digest(request: Request, content: bytes) -> None:
+    """Check a whole body against its digest.
+
+    Raises
+    ------
+    InvalidRequest
+        When its digest is not the one that was sent with it.
+    """
+    expected = _digests_of(request.headers.get("content-digest", ""))
+    _compare(expected, {name: _DIGESTS[name](content) for name in expected})
+
+
+def _compare(expected: dict[str, str], hashes: dict[str, Any]) -> None:
     for name, digest in expected.items():
         found = base64.b64encode(hashes[name].digest()).decode()
         if found != digest:

@@ -170,7 +170,7 @@ UNHEALTHY = Health(
     status="unavailable",
     checks=[
         *_STORE_AND_DISK,
-        Check(name="cluster", ok=False, detail="the cluster is starting"),
+        Check(name="cluster", ok=False, detail="the cluster is being opened"),
     ],
 )
 METRICS = """\

@@ -149,12 +149,12 @@ _EXAMPLES = [
     ),
     JobFailed("an error of the service; its log has the details"),
     QueueFull("1000 jobs of the service wait or run, and 1000 may: come again later"),
-    NotReady("the cluster is starting: try again, or send 'Prefer: respond-async'"),
+    NotReady("the cluster is being opened: try again, or send 'Prefer: respond-async'"),
     disk_full(),
 ]
 _BY_KIND = {type(one): one for one in _EXAMPLES}
 
-_GUARDED = (InvalidRequest, UnknownHost, Unauthorized)
+_GUARDED = (InvalidRequest, UnknownHost, Unauthorized, NotReady)
 """What every operation that asks for a key may answer."""
 
 CHANGES = (Forbidden, StorageFull)

@@ -45,6 +45,11 @@ CONTENT_DIGEST = _header(
     "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
 )
 RANGE = _header("Range", "the part of the file that is wanted, in bytes", "bytes=0-499")
+IF_RANGE = _header(
+    "If-Range",
+    "the ETag of what the client has a part of: if the file has another one, it comes whole",
+    '"23ce787a"',
+)
 IF_NONE_MATCH = _header(
     "If-None-Match", "the ETag of what the client has: 304 if that is still it", '"23ce787a"'
 )

@@ -10,7 +10,14 @@ from service.datasets.receiving import receive_body, receive_form
 from service.description import examples
 from service.description.answers import bytes_of, created, file_answers, json_answer
 from service.description.refusals import CHANGES, FILES, TABLES, refusals
-from service.description.requests import CONTENT_DIGEST, IF_NONE_MATCH, RANGE, DatasetId, headers
+from service.description.requests import (
+    CONTENT_DIGEST,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    RANGE,
+    DatasetId,
+    headers,
+)
 from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
 from service.jobs.representations import PARQUET
 from service.links import EXAMPLE_BASE, Link, base_of
@@ -128,7 +135,7 @@ def show_dataset(id: DatasetId, service: ServiceContext) -> DatasetInfo:
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points")
     | refusals(f"{_HERE}/data.parquet", NoSuchDataset, *FILES),
-    openapi_extra=headers(RANGE, IF_NONE_MATCH),
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
 )
 def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates."""

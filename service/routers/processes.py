@@ -25,7 +25,14 @@ from service.description.processes import (
     process,
 )
 from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
-from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
+from service.description.requests import (
+    CONTENT_DIGEST,
+    IDEMPOTENCY_KEY,
+    PREFER,
+    ProcessName,
+    headers,
+    json_request,
+)
 from service.errors import NoSuchProcess, NotAcceptable
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.web.execution import answer, echo, refuse_unready, terms_of
@@ -94,7 +101,7 @@ _MESSAGE: Answers = {
     responses=_MATCHES,
     summary="Run `nearest`",
     openapi_extra=json_request((NearestExecution, examples.EXECUTION))
-    | headers(PREFER, IDEMPOTENCY_KEY),
+    | headers(PREFER, IDEMPOTENCY_KEY, CONTENT_DIGEST),
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
@@ -115,7 +122,7 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     responses=_MESSAGE,
     summary="Run `echo`",
     openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
-    | headers(PREFER, IDEMPOTENCY_KEY),
+    | headers(PREFER, IDEMPOTENCY_KEY, CONTENT_DIGEST),
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent, at once or as a job, for a client that learns to speak."""

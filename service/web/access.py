@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from service.clock import now
 from service.database.keys import Key, Keys, hash_of, prefix_of
-from service.errors import CannotStart, Forbidden, Problem, Unauthorized, UnknownHost
+from service.errors import CannotStart, Forbidden, Problem, Unauthorized, UnknownHost, store_away
 from service.settings import Settings
 from service.web.handlers import problem_response
 
@@ -124,7 +124,12 @@ class Access:
         async with self._reading:
             if time.monotonic() >= self._read_at + _READ_SECONDS:
                 at = time.monotonic()
-                known = await asyncio.to_thread(keys.all)
+                try:
+                    known = await asyncio.to_thread(keys.all)
+                except SQLAlchemyError as error:
+                    # What stands outside of the handlers of errors answers for itself.
+                    logger.error("the keys cannot be read: %s", error)
+                    raise store_away() from error
                 self._keys = {key.prefix: key for key in known if key.revoked is None}
                 self._read_at = at
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
@@ -18,9 +18,13 @@ from service.errors import (
     disk_full,
     invalid_request,
     is_disk_full,
+    store_away,
 )
 
 logger = logging.getLogger(__name__)
+
+_STORE_IS_AWAY = (exc.InterfaceError, exc.OperationalError, exc.TimeoutError)
+"""What SQLAlchemy raises for a database that is not reached, breaks off or stays locked."""
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -40,12 +44,15 @@ def install_error_handlers(app: FastAPI) -> None:
         return Response(status_code=499)
 
     @app.exception_handler(OSError)
-    @app.exception_handler(DBAPIError)
-    async def _disk_handler(request: Request, error: Exception) -> JSONResponse:
-        if not is_disk_full(error):
-            raise error
-        logger.error("the disk is full: %s", error)
-        return problem_response(disk_full(), request)
+    @app.exception_handler(exc.SQLAlchemyError)
+    async def _storage_handler(request: Request, error: Exception) -> JSONResponse:
+        if is_disk_full(error):
+            logger.error("the disk is full: %s", error)
+            return problem_response(disk_full(), request)
+        if isinstance(error, _STORE_IS_AWAY):
+            logger.error("the store failed: %s", error)
+            return problem_response(store_away(), request)
+        raise error
 
     @app.exception_handler(HTTPException)
     async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:

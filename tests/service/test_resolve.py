@@ -1,7 +1,9 @@
 """`/resolve` over HTTP: files, arrays and datasets in, the right result out; bad input refused."""
 
+import base64
 import hashlib
 import io
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -358,6 +360,38 @@ def test_forms_with_other_parts(service, parts):
 
 
 TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+
+
+def test_json_of_very_many_objects_is_refused_before_they_are_made(service):
+    body = b'{"observations": {"lat": [' + b"[]," * (1 << 19) + b"[]]}, "
+    body += b'"references": {"lat": [1], "lon": [2]}}'
+    headers = {"Content-Type": "application/json"}
+    for path in ("/resolve", "/estimate"):
+        answer = service.post(path, content=body, headers=headers)
+        assert answer.status_code == 413, answer.text
+        nested = (1 << 19) + 7
+        detail = answer.json()["detail"]
+        assert f"{nested} arrays and objects, and the limit is {1 << 19}" in detail
+
+
+def test_json_has_its_digest(service):
+    content = json.dumps(TINY).encode()
+    right = base64.b64encode(hashlib.sha256(content).digest()).decode()
+    other = base64.b64encode(hashlib.sha256(b"").digest()).decode()
+    for digest, status in ((right, 200), (other, 400)):
+        headers = {"Content-Type": "application/json", "Content-Digest": f"sha-256=:{digest}:"}
+        assert service.post("/resolve", content=content, headers=headers).status_code == status
+
+
+def test_a_pointer_leads_to_a_name_with_strokes(service):
+    body = {**TINY, "observations": {"lat": [1], "lon": [2], "a/b~": [[1]]}}
+    errors = service.post("/resolve", json=body).json()["errors"]
+    assert errors[0]["pointer"] == "/observations/a~1b~0/0"
+    body["observations"]["a/b~"] = 1
+    errors = service.post("/resolve", json=body).json()["errors"]
+    assert errors[0]["pointer"] == "/observations/a~1b~0"
+    errors = service.post("/resolve", json={**TINY, "a/b~": 1}).json()["errors"]
+    assert "/a~1b~0" in [error["pointer"] for error in errors]
 
 
 @pytest.mark.parametrize(

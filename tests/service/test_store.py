@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -24,7 +25,15 @@ from service.database.store import Store
 from service.datasets.ingest import Ingested
 from service.datasets.library import Library
 from service.errors import KeyInUse
-from tests.conftest import ROOT, finished, free_port, points, running_service, store_points
+from tests.conftest import (
+    ROOT,
+    finished,
+    free_port,
+    points,
+    running_service,
+    store_points,
+    wait_until,
+)
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
 from workers.jobs import MatchOptions
@@ -403,6 +412,29 @@ def test_a_service_whose_claim_another_has_ends(tmp_path, postgres):
         with other.claimed():
             client.process.wait(30)
         assert "this service ends: the database 'ends' is in use" in client.log.read_text()
+
+
+def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):
+    url, other = postgres("away"), postgres("elsewhere")
+    flags = ["--database-url", url, "--scheduler", "tcp://127.0.0.1:9"]
+    admin = sa.create_engine(
+        other.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
+    )
+    with running_service(tmp_path / "data", *flags, ready=False) as client, admin.connect() as sql:
+        assert client.get("/jobs").status_code == 200
+        sql.execute(sa.text("ALTER DATABASE away ALLOW_CONNECTIONS false"))
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'away'"
+        sql.execute(sa.text(end))
+        # The keys are read anew after a second, in front of all handlers.
+        deadline = time.monotonic() + 2.5
+        while time.monotonic() < deadline:
+            for answer in (client.get("/jobs"), client.get("/datasets/none")):
+                assert answer.status_code == 503, answer.text
+                assert answer.json()["type"] == "urn:georesolve:problem:not-ready"
+                assert answer.headers["retry-after"] == "2"
+        sql.execute(sa.text("ALTER DATABASE away ALLOW_CONNECTIONS true"))
+        wait_until(lambda: client.get("/jobs").status_code == 200)
+    admin.dispose()
 
 
 def end_claims(url):
