@@ -22,6 +22,8 @@ from workers.datasets import streamed
 from workers.files import move_durably
 
 _AT_A_TIME = 2
+CONVERTED_BYTES = 64 << 20
+"""What is made in memory is not larger."""
 
 
 class Export(NamedTuple):
@@ -89,12 +91,14 @@ class Exports:
         NotAcceptable
             When it has values that the format cannot have.
         TooLarge
-            When it would be larger than allowed.
+            When it would take much memory: as a file it may be had all the same.
         """
         if format.write is None:
             return content
         made, loop = io.BytesIO(), asyncio.get_running_loop()
-        await loop.run_in_executor(self._small, self._write, io.BytesIO(content), made, format)
+        most_bytes = min(CONVERTED_BYTES, self._most_bytes)
+        sink = _Sink(made, most_bytes, format, None, self._stopping)
+        await loop.run_in_executor(self._small, _write, io.BytesIO(content), sink, format)
         return made.getvalue()
 
     def _made(self, result: Path, format: Format) -> Export:
@@ -103,7 +107,9 @@ class Exports:
         making = result.with_name(f".{result.stem}.{uuid.uuid4().hex}")
         try:
             with making.open("xb") as handle, result.open("rb") as source:
-                sha256 = self._write(source, handle, format, self._disk)
+                sink = _Sink(handle, self._most_bytes, format, self._disk, self._stopping)
+                _write(source, sink, format)
+                sha256 = sink.sha256
             made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256)
             move_durably(making, made.path)
         finally:
@@ -114,14 +120,11 @@ class Exports:
             raise FileNotFoundError(result)
         return made
 
-    def _write(
-        self, source: BinaryIO, target: BinaryIO, format: Format, disk: Disk | None = None
-    ) -> str:
-        """Make a format from Parquet; returns the SHA-256 of what it wrote."""
-        sink = _Sink(target, self._most_bytes, format, disk, self._stopping)
-        assert format.write is not None, "Parquet is there"
-        format.write(streamed(source), cast(BinaryIO, sink))
-        return sink.sha256
+
+def _write(source: BinaryIO, sink: "_Sink", format: Format) -> None:
+    """Make a format from Parquet."""
+    assert format.write is not None, "Parquet is there"
+    format.write(streamed(source), cast(BinaryIO, sink))
 
 
 class _Sink(io.RawIOBase):

@@ -37,5 +37,17 @@ def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) ->
     return sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
 
 
+def carried_bytes(sizes: Sizes, options: MatchOptions) -> int:
+    """Bytes of the columns that are carried into a result, each value as often as it stands there.
+
+    A value that a file holds once for many of its rows counts once for all of these.
+    """
+    observations, references = sizes
+    rows = observations.rows * options.k
+    of_references = sum(column.encoded for column in references.carried)
+    of_observations = sum(column.encoded for column in observations.carried)
+    return of_observations * options.k + of_references * rows // max(1, references.rows)
+
+
 def _lies_on_disk(one: PlannedSet) -> bool:
     return not isinstance(one, int) and isinstance(one.dataset.file, Path)

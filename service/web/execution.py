@@ -23,8 +23,9 @@ from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRo
 from service.datasets.ingest import Ingested
 from service.errors import JobDismissed, KeyReused, NotReady, TooLarge
 from service.jobs.claims import Claim
+from service.jobs.exports import CONVERTED_BYTES
 from service.jobs.matching import accept_job, check_match
-from service.jobs.room import set_bytes, sizes_of
+from service.jobs.room import carried_bytes, set_bytes, sizes_of
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
 from service.web.idempotency import key_of
@@ -139,10 +140,10 @@ async def answer(
     content = [one.dataset.sha256 for one in inputs]
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
-    if bare and preference.waits and _is_small(service, inputs, parameters):
+    if bare and preference.waits and await _is_small(service, inputs, parameters):
         # After half of the time that the client waits it is not too late to accept a job.
         patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
-        with suppress(NotResident, TimeoutError):
+        with suppress(NotResident, TooLarge, TimeoutError):
             async with asyncio.timeout(patience):
                 return await _express(request, service, inputs, parameters, preference)
     accept = partial(_accept, service, inputs, parameters, delivery, repeat)
@@ -243,17 +244,21 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
         )
 
 
-def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
+async def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
     cluster, express = service.supervisor.cluster, service.supervisor.express
     observations, references = (one.dataset.rows for one in inputs)
+    options = parameters.options()
     # No worker holds what has just come.
     is_cold = isinstance(inputs.references, Ingested) and references > QUICKLY_INDEXED
-    return (
-        cluster is not None
-        and express is not None
-        and not is_cold
-        and is_small(observations, references, parameters.options(), cluster.device)
-    )
+    if cluster is None or express is None or is_cold:
+        return False
+    if not is_small(observations, references, options, cluster.device):
+        return False
+    if not options.columns and not options.observation_columns:
+        return True
+    # A long text in one reference may stand in every row of the result, which is made in memory.
+    sizes = await asyncio.to_thread(sizes_of, *inputs, options)
+    return carried_bytes(sizes, options) <= CONVERTED_BYTES
 
 
 async def _express(

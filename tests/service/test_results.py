@@ -255,6 +255,9 @@ def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
     with pytest.raises(TooLarge):
         asyncio.run(exports.converted(result.read_bytes(), format))
     assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
+    # Memory has a limit of its own.
+    with pytest.raises(TooLarge, match=f"limit of {64 << 20} bytes"):
+        asyncio.run(exports_of(tmp_path).converted(result.read_bytes(), format))
 
 
 def test_an_export_leaves_free_what_must_stay_free(tmp_path):

@@ -1,9 +1,12 @@
 """Small synchronous requests: answered without a job, in batches, whatever happens to workers."""
 
+import io
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import finished, points, running_service, wait_until
@@ -119,6 +122,22 @@ def test_a_set_that_is_removed_before_its_turn_is_not_there(service, references)
             worker.resume()
     assert answer.status_code == 404, answer.text
     assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
+
+
+def test_a_long_text_in_every_row_is_a_matter_for_a_job(service):
+    """Of a kilobyte that was sent nobody makes 80 MB in memory."""
+    references = pa.table({"name": ["x" * 8_000], "lat": [1.0], "lon": [2.0]})
+    files = {
+        "observations": ("o.parquet", parquet(points(10_000, 5).select(["lat", "lon"]))),
+        "references": ("r.parquet", parquet(references)),
+    }
+    answer = service.post("/resolve", files=files, headers={"Accept": "text/csv"})
+    assert answer.status_code == 200
+    assert "server-timing" in answer.headers, "without its text it is small"
+    answer = service.post("/resolve", params={"columns": "name"}, files=files)
+    assert answer.status_code == 200, answer.text
+    assert "server-timing" not in answer.headers
+    assert pq.read_table(io.BytesIO(answer.content)).num_rows == 10_000
 
 
 def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
