@@ -1,25 +1,54 @@
 """`serve`: the application under uvicorn, its log, and what a signal does."""
 
+import contextlib
+import logging
+import signal
+import socket
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from service.app import create_app
+from service.errors import CannotStart
 from service.settings import Settings
+from workers.gpus import NoGpuError
 from workers.logs import configure_log
+
+logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10
 _KEEP_ALIVE_SECONDS = 75
 """Longer than clients and proxies keep a connection: whoever closes first breaks no request."""
 
 
+class CannotListenError(CannotStart):
+    """The address to listen on is not to be had."""
+
+
 class _Server(uvicorn.Server):
-    """Stops jobs at the signal, not after the last request: some requests wait for a job."""
+    """Opens the application itself, and stops jobs at the signal.
+
+    uvicorn would print the stack of what goes wrong when it opens, and would stop jobs after the
+    last request: some requests wait for a job.
+    """
 
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._app = app
+        self._opened = contextlib.AsyncExitStack()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn before it answers requests."""
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._app.router.lifespan_context(self._app))
+            await super().startup(sockets)
+            self._opened = stack.pop_all()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn when it answers no more."""
+        async with self._opened:
+            await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by a signal to end."""
@@ -32,17 +61,56 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Run the service until a signal ends it; returns the exit code of the process."""
     configure_log(settings.log_format)
-    app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        forwarded_allow_ips=settings.proxies,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-    )
-    server = _Server(app, config)
-    server.run()
-    return 0 if server.started else 3
+    # uvicorn raises a signal again when all has ended. That of a Ctrl-C then ends the process as
+    # any other: Python's KeyboardInterrupt would wait for a cluster that is just being opened.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        sockets = _listening(settings)
+        app = create_app(settings)
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            forwarded_allow_ips=settings.proxies,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        )
+        _Server(app, config).run(sockets)
+    except (CannotStart, NoGpuError) as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+def _listening(settings: Settings) -> list[socket.socket]:
+    """Sockets that listen on all addresses of the host, taken before anything else is begun.
+
+    Raises
+    ------
+    CannotListenError
+    """
+    place = f"{settings.host or '*'} port {settings.port}"
+    with contextlib.ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(
+                settings.host or None,
+                settings.port,
+                type=socket.SOCK_STREAM,
+                flags=socket.AI_PASSIVE,
+            )
+            sockets = [
+                stack.enter_context(socket.create_server(address[:2], family=family))
+                for family, *_, address in found
+            ]
+        except OSError as error:
+            reason = (error.strerror or str(error)).partition(" (while")[0]
+            raise CannotListenError(
+                f"the service cannot listen on {place}: {reason}; stop what does, or take another "
+                "with --host and --port"
+            ) from None
+        stack.pop_all()
+    for one in sockets:
+        host, port = one.getsockname()[:2]
+        logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    return sockets

@@ -73,7 +73,7 @@ def running_service(data_dir, *flags, ready=True):
     process = start_service(data_dir, log, *flags)
     start = log.tell()
     try:
-        with httpx.Client(timeout=60, base_url=_wait_for_url(process, log.name, start)) as client:
+        with httpx.Client(timeout=60, base_url=wait_for_url(process, log.name, start)) as client:
             client.process = process
             client.log = Path(log.name)
             if ready:
@@ -91,7 +91,7 @@ def running_service(data_dir, *flags, ready=True):
             log.close()
 
 
-def start_service(data_dir, log, *flags):
+def start_service(data_dir, log, *flags, own_group=False):
     """The process of a service, which writes to a log; it need not answer yet."""
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
     return subprocess.Popen(
@@ -100,6 +100,7 @@ def start_service(data_dir, log, *flags):
         stderr=log,
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        process_group=0 if own_group else None,
     )
 
 
@@ -139,7 +140,8 @@ def kill_with_children(process):
     process.wait()
 
 
-def _wait_for_url(process, log, start):
+def wait_for_url(process, log, start):
+    """Wait until a service tells where it listens, in its log from some byte on."""
     found = []
 
     def listening():

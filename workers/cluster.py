@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster
 
 from kernels.devices import Device
 from workers.gpus import choose_device, count_gpus
+from workers.interrupts import uninterrupted
 from workers.logs import WorkerLog
 from workers.plan import CHUNKS_IN_HAND
 from workers.plugin import Warmup
@@ -160,11 +161,13 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     # For as long as the cluster is open: workers are started anew with it.
     threads = {"NUMBA_NUM_THREADS": str(max(1, cores // n_workers))}
     with dask.config.set({"distributed.nanny.environ": threads}):
-        if on_gpus:
-            from dask_cuda import LocalCUDACluster
+        # The threads that start workers, anew too, begin here.
+        with uninterrupted():
+            if on_gpus:
+                from dask_cuda import LocalCUDACluster
 
-            cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
-        else:
-            cluster = LocalCluster(n_workers=n_workers, **common)
+                cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
+            else:
+                cluster = LocalCluster(n_workers=n_workers, **common)
         with cluster:
             yield cluster

@@ -82,7 +82,8 @@ class Warmup(WorkerPlugin):
                 f"a job could not be rehearsed on the {device}: {type(error).__name__}: {error}"
             ) from error
         # What is loaded by now stays. To look through it for garbage takes 0.1 s, again and again,
-        # in which no thread runs.
+        # in which no thread runs; and most of a second when the process ends, or on a busy machine
+        # more than the 4 s after which Dask kills it.
         gc.collect()
         gc.freeze()
         logger.info("worker %s answers right on %s", worker.name, device)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from workers.interrupts import uninterrupted
+
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -81,7 +83,7 @@ class Children:
     def _start(self) -> Child:
         own, other = _context.Pipe()
         process = _context.Process(target=self._work, args=(other,), name="child", daemon=True)
-        with self._lock:
+        with self._lock, uninterrupted():
             process.start()
         other.close()
         return Child(process, own)

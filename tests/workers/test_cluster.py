@@ -1,5 +1,6 @@
 """Opening clusters: an existing scheduler, devices asked for, workers that answer wrongly."""
 
+import gc
 import json
 import os
 import signal
@@ -91,6 +92,13 @@ def test_a_cluster_that_was_lost_stays_lost(device):
     finally:
         for process in processes:
             kill_with_children(process)
+
+
+def test_workers_have_little_to_look_through_when_they_end(cluster):
+    """Most of what a worker has was there before its first task."""
+    objects = cluster.client.run(lambda: (gc.get_freeze_count(), len(gc.get_objects())))
+    for kept, others in objects.values():
+        assert kept > others
 
 
 def test_choose_device(device, monkeypatch):

@@ -1,0 +1,101 @@
+"""`georesolve serve` starts, ends, and says in one line why it cannot."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.conftest import ROOT, running_service, start_service, wait_for_url, wait_until
+
+REFUSED = 1
+
+
+def serve(data_dir, *flags):
+    """Run a service that cannot start; returns how it ended and the lines that it wrote."""
+    arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "service", "serve", *map(str, (*arguments, *flags))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_that_is_taken_ends_it_before_anything_is_opened(tmp_path, host):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, lines = serve(tmp_path / "data", "--host", host, "--port", port)
+    assert code == REFUSED
+    [line] = lines
+    assert f"cannot listen on {host} port {port}: Address already in use" in line
+    assert "--port" in line
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--host", "0.0.0.0"], "others can reach, and there are no API keys"),
+        (["--host", "no.such.name.invalid"], "cannot listen on no.such.name.invalid"),
+        (["--device", "cuda"], "this machine shows no GPU"),
+        (["--database-url", "mysql://a:b@c/d"], "begins with mysql://"),
+        (["--database-url", "postgresql://a:b@127.0.0.1:1/d"], "cannot be opened: "),
+        (["--data-dir", "/proc/none"], "the data folder /proc/none cannot be used"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, flags, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, lines = serve(tmp_path / "data", *flags)
+    assert code == REFUSED
+    assert message in lines[-1]
+    assert "ERROR" in lines[-1]
+    assert [line for line in lines if "ERROR" in line or line.startswith((" ", "Trace"))] == [
+        lines[-1]
+    ]
+
+
+def test_a_folder_in_use_is_told_in_one_line(tmp_path):
+    with running_service(tmp_path / "data", ready=False):
+        code, lines = serve(tmp_path / "data")
+    assert code == REFUSED
+    assert "is in use by process" in lines[-1]
+    assert "Traceback" not in "\n".join(lines)
+
+
+@contextmanager
+def in_a_terminal(tmp_path):
+    """A service whose processes are a group of their own, as a shell starts it; and its log."""
+    path = tmp_path / "log"
+    with path.open("wb") as log:
+        process = start_service(tmp_path / "data", log, own_group=True)
+        try:
+            yield process, path, wait_for_url(process, path, 0)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("when", ["while it opens", "when it is ready"])
+def test_a_ctrl_c_ends_all_in_order(tmp_path, when):
+    with in_a_terminal(tmp_path) as (process, log, url):
+        probe = "/readyz" if when == "when it is ready" else "/livez"
+        wait_until(lambda: httpx.get(url + probe).status_code == 200, process=process)
+        os.killpg(process.pid, signal.SIGINT)
+        # As SIGTERM would: who started it sees what ended it.
+        assert process.wait(60) == -signal.SIGINT
+        wait_until(lambda: not _is_alive(process.pid))
+    text = log.read_text()
+    assert "Traceback" not in text
+    assert "Finished server process" in text
+
+
+def _is_alive(group):
+    """Whether there are processes of a group."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
