@@ -1,13 +1,14 @@
 """`georesolve`: the command line. Every setting is a flag of `serve`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 
 from service.errors import CannotStart
-from service.settings import SECRETS, Settings
+from service.settings import SECRETS, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["bench"]:
         return _bench(arguments[1:])
     given = vars(_parser().parse_args(arguments))
+    for name, meant in misspelt(os.environ).items():
+        hint = f": is {meant} meant?" if meant else ""
+        print(f"georesolve: {name} is no setting and has no effect{hint}", file=sys.stderr)
     run = given.pop("run")
     own = {name: given.pop(name) for name in ("name", "given") if name in given}
     try:

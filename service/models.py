@@ -241,8 +241,16 @@ class StatusInfo(BaseModel):
     links: list[Link]
 
     @classmethod
-    def of(cls, row: JobRow, base: str) -> "StatusInfo":
-        """What a client is told of a job; `base` is where it finds the service."""
+    def of(cls, row: JobRow, base: str, waiting: str | None = None) -> "StatusInfo":
+        """What a client is told of a job.
+
+        Parameters
+        ----------
+        base
+            Where the client finds the service.
+        waiting
+            Why no job gets on, if there is a reason.
+        """
         here = f"{base}/jobs/{row.id}"
         links = [Link(href=here, rel="self", title="this document")]
         if row.status in LIVE:
@@ -261,13 +269,14 @@ class StatusInfo(BaseModel):
         done = row.rows_done / row.rows if row.rows else float(row.status == "successful")
         # A job is at 100 % when its result stands, not when its last row is resolved.
         progress = int(100 * done) if row.status == "successful" else min(99, int(100 * done))
+        needs_workers = row.status in LIVE and row.process == "nearest"
         rate = row.rows_a_second if row.status == "running" else None
         return cls(
             jobID=row.id,
             id=row.id,
             processID=row.process,
             status=row.status,
-            message=row.message,
+            message=waiting if waiting and needs_workers else row.message,
             created=row.created,
             started=row.started,
             finished=row.finished,

@@ -1,6 +1,8 @@
 """What the service can be told: each setting is a `GEORESOLVE_*` variable and a flag of `serve`."""
 
+import difflib
 import ipaddress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +17,9 @@ SECRETS = Path("/run/secrets")
 _CENTURY_HOURS = 876_600.0
 """What is to be kept for longer is to be kept for ever."""
 _DAY_SECONDS = 86_400.0
+_PREFIX = "GEORESOLVE_"
+_NO_SETTINGS = ("TAG",)
+"""Variables of the same prefix that docker-compose.yml reads, and passes on with all of `.env`."""
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -22,7 +27,7 @@ class Settings(BaseSettings):
     """Settings of one service process."""
 
     model_config = SettingsConfigDict(
-        env_prefix="GEORESOLVE_", env_ignore_empty=True, extra="forbid", frozen=True
+        env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
     )
 
     host: str = Field("127.0.0.1", description="address to listen on")
@@ -187,6 +192,18 @@ class Settings(BaseSettings):
             scratch=self.data_dir / "scratch",
             log_format=self.log_format,
         )
+
+
+def misspelt(variables: Iterable[str]) -> dict[str, str | None]:
+    """Variables that look like settings and are none, each with the one that may be meant."""
+    known = [name.upper() for name in Settings.model_fields]
+    unknown: dict[str, str | None] = {}
+    for variable in sorted(variables):
+        name = variable.upper().removeprefix(_PREFIX)
+        if name != variable.upper() and name not in (*known, *_NO_SETTINGS):
+            near = difflib.get_close_matches(name, known, 1)
+            unknown[variable] = f"{_PREFIX}{near[0]}" if near else None
+    return unknown
 
 
 def _is_unspecified(host: str) -> bool:

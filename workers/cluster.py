@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Scheduler
 
 from kernels.devices import Device
 from workers.gpus import choose_device, count_gpus
@@ -103,7 +103,8 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         client.register_plugin(Warmup(settings.device, settings.references_a_piece))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
-        cluster = Cluster(client, device, client.dashboard_link or None, client.scheduler_comm)
+        dashboard_url = client.dashboard_link if client.run_on_scheduler(_draws) else None
+        cluster = Cluster(client, device, dashboard_url or None, client.scheduler_comm)
         logger.info(
             "cluster open: device %s, workers %s, dashboard %s",
             device,
@@ -135,6 +136,11 @@ def _configured_dask() -> contextlib.AbstractContextManager[None]:
     merged = dask.config.merge(dask.config.get("distributed"), ours["distributed"])
     configured: contextlib.AbstractContextManager[None] = dask.config.set(distributed=merged)
     return configured
+
+
+def _draws(dask_scheduler: Scheduler) -> bool:
+    """Whether a scheduler has a dashboard: without one it answers at the same address."""
+    return bool(dask_scheduler.http_application.applications)
 
 
 def _address_of_scheduler(settings: ClusterSettings) -> str | None:

@@ -134,7 +134,8 @@ _EXAMPLES = [
     JobDismissed(f"the job {_ID!r} was dismissed; its result does not exist"),
     TooLarge(
         "5000000 rows of both sets together (observations k times) are more than the limit of "
-        "4000000 for an answer at once: send the header 'Prefer: respond-async' and ask the job"
+        "4000000 for an answer at once: send the header 'Prefer: respond-async' and follow the "
+        "Location of the answer"
     ),
     UnsupportedFormat("the media type text/html is not supported here: send application/json"),
     RangeNotSatisfiable(

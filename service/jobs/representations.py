@@ -168,7 +168,13 @@ def _times(array: pa.Array) -> pa.Array:
     beyond = pc.starts_with(without_zone.cast(pa.large_string()), _OUT_OF_RANGE)
     if pc.any(beyond).as_py():
         raise ValueError(f"{array.filter(beyond)[0].value} is out of range")
-    return pc.replace_substring(texts, " ", "T") if pa.types.is_timestamp(type) else texts
+    if not pa.types.is_timestamp(type):
+        return texts
+    texts = pc.replace_substring(texts, " ", "T")
+    if type.tz is None:
+        return texts
+    # pyarrow writes +0100, RFC 3339 wants +01:00.
+    return pc.replace_substring_regex(texts, r"([+-]\d\d)(\d\d)$", r"\1:\2")
 
 
 def _each_as_json(array: pa.Array) -> pa.Array:

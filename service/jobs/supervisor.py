@@ -117,6 +117,11 @@ class Supervisor:
             await asyncio.gather(keeper, return_exceptions=True)
             self._threads.shutdown()
 
+    @property
+    def waiting(self) -> str | None:
+        """Why no job on the cluster gets on, in words; None while there is a cluster."""
+        return f"waiting for workers: {self.trouble}" if self.cluster is None else None
+
     async def _keep_cluster_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
         # Not for ever: a client of Dask that closes after its scheduler was lost swallows the

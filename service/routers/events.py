@@ -81,7 +81,8 @@ async def show_events(
                     kind = "end"
                 else:
                     kind = "progress" if told and told.status == row.status else "status"
-                info = StatusInfo.of(row, base_of(request)).model_dump(exclude_none=True)
+                waiting = service.supervisor.waiting
+                info = StatusInfo.of(row, base_of(request), waiting).model_dump(exclude_none=True)
                 known, told = _event_id(row), row
                 yield ServerSentEvent(event=kind, data=info, id=known)
             if has_ended:

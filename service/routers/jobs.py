@@ -68,10 +68,10 @@ def list_jobs(
     query: Annotated[JobQuery, Query()],
 ) -> JobList:
     """Jobs, the newest first; the link `next` leads on when there are more."""
-    page, base = query.page(), base_of(request)
+    page, base, waiting = query.page(), base_of(request), service.supervisor.waiting
     rows = service.store.jobs(page, query.selection())
     return JobList(
-        jobs=[StatusInfo.of(row, base) for row in rows[: page.limit]],
+        jobs=[StatusInfo.of(row, base, waiting) for row in rows[: page.limit]],
         links=links_of_page(request, rows, page),
     )
 
@@ -90,7 +90,7 @@ def show_job(
     row = job_of(service, id)
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
-    return StatusInfo.of(row, base_of(request))
+    return StatusInfo.of(row, base_of(request), service.supervisor.waiting)
 
 
 @router.get(

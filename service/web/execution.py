@@ -226,7 +226,7 @@ async def _answer_with_job(
             response.headers.update(preference.applied())
             return response
     if preference.takes_a_job:
-        return _job_response(job, request, preference)
+        return _job_response(job, request, preference, service.supervisor.waiting)
     raise NotReady(
         "the service is stopping; the job goes on when it is back",
         headers={"Retry-After": "10", "Link": f'<{base_of(request)}/jobs/{id}>; rel="monitor"'},
@@ -240,7 +240,7 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
         raise TooLarge(
             f"{rows} rows of both sets together (observations k times) are more than the "
             f"limit of {service.settings.sync_rows} for an answer at once: "
-            "send the header 'Prefer: respond-async' and ask the job"
+            "send the header 'Prefer: respond-async' and follow the Location of the answer"
         )
 
 
@@ -301,6 +301,7 @@ async def _express(
         media_type=format.media_type,
         headers={
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "Content-Disposition": f'attachment; filename="{format.name}"',
             "Vary": "Accept",
             "Server-Timing": timing,
             **preference.applied(),
@@ -390,10 +391,12 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _job_response(job: JobRow, request: Request, preference: Preference) -> Response:
+def _job_response(
+    job: JobRow, request: Request, preference: Preference, waiting: str | None
+) -> Response:
     base = base_of(request)
     return JSONResponse(
-        StatusInfo.of(job, base).model_dump(exclude_none=True),
+        StatusInfo.of(job, base, waiting).model_dump(exclude_none=True),
         status_code=201,
         headers={"Location": f"{base}/jobs/{job.id}", **preference.applied(by_job=True)},
     )

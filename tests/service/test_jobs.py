@@ -226,6 +226,9 @@ def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(tmp_path, devi
         assert finished(client, third)["status"] == "successful"
 
 
+WAITING = "waiting for workers: the cluster "
+
+
 @contextmanager
 def scheduler_on(port):
     """A scheduler with one worker, each a process of its own, killed at the end."""
@@ -246,6 +249,8 @@ def scheduler_lost(tmp_path, device, long_job):
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         with scheduler_on(port):
             wait_until(lambda: client.get("/readyz").status_code == 200)
+            checks = {one["name"]: one["detail"] for one in client.get("/readyz").json()["checks"]}
+            assert checks["dashboard"] == "none", "it was started without one"
             location = start_job(client, observations, references, **options)
             wait_until(lambda: client.get(location).json()["progress"] > 0)
         yield client, location, port
@@ -255,8 +260,14 @@ def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
     with scheduler_lost(tmp_path, device, long_job) as (client, location, port):
         wait_until(lambda: client.get("/readyz").status_code == 503)
         assert client.get(location).json()["status"] == "running"
+        second = start_job(client, points(10, 1), points(10, 2))
+        for waiting in (location, second):
+            wait_until(lambda job=waiting: client.get(job).json()["message"].startswith(WAITING))
+        told = [job["message"] for job in client.get("/jobs").json()["jobs"]]
+        assert [message[: len(WAITING)] for message in told] == [WAITING, WAITING]
         with scheduler_on(port):
             assert finished(client, location)["status"] == "successful"
+            assert finished(client, second)["status"] == "successful"
 
 
 def test_a_signal_ends_a_service_that_has_just_lost_its_scheduler(tmp_path, device, long_job):

@@ -328,8 +328,23 @@ KINDS = {
     ),
     "time in a zone": (
         pa.array([0, None], pa.timestamp("s", "Asia/Kolkata")),
-        "1970-01-01T05:30:00.000+0530",
-        '"1970-01-01T05:30:00.000+0530"',
+        "1970-01-01T05:30:00.000+05:30",
+        '"1970-01-01T05:30:00.000+05:30"',
+    ),
+    "time in a zone west of Greenwich": (
+        pa.array([0, None], pa.timestamp("us", "-03:30")),
+        "1969-12-31T20:30:00.000000-03:30",
+        '"1969-12-31T20:30:00.000000-03:30"',
+    ),
+    "time in UTC": (
+        pa.array([0, None], pa.timestamp("s", "UTC")),
+        "1970-01-01T00:00:00.000Z",
+        '"1970-01-01T00:00:00.000Z"',
+    ),
+    "time without a zone": (
+        pa.array([0, None], pa.timestamp("s")),
+        "1970-01-01T00:00:00.000",
+        '"1970-01-01T00:00:00.000"',
     ),
     "list": (pa.array([[1.5, float("nan")], None]), [1.5, None], '"[1.5, null]"'),
     "record": (

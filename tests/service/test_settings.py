@@ -40,6 +40,23 @@ def test_without_the_folder_there_are_no_secrets(tmp_path, monkeypatch):
     assert Settings.gathered() == Settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("GEORESOLVE_RESULT_HOUR", "has no effect: is GEORESOLVE_RESULT_HOURS meant?\n"),
+        ("georesolve_databse_url", "has no effect: is GEORESOLVE_DATABASE_URL meant?\n"),
+        ("GEORESOLVE_COLOUR_OF_THE_SKY", "has no effect\n"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_told(tmp_path, monkeypatch, capsys, name, told):
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("GEORESOLVE_TAG", "new")
+    monkeypatch.setenv("GEORESOLVE_DATA_DIR", str(tmp_path / "none"))
+    assert main(["keys", "list"]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines(True) if "setting" in line]
+    assert lines == [f"georesolve: {name} is no setting and {told}"]
+
+
 def test_a_wrong_secret_is_told_as_a_wrong_flag(secrets, capsys):
     (secrets / "georesolve_port").write_text("70000")
     assert main(["serve"]) == 2

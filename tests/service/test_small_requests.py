@@ -51,6 +51,7 @@ def test_the_bytes_of_a_job_and_nothing_kept(service, references, parameters):
     jobs, files = service.get("/jobs").json(), files_of(service)
     answer = ask(service, references, 1, **parameters)
     assert (answer.status_code, answer.content) == (200, expected)
+    assert answer.headers["content-disposition"] == 'attachment; filename="matches.parquet"'
     timings = dict(one.split(";dur=") for one in answer.headers["server-timing"].split(", "))
     assert {"decode_observations", "lane", "resolve", "write"} <= set(timings)
     assert service.get("/jobs").json() == jobs
