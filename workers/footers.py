@@ -110,6 +110,12 @@ def row_groups(footer: Struct) -> list[Struct]:
     return groups
 
 
+def rows(footer: Struct) -> int:
+    """The number of rows that a footer tells of."""
+    number: int = footer[FileMetaData.NUM_ROWS].value
+    return number
+
+
 def move(group: Struct, ordinal: int, shift: int) -> None:
     """Make a row group the one of another number, so many bytes further on in its file."""
     if RowGroup.ORDINAL in group:
@@ -129,9 +135,8 @@ def encode(group: Struct) -> Encoded:
 
 def join(footer: Struct, groups: list[Encoded]) -> Struct:
     """A footer with other row groups."""
-    rows = sum(group.rows for group in groups)
     return footer | {
-        FileMetaData.NUM_ROWS: Typed(_I64, rows),
+        FileMetaData.NUM_ROWS: Typed(_I64, sum(group.rows for group in groups)),
         FileMetaData.ROW_GROUPS: Typed(_LIST, Typed(_STRUCT, groups)),
     }
 

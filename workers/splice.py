@@ -84,5 +84,6 @@ class Splice:
         encoded = io.BytesIO()
         write_rows(encoded, schema.empty_table())
         _, footer = footers.split(encoded.getbuffer())
-        self._size += self._file.write(footers.ending(footers.join(footer, self._groups)))
-        return sum(group.rows for group in self._groups)
+        joined = footers.join(footer, self._groups)
+        self._size += self._file.write(footers.ending(joined))
+        return footers.rows(joined)
