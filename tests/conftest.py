@@ -1,6 +1,7 @@
 """What tests share: point sets, a real cluster, a real service."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -146,7 +147,7 @@ def wait_for_url(process, log, start):
 
     def listening():
         text = Path(log).read_bytes()[start:].decode()
-        found[:] = [word for word in text.split() if word.startswith("http://127.0.0.1:")]
+        found[:] = re.findall(r"http://127\.0\.0\.1:\d+", text)
         return bool(found)
 
     wait_until(listening, process=process)
