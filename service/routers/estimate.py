@@ -13,7 +13,7 @@ from service.description import examples
 from service.description.answers import json_answer
 from service.description.processes import NearestExecution, NearestInputs
 from service.description.refusals import TABLES, refusals
-from service.description.requests import CONTENT_DIGEST, headers, json_request
+from service.description.requests import json_request
 from service.errors import NotReady
 from service.jobs.matching import check_match
 from service.jobs.room import PlannedSet, set_bytes, sizes_of
@@ -94,8 +94,7 @@ _ANSWER = EstimateInfo(
     "/estimate",
     operation_id="estimate",
     summary="What a job would take",
-    openapi_extra=json_request((EstimateRequest, _EXAMPLE), (NearestExecution, examples.EXECUTION))
-    | headers(CONTENT_DIGEST),
+    openapi_extra=json_request((EstimateRequest, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
     responses=json_answer(_ANSWER, "what it would take") | refusals("/estimate", *TABLES, NotReady),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:

@@ -26,7 +26,6 @@ from service.description.processes import (
 )
 from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
 from service.description.requests import (
-    CONTENT_DIGEST,
     IDEMPOTENCY_KEY,
     PREFER,
     ProcessName,
@@ -101,7 +100,7 @@ _MESSAGE: Answers = {
     responses=_MATCHES,
     summary="Run `nearest`",
     openapi_extra=json_request((NearestExecution, examples.EXECUTION))
-    | headers(PREFER, IDEMPOTENCY_KEY, CONTENT_DIGEST),
+    | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
@@ -122,7 +121,7 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     responses=_MESSAGE,
     summary="Run `echo`",
     openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
-    | headers(PREFER, IDEMPOTENCY_KEY, CONTENT_DIGEST),
+    | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent, at once or as a job, for a client that learns to speak."""

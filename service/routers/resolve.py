@@ -8,7 +8,7 @@ from service.context import ServiceContext
 from service.description import examples
 from service.description.answers import TAKEN, matches_answer
 from service.description.refusals import JOBS, TABLES, refusals
-from service.description.requests import CONTENT_DIGEST, IDEMPOTENCY_KEY, PREFER, headers
+from service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
 from service.description.schemas import schema_of
 from service.errors import NotAcceptable
 from service.models import InlineRequest, MatchParameters
@@ -45,7 +45,7 @@ _BODY: dict[str, Any] = {
     responses=matches_answer("the result, in the format that the header Accept likes best")
     | TAKEN
     | refusals("/resolve", *TABLES, *JOBS, NotAcceptable),
-    openapi_extra=_BODY | headers(PREFER, IDEMPOTENCY_KEY, CONTENT_DIGEST),
+    openapi_extra=_BODY | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def resolve(
     request: Request,
