@@ -89,7 +89,7 @@ _MATCHES: Answers = {
 _MESSAGE: Answers = {
     **TAKEN,
     **message_answer("the message; as an object with `response: document`"),
-    **refusals("/processes/echo/execution", *JOBS, *CHANGES, *BODIES, NotAcceptable),
+    **refusals("/processes/echo/execution", *JOBS, *CHANGES, *BODIES),
 }
 
 

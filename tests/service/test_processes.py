@@ -251,6 +251,10 @@ def test_echo(service):
     assert (answer.status_code, answer.json()) == (200, "hello")
     answer = execute(service, {"message": "hello"}, process="echo", response="document")
     assert answer.json() == {"message": "hello"}
+    # Its answer is no result of which there are formats.
+    headers, body = {"Accept": "text/plain"}, {"inputs": {"message": "hello"}}
+    answer = service.post("/processes/echo/execution", json=body, headers=headers)
+    assert (answer.status_code, answer.json()) == (200, "hello")
     answer = execute(service, {"message": "hello"}, "respond-async", "echo", response="document")
     info = finished(service, answer.headers["location"])
     assert (info["status"], info["processID"], info["progress"]) == ("successful", "echo", 100)
