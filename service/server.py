@@ -44,6 +44,9 @@ class _Server(uvicorn.Server):
             await stack.enter_async_context(self._app.router.lifespan_context(self._app))
             await super().startup(sockets)
             self._opened = stack.pop_all()
+        for one in sockets or ():
+            host, port = one.getsockname()[:2]
+            logger.info("answers at http://%s:%d", f"[{host}]" if ":" in host else host, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn when it answers no more."""
@@ -110,7 +113,4 @@ def _listening(settings: Settings) -> list[socket.socket]:
                 "with --host and --port"
             ) from None
         stack.pop_all()
-    for one in sockets:
-        host, port = one.getsockname()[:2]
-        logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     return sockets
