@@ -24,7 +24,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-faults: $(VENV)/.dev  ## kill everything at random moments, again and again; takes minutes
 	$(BIN)/pytest tests/faults

@@ -127,7 +127,8 @@ def invalid_request(errors: Sequence[Any]) -> Problem:
         {"detail": error["msg"], "pointer": "".join(f"/{step(part)}" for part in error["loc"])}
         for error in errors[:_ERRORS_SHOWN]
     ]
-    return InvalidRequest(f"{places[0]['pointer']}: {places[0]['detail']}", places)
+    # The pointer to the whole is empty.
+    return InvalidRequest(f"{places[0]['pointer'] or 'the body'}: {places[0]['detail']}", places)
 
 
 def step(name: Any) -> str:

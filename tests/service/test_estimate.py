@@ -109,7 +109,7 @@ def test_what_does_not_fit_says_why(service):
             {"inputs": {"observations": TABLE, "references": TABLE}, "response": "neither"},
             "/response: Input should be 'raw' or 'document'",
         ),
-        ([], "/: Input should be an object"),
+        ([], "the body: Input should be an object"),
     ],
 )
 def test_bad_estimates(service, body, message):
