@@ -129,6 +129,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def children_of(process, word, *, recursive=False):
+    """What a process has started, and still runs, with a word in its command line."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive):
+        # One that ends meanwhile has no command line.
+        with suppress(psutil.NoSuchProcess):
+            if word in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
 def kill_with_children(process):
     """Kill a process and what it started, as a power cut would."""
     family = [psutil.Process(process.pid)]

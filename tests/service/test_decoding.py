@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,7 +28,7 @@ from service.datasets.sources import Source
 from service.disk import Disk
 from service.errors import InvalidInput, StorageFull, TooLarge
 from service.settings import Settings
-from tests.conftest import ROOT, running_service, wait_until
+from tests.conftest import ROOT, children_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
@@ -184,11 +183,7 @@ def test_a_service_that_ends_waits_for_no_file(tmp_path):
 
 def decoders_of(client):
     """The processes of a service that decode, or wait for a file: a server of their own forks."""
-    servers = [
-        child
-        for child in psutil.Process(client.process.pid).children()
-        if "forkserver" in " ".join(child.cmdline())
-    ]
+    servers = children_of(client.process, "forkserver")
     return [decoder for server in servers for decoder in server.children()]
 
 

@@ -4,12 +4,11 @@ import io
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, points, running_service, wait_until
+from tests.conftest import children_of, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
 from workers.plan import QUICKLY_INDEXED
 
@@ -173,8 +172,7 @@ def workers_of(client):
     found = []
 
     def some():
-        children = psutil.Process(client.process.pid).children(recursive=True)
-        found[:] = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        found[:] = children_of(client.process, "spawn_main", recursive=True)
         return bool(found)
 
     wait_until(some)
