@@ -1,7 +1,6 @@
 """`create_app`: the application, made of its parts."""
 
 import contextlib
-import gc
 import signal
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -42,6 +41,7 @@ from service.web.handlers import install_error_handlers
 from service.web.journal import Journal
 from service.web.queries import refuse_repeated
 from workers import __version__
+from workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\
 For every geospatial observation, the nearest reference point on the globe: exactly, in float64, \
@@ -96,10 +96,7 @@ def create_app(settings: Settings) -> FastAPI:
                     supervisor.running(),
                     retention.running(),
                 ):
-                    # What is loaded by now stays. To look through it for garbage takes 0.1 s, again
-                    # and again, in which no thread runs.
-                    gc.collect()
-                    gc.freeze()
+                    keep_what_is_loaded()
                     yield
 
     app = DescribedApp(

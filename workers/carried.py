@@ -63,20 +63,20 @@ def carried(job: Job, chunk: Chunk, rows: pa.Table) -> Iterator[pa.Table]:
 
 def _text_bytes(job: Job, chunk: Chunk, rows: pa.Table, own: pa.Table | None) -> int:
     """Bytes of the texts that the rows carry."""
-    _, of_references = job.carried()
-    sizes = {
-        f"reference_{name}": lengths.take(rows["reference"])
-        for name in of_references
-        if (lengths := resident_lengths(job.references, name)) is not None
-    }
-    total = {name: pc.sum(lengths).as_py() or 0 for name, lengths in sizes.items()}
-    for name, column in zip(own.column_names, own.columns, strict=True) if own is not None else ():
-        total[f"observation_{name}"] = column.nbytes * job.options.k
-    if sum(total.values()) > _MOST_BYTES:
-        longest = max(total, key=lambda name: total[name])
+    sizes: dict[str, int] = {}
+    if own is not None:
+        for name in own.column_names:
+            sizes[f"observation_{name}"] = own[name].nbytes * job.options.k
+    for name in job.carried()[1]:
+        lengths = resident_lengths(job.references, name)
+        if lengths is not None:
+            sizes[f"reference_{name}"] = pc.sum(lengths.take(rows["reference"])).as_py() or 0
+    total = sum(sizes.values())
+    if total > _MOST_BYTES:
+        longest = max(sizes, key=lambda name: sizes[name])
         raise CarriedTooLong(
-            f"observations {chunk.start} to {chunk.stop - 1} would carry {sum(total.values())} "
-            f"bytes, {total[longest]} of them as {longest!r}, and the {rows.num_rows} rows of a "
-            f"row group carry {_MOST_BYTES} at most: carry an id, and join the long texts to it"
+            f"observations {chunk.start} to {chunk.stop - 1} would carry {total} bytes, "
+            f"{sizes[longest]} of them as {longest!r}, and the {rows.num_rows} rows of a row group "
+            f"carry {_MOST_BYTES} at most: carry an id, and join the long texts to it"
         )
-    return sum(total.values())
+    return total

@@ -1,6 +1,5 @@
 """What a worker does before it takes work: choose its backend, pass a check, rehearse a job."""
 
-import gc
 import logging
 from typing import Any
 
@@ -11,6 +10,7 @@ from distributed import Worker, WorkerPlugin
 
 import kernels
 from kernels.devices import Device
+from workers.garbage import keep_what_is_loaded
 from workers.gpus import choose_device
 from workers.memory import set_memory
 from workers.rehearsal import rehearse, spiral
@@ -81,11 +81,7 @@ class Warmup(WorkerPlugin):
             raise WorkerCheckError(
                 f"a job could not be rehearsed on the {device}: {type(error).__name__}: {error}"
             ) from error
-        # What is loaded by now stays. To look through it for garbage takes 0.1 s, again and again,
-        # in which no thread runs; and most of a second when the process ends, or on a busy machine
-        # more than the 4 s after which Dask kills it.
-        gc.collect()
-        gc.freeze()
+        keep_what_is_loaded()
         logger.info("worker %s answers right on %s", worker.name, device)
 
 

@@ -49,8 +49,8 @@ class _Shelf:
         with self._freed:
             return key in self._held
 
-    def get(self, key: _Key, load: Callable[[], Any], needed_bytes: int) -> Any:
-        """What is there under a key, loaded on first need: that takes so many bytes at most."""
+    def get(self, key: _Key, load: Callable[[], Any], needed_bytes: Callable[[], int]) -> Any:
+        """What is there under a key, loaded on first need: then it is asked how many bytes."""
         with self._freed:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -61,7 +61,7 @@ class _Shelf:
         if of_another is not None:
             return of_another.result()
         try:
-            with self._room_for(key, needed_bytes):
+            with self._room_for(key, needed_bytes()):
                 held = load()
             with self._freed:
                 self._held[key] = held
@@ -110,9 +110,9 @@ class _Shelf:
         return sum(int(held.nbytes) for held in self._held.values())
 
 
-_indexes = _Shelf(lambda: indexes_bytes())
+_indexes = _Shelf(indexes_bytes)
 """On the device."""
-_columns = _Shelf(lambda: columns_bytes())
+_columns = _Shelf(columns_bytes)
 """On the host."""
 
 
@@ -138,8 +138,11 @@ def resident_index(references: Dataset, piece: Piece) -> kernels.ReferenceIndex:
         frame = backend().read(references.file, *piece, [lat, lon])
         return kernels.build_index(frame[lat].values, frame[lon].values)
 
-    needed = search_bytes(backend().device, piece[1] - piece[0], 0, 1)
-    index: kernels.ReferenceIndex = _indexes.get((references.sha256, piece), build, needed)
+    index: kernels.ReferenceIndex = _indexes.get(
+        (references.sha256, piece),
+        build,
+        lambda: search_bytes(backend().device, piece[1] - piece[0], 0, 1),
+    )
     return index
 
 
@@ -148,7 +151,7 @@ def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
     column: pa.ChunkedArray = _columns.get(
         (references.sha256, name),
         lambda: read_rows(references.file, 0, references.rows, [name])[name],
-        column_sizes(references.file)[name].encoded,
+        lambda: column_sizes(references.file)[name].encoded,
     )
     return column
 
@@ -161,7 +164,7 @@ def resident_lengths(references: Dataset, name: str) -> pa.ChunkedArray | None:
     lengths: pa.ChunkedArray = _columns.get(
         (references.sha256, ("lengths", name)),
         lambda: pc.binary_length(column),
-        8 * references.rows,
+        lambda: 8 * references.rows,
     )
     return lengths
 

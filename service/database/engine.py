@@ -12,8 +12,6 @@ from service.errors import CannotStart
 
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
-
-
 _FIRST_TABLE = "alembic_version"
 
 

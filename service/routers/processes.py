@@ -25,13 +25,7 @@ from service.description.processes import (
     process,
 )
 from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
-from service.description.requests import (
-    IDEMPOTENCY_KEY,
-    PREFER,
-    ProcessName,
-    headers,
-    json_request,
-)
+from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
 from service.errors import NoSuchProcess, NotAcceptable
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.web.execution import answer, echo, refuse_unready, terms_of

@@ -28,9 +28,9 @@ def test_what_two_need_is_loaded_once():
         return loads[-1]
 
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(shelf.get, ("set", (0, 1)), load, 1)
+        first = threads.submit(shelf.get, ("set", (0, 1)), load, lambda: 1)
         assert begun.wait(10)
-        others = [threads.submit(shelf.get, ("set", (0, 1)), load, 1) for _ in range(3)]
+        others = [threads.submit(shelf.get, ("set", (0, 1)), load, lambda: 1) for _ in range(3)]
         go.set()
         assert {id(one.result(10)) for one in (first, *others)} == {id(loads[0])}
 
@@ -44,22 +44,22 @@ def test_what_cannot_be_loaded_fails_for_all_who_wait_and_is_tried_again():
         raise MemoryError("no memory for it")
 
     with ThreadPoolExecutor() as threads:
-        first = threads.submit(shelf.get, ("set", (0, 1)), fail, 1)
+        first = threads.submit(shelf.get, ("set", (0, 1)), fail, lambda: 1)
         assert begun.wait(10)
-        other = threads.submit(shelf.get, ("set", (0, 1)), fail, 1)
+        other = threads.submit(shelf.get, ("set", (0, 1)), fail, lambda: 1)
         go.set()
         for one in (first, other):
             with pytest.raises(MemoryError, match="no memory"):
                 one.result(10)
-    assert isinstance(shelf.get(("set", (0, 1)), Held, 1), Held)
+    assert isinstance(shelf.get(("set", (0, 1)), Held, lambda: 1), Held)
 
 
 def test_what_was_used_longest_ago_leaves_first():
     shelf = _Shelf(lambda: 3 << 20)
     for i in range(3):
-        shelf.get(("set", (i, i + 1)), Held, Held.nbytes)
-    shelf.get(("set", (0, 1)), Held, Held.nbytes)
-    shelf.get(("set", (3, 4)), Held, Held.nbytes)
+        shelf.get(("set", (i, i + 1)), Held, lambda: Held.nbytes)
+    shelf.get(("set", (0, 1)), Held, lambda: Held.nbytes)
+    shelf.get(("set", (3, 4)), Held, lambda: Held.nbytes)
     assert [("set", (i, i + 1)) in shelf for i in range(4)] == [True, False, True, True]
     assert shelf.nbytes == 3 << 20
 
@@ -73,10 +73,10 @@ def test_who_finds_no_room_waits_for_another_to_be_done():
         return Held()
 
     with ThreadPoolExecutor() as threads:
-        large = threads.submit(shelf.get, ("one", (0, 1)), load, 2 << 20)
+        large = threads.submit(shelf.get, ("one", (0, 1)), load, lambda: 2 << 20)
         assert begun.wait(10)
-        second = threads.submit(shelf.get, ("other", (0, 1)), Held, 2 << 20)
-        assert shelf.get(("small", (0, 1)), Held, 1 << 20).nbytes, "there is room for it"
+        second = threads.submit(shelf.get, ("other", (0, 1)), Held, lambda: 2 << 20)
+        assert shelf.get(("small", (0, 1)), Held, lambda: 1 << 20).nbytes, "there is room for it"
         assert not second.done()
         go.set()
         assert large.result(10)
@@ -88,7 +88,7 @@ def test_columns_take_no_place_of_indexes(tmp_path, monkeypatch):
     names = [f"place {i:0100d}" for i in range(5_000)]
     places = store_points(points(5_000, 1, name=names, code=names), tmp_path / "places.parquet")
     # Of a GPU's worker the one lies on the host, the other on the device.
-    monkeypatch.setattr(references, "columns_bytes", lambda: 600_000)
+    monkeypatch.setattr(references._columns, "_budget", lambda: 600_000)
     references.load_all(places, ["name"])
     assert references.is_resident(places, ["name"])
     references.load_all(places, ["code"])

@@ -70,7 +70,7 @@ def test_pieces_do_not_show_in_the_answer(place_set, in_pieces, options):
 
 def test_pieces_leave_when_others_need_their_place(place_set, in_pieces, monkeypatch):
     in_pieces(ROW_GROUP)
-    monkeypatch.setattr(references, "indexes_bytes", lambda: 10 << 20)
+    monkeypatch.setattr(references._indexes, "_budget", lambda: 10 << 20)
     search(place_set, *sphere(100, 1), MatchOptions())
     assert 0 < references._indexes.nbytes <= 10 << 20
 
