@@ -44,6 +44,11 @@ class Stage:
         self._processes[name] = self._starters()[name]()
 
     @property
+    def pid(self):
+        """The process of the service itself."""
+        return self._processes["service"].pid
+
+    @property
     def victims(self):
         """What can be killed, and how."""
         return {

@@ -1,16 +1,49 @@
-"""The service against its own description, for longer than `make test` has time for."""
+"""schemathesis, with every check it has, against a running service and its own description."""
 
+import json
 import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from tests.fuzzing import check_description
+from tests.conftest import ROOT, running_service
 
-SECONDS = int(os.environ.get("GEORESOLVE_LONG_FUZZ_SECONDS", "240"))
-SEED = int(os.environ.get("GEORESOLVE_LONG_FUZZ_SEED", "21"))
-"""Another than that of `make test`; give one of your own to look where nobody has looked."""
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
+SECONDS = int(os.environ.get("GEORESOLVE_FUZZ_SECONDS", "240"))
+SEED = int(os.environ.get("GEORESOLVE_FUZZ_SEED", "21"))
+"""Another one sends requests that nobody has sent yet."""
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
 
 
 @pytest.mark.timeout(3 * SECONDS + 240)
 def test_the_service_keeps_to_its_description(tmp_path, device):
-    check_description(tmp_path, device, SECONDS, seed=SEED)
+    data_dir, report = tmp_path / "data", tmp_path / "report.ndjson"
+    create = [sys.executable, "-m", "service", "keys", "create", "fuzzer", "--data-dir", data_dir]
+    made = subprocess.run(create, cwd=ROOT, capture_output=True, text=True, check=True)
+    (key,) = re.findall(r"gr_\S{20,}", made.stdout)
+    headers = {"Authorization": f"Bearer {key}"}
+    with running_service(data_dir, "--device", device, "--decode-seconds", 20) as client:
+        command = [sys.executable, "-m", "schemathesis.cli", "--config-file", CONFIGURATION, "run"]
+        limits = ["--max-time", SECONDS, "--seed", SEED, "--request-timeout", 90]
+        about_key = ["--header", f"Authorization: {headers['Authorization']}"]
+        output = ["--no-color", "--report", "ndjson", "--report-ndjson-path", report]
+        fuzzed = subprocess.run(
+            [
+                str(part)
+                for part in (*command, f"{client.base_url}/api", *limits, *about_key, *output)
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert fuzzed.returncode == 0, fuzzed.stdout[-20_000:] + fuzzed.stderr[-2_000:]
+        events = [json.loads(line) for line in report.read_text().splitlines()]
+        ended = [event["PhaseFinished"] for event in events if "PhaseFinished" in event]
+        passed = {one["phase"]["name"] for one in ended if one["status"] == "success"}
+        assert passed >= set(PHASES), f"only {sorted(passed)} came to an end"
+        log = client.log.read_text()
+        assert "Traceback" not in log
+        assert client.get("/jobs", headers=headers).status_code == 200

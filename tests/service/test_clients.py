@@ -156,7 +156,9 @@ def test_geopandas(code, places, tmp_path):
 def test_curl_goes_on_where_it_stopped(result, tmp_path, suffix):
     address, key, _ = result
     whole = httpx.get(
-        f"{address}/results/matches.{suffix}", headers={"Authorization": f"Bearer {key}"}
+        f"{address}/results/matches.{suffix}",
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=60,
     )
     assert whole.status_code == 200
     download = tmp_path / f"matches.{suffix}"
@@ -169,4 +171,4 @@ def test_curl_goes_on_where_it_stopped(result, tmp_path, suffix):
 
 def test_every_client_sends_its_key(result):
     address, _, _ = result
-    assert httpx.get(f"{address}/results/matches.parquet").status_code == 401
+    assert httpx.get(f"{address}/results/matches.parquet", timeout=60).status_code == 401

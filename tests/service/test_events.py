@@ -105,6 +105,6 @@ def test_a_client_that_goes_away_leaves_no_job_running(service, long_job, prefer
 
 
 def test_a_job_outlives_the_client_that_asked_for_one(service):
-    with httpx.Client(base_url=service.base_url) as passing:
+    with httpx.Client(base_url=service.base_url, timeout=60) as passing:
         location = start_job(passing, points(2_000, 1), points(1_000, 2))
     wait_until(lambda: service.get(location).json()["status"] == "successful")

@@ -365,7 +365,7 @@ def test_health(service, device):
     assert checks["device"]["detail"] == device
     dashboard = checks["dashboard"]["detail"]
     assert dashboard.startswith("http://127.0.0.1:")
-    page = httpx.get(dashboard)
+    page = httpx.get(dashboard, timeout=60)
     assert page.status_code == 200
     assert "Dask" in page.text
 

@@ -24,7 +24,7 @@ from service.errors import StorageFull, TooLarge
 from service.jobs.exports import Exports
 from service.jobs.representations import FORMATS
 from service.settings import Settings
-from tests.conftest import finished, points
+from tests.conftest import finished, points, wait_until
 from tests.service.test_bounds import small_disk
 
 SUFFIXES = [one.suffix for one in FORMATS]
@@ -206,7 +206,10 @@ def test_an_export_is_made_once_and_goes_with_its_job(service):
 @pytest.mark.parametrize("answer", ["results", *(f"results/matches.{one}" for one in SUFFIXES)])
 def test_a_result_that_goes_while_it_is_asked_for_is_gone(service, answer):
     job = finished_job(service, points(10, 29), points(5, 30))
-    shutil.rmtree(folder_of(service, job))
+    folder = folder_of(service, job)
+    # The service still removes what it needs no more.
+    wait_until(lambda: [path.name for path in folder.iterdir()] == ["matches.parquet"])
+    shutil.rmtree(folder)
     problem = service.get(f"{job}/{answer}")
     assert problem.status_code == 410, problem.text
     assert problem.json()["type"] == "urn:georesolve:problem:job-dismissed"

@@ -82,7 +82,7 @@ def in_a_terminal(tmp_path):
 def test_a_ctrl_c_ends_all_in_order(tmp_path, when):
     with in_a_terminal(tmp_path) as (process, log, url):
         probe = "/readyz" if when == "when it is ready" else "/livez"
-        wait_until(lambda: httpx.get(url + probe).status_code == 200, 100, process)
+        wait_until(lambda: httpx.get(url + probe, timeout=60).status_code == 200, 100, process)
         os.killpg(process.pid, signal.SIGINT)
         # As SIGTERM would: who started it sees what ended it.
         assert process.wait(60) == -signal.SIGINT
