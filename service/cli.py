@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.errors import CannotStart
 from service.settings import SECRETS, Settings, misspelt
+from workers import __version__
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="georesolve",
         description="The exact nearest reference point of every geospatial observation.",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",

@@ -16,9 +16,8 @@ from distributed import Client, LocalCluster, Scheduler
 from kernels.devices import Device
 from workers.gpus import choose_device, count_gpus
 from workers.interrupts import uninterrupted
-from workers.logs import WorkerLog
 from workers.plan import CHUNKS_IN_HAND
-from workers.plugin import Warmup
+from workers.plugin import Warmup, WorkerLog
 from workers.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)

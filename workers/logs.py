@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal
 
-from distributed import Worker, WorkerPlugin
 from pythonjsonlogger.core import RESERVED_ATTRS
 
 LogFormat = Literal["text", "json"]
@@ -77,16 +76,3 @@ def _add_fields(record: logging.LogRecord) -> bool:
         if not hasattr(record, name):
             setattr(record, name, value)
     return True
-
-
-class WorkerLog(WorkerPlugin):
-    """Gives the workers of an own cluster the log of the service: their output is one stream."""
-
-    name = "georesolve-log"
-
-    def __init__(self, format: LogFormat) -> None:
-        self.format = format
-
-    def setup(self, worker: Worker) -> None:
-        """Called by Dask in every worker."""
-        configure_log(self.format)

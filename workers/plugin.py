@@ -1,4 +1,4 @@
-"""What a worker does before it takes work: choose its backend, pass a check, rehearse a job."""
+"""What a worker does before it takes work: open its log, pass a check, rehearse a job."""
 
 import logging
 from typing import Any
@@ -12,6 +12,7 @@ import kernels
 from kernels.devices import Device
 from workers.garbage import keep_what_is_loaded
 from workers.gpus import choose_device
+from workers.logs import LogFormat, configure_log
 from workers.memory import set_memory
 from workers.rehearsal import rehearse, spiral
 from workers.settings import DeviceChoice
@@ -144,3 +145,16 @@ def _on(device: Device, coordinates_deg: Any) -> list[Any]:
         # Columns of Arrow cannot be written to, and numba compiles for such arrays apart.
         array.flags.writeable = False
     return arrays
+
+
+class WorkerLog(WorkerPlugin):
+    """Gives the workers of an own cluster the log of the service: their output is one stream."""
+
+    name = "georesolve-log"
+
+    def __init__(self, format: LogFormat) -> None:
+        self.format = format
+
+    def setup(self, worker: Worker) -> None:
+        """Called by Dask in every worker."""
+        configure_log(self.format)

@@ -332,3 +332,13 @@ def test_a_web_socket_needs_a_key_too(guarded):
         with pytest.raises(InvalidStatus) as refusal, connect(url, additional_headers=headers):
             pass
         assert refusal.value.response.status_code == status
+
+
+def test_the_commands_about_keys_load_no_dask():
+    # It takes half of the time that such a command would have.
+    script = (
+        "import sys, service.cli, service.key_commands\n"
+        "sys.exit('loaded' if 'distributed' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ from service import settings
 from service.cli import main
 from service.settings import Settings
 from tests.conftest import running_service
+from workers import __version__
 
 
 @pytest.fixture
@@ -87,3 +88,9 @@ def test_links_have_the_scheme_that_a_proxy_tells(service):
 def test_nobody_else_is_believed(tmp_path):
     with running_service(tmp_path / "data", "--proxies", "192.0.2.0/24", ready=False) as client:
         assert _own_address(client).startswith("http://")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"georesolve {__version__}\n"
