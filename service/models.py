@@ -332,6 +332,11 @@ class Account(BaseModel):
 class Report(Account):
     """What a finished job did."""
 
+    measure: str = Field(
+        default="great-circle metres on a sphere of radius 6371008.8 m, exact in float64",
+        description="what `distance_m` is, and what nearest means",
+    )
+    options: MatchOptions = Field(description="the match options of the job")
     sha256: str | None = Field(
         description="of the result file; null when that went before it had been counted"
     )

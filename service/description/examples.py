@@ -81,6 +81,7 @@ DATASET = DatasetInfo(
 )
 
 REPORT = Report(
+    options=MatchOptions(max_distance_m=OPTIONS["max_distance_m"]),
     counts={"matched": 2, "beyond_max_distance": 0, "invalid_coordinate": 0, "no_reference": 0},
     seconds={
         "queue": 0.012,

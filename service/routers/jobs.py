@@ -152,7 +152,7 @@ async def show_report(id: JobId, service: ServiceContext) -> Report:
         sha256 = await service.checksums.of(row)
     except OSError:
         sha256 = None
-    return Report(**{**row.report, "sha256": sha256})
+    return Report(**{**row.report, "sha256": sha256, "options": row.options})
 
 
 @router.delete(

@@ -31,6 +31,8 @@ def test_an_estimate_beside_a_job(service, m, n, k):
     assert finished(service, location)["status"] == "successful"
     report = service.get(f"{location}/report").json()
     assert told["rows"] == report["rows"] == m * k
+    assert report["options"]["k"] == k
+    assert "on a sphere of radius 6371008.8 m" in report["measure"]
     assert told["chunks"] == sum(report["chunks_by_worker"].values())
     assert told["fits"] is True
     assert told["obstacles"] == []
