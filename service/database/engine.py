@@ -42,10 +42,15 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     DataDirError
         When the data folder is not there and cannot be made.
     """
-    engine = _postgres(url) if url else _sqlite(_sqlite_path(data_dir))
     if not url:
+        engine = _sqlite(_sqlite_path(data_dir))
         make_data_dir(data_dir)
-    _migrate(engine)
+        _migrate(engine)
+        return engine
+    engine = _postgres(url)
+    # A migration of large tables takes longer than a statement of a service may.
+    unbounded = sa.create_engine(_parsed(url), poolclass=sa.NullPool)
+    _migrate(unbounded)
     return engine
 
 
@@ -100,8 +105,10 @@ def _parsed(url: str) -> sa.URL:
 
 def _postgres(url: str) -> sa.Engine:
     try:
-        # Asked before each use: a database that was restarted meanwhile costs no request.
-        return sa.create_engine(_parsed(url), pool_pre_ping=True)
+        # Its driver is an extra.
+        from service.database.postgres import bounded_engine
+
+        return bounded_engine(_parsed(url))
     except ModuleNotFoundError as error:
         raise DatabaseUrlError(
             f"Postgres needs {error.name}, which is not installed: "

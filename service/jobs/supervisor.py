@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.clock import in_hours
 from service.database.rows import LIVE, EchoOptions, JobStatus
@@ -299,7 +299,7 @@ class Supervisor:
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)
-        except OperationalError:
+        except SQLAlchemyError:
             raise  # of the store: the job is not at fault
         except Exception as error:
             if not cluster.is_up():
