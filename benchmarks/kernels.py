@@ -151,7 +151,7 @@ def _by_way(packets: bool) -> Callable[[Any, Pair], np.ndarray]:
     def query(index: Any, points: Pair) -> np.ndarray:
         taken = as_taken(*points)
         found = tree_cpu.search(index, taken, kernels.Query(), packets=packets)
-        distances(index.vectors, taken, found)
+        distances(found)
         return found.reference[:, 0]
 
     return query

@@ -49,7 +49,7 @@ def answer(lat: cp.ndarray, lon: cp.ndarray, other_lat: cp.ndarray, other_lon: c
     index = ReferenceIndex(vectors, tree_cuda.build(vectors))
     observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
     found = tree_cuda.search(index, observations, Query())
-    return found.reference, coordinates_cuda.distances(vectors, observations, found)
+    return found.reference, coordinates_cuda.distances(found)
 
 
 def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
         "build": lambda: tree_cuda.build(vectors),
         "sort": lambda: order_cuda.order(observations, order_cuda.extent(observations)),
         "sort and search": lambda: tree_cuda.search(index, observations, Query()),
-        "distances": lambda: coordinates_cuda.distances(vectors, observations, found),
+        "distances": lambda: coordinates_cuda.distances(found),
     }.items():
         row[stage] = time_ms(action, repeats)
 

@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from kernels.coordinates import unit_vector
-from kernels.distance import metres_of_antipode, metres_of_chord, squared_chord
+from kernels.distance import metres_of_chord
 from kernels.query import Found
 from kernels.threads_cpu import in_threads, threads_for
 
@@ -58,39 +58,13 @@ def _fill(thread, threads, lat_deg, lon_deg, vectors):  # type: ignore[no-untype
             block[i, 3] = 0.0
 
 
-@njit
-def _measure_far(vectors, lat, lon, rows, part):  # type: ignore[no-untyped-def]
-    """Replace the squared chords of one observation that are negative."""
-    x, y, z = unit_vector(lat, lon)
-    for j in range(part.size):
-        row = rows[j]
-        if row < 0:
-            part[j] = math.nan
-        elif part[j] < 0.0:
-            a, b, c = vectors[row, 0], vectors[row, 1], vectors[row, 2]
-            part[j] = metres_of_antipode(squared_chord(x, y, z, -a, -b, -c))
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def _measure(thread, threads, vectors, lat_deg, lon_deg, reference, flat):  # type: ignore[no-untyped-def]
-    """Turn squared chords into metres; `flat` is the whole of them in one row."""
-    n, k = reference.shape
-    stop = n * (thread + 1) // threads
-    for first in range(n * thread // threads, stop, _BLOCK):
-        last = min(first + _BLOCK, stop)
-        block = flat[first * k : last * k]
-        far = 0
-        for place in range(block.size):
-            # Without fetching the reference. The chord stays, negative, where it alone is not
-            # accurate and where there is none.
-            near = block[place] <= 2.0
-            value = metres_of_chord(block[place] if near else 0.0)
-            block[place] = value if near else -block[place]
-            far += not near
-        if far:
-            for i in range(first, last):
-                part = flat[i * k : (i + 1) * k]
-                _measure_far(vectors, lat_deg[i], lon_deg[i], reference[i], part)
+def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
+    """Turn squared chords into metres, and infinity into NaN."""
+    part = chord2[chord2.size * thread // threads : chord2.size * (thread + 1) // threads]
+    for i in range(part.size):
+        metres = metres_of_chord(part[i])
+        part[i] = metres if part[i] < math.inf else math.nan
 
 
 def empty_vectors(n: int) -> np.ndarray:
@@ -116,17 +90,8 @@ def unit_vectors(
     return vectors
 
 
-def distances(vectors: np.ndarray, observations: Degrees, found: Found) -> np.ndarray:
+def distances(found: Found) -> np.ndarray:
     """Great-circle distances of what was found, in metres, written over its squared chords.
-
-    Parameters
-    ----------
-    vectors : float64 array, shape (n_references, 4)
-        Unit vectors of the references.
-    observations : Degrees
-        The observations.
-    found : Found
-        Rows and squared chords, shape (n_observations, k).
 
     Returns
     -------
@@ -134,6 +99,5 @@ def distances(vectors: np.ndarray, observations: Degrees, found: Found) -> np.nd
         Metres of each pair; NaN where there is none.
     """
     chord2 = found.chord2
-    threads = threads_for(chord2.size, _GRAIN)
-    in_threads(_measure, threads, vectors, *observations, found.reference, chord2.ravel())
+    in_threads(_measure, threads_for(chord2.size, _GRAIN), chord2.ravel())
     return chord2

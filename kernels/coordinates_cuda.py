@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from numba import cuda
 
 from kernels.coordinates import unit_vector
-from kernels.distance import metres_of_antipode, metres_of_chord, squared_chord
+from kernels.distance import metres_of_chord
 from kernels.launch_cuda import blocks_for, launch, resident_blocks
 from kernels.query import Found
 
@@ -33,20 +33,12 @@ def fill_unit_vectors(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def
 
 
 @cuda.jit(cache=True)
-def fill_distances(vectors, observations, reference, chord2, k, distance_m):  # type: ignore[no-untyped-def]
-    """A thread an answer, striding over the grid: rows and chords in, metres out, n * k of each."""
-    for place in range(cuda.grid(1), reference.size, cuda.gridsize(1)):
-        row = reference[place]
+def fill_distances(chord2, distance_m):  # type: ignore[no-untyped-def]
+    """A thread an answer, striding over the grid: squared chords in, metres out; n * k of each."""
+    for place in range(cuda.grid(1), chord2.size, cuda.gridsize(1)):
         distance = math.nan
-        if row >= 0 and chord2[place] <= 2.0:
+        if chord2[place] < math.inf:
             distance = metres_of_chord(chord2[place])
-        elif row >= 0:
-            i = place // k
-            opposite = squared_chord(
-                observations[0, i], observations[1, i], observations[2, i],
-                -vectors[0, row], -vectors[1, row], -vectors[2, row],
-            )  # fmt: skip
-            distance = metres_of_antipode(opposite)
         distance_m[place] = distance
 
 
@@ -65,16 +57,12 @@ observations = unit_vectors
 """What searches on a GPU take."""
 
 
-def distances(vectors: cp.ndarray, observations: cp.ndarray, found: Found) -> cp.ndarray:
+def distances(found: Found) -> cp.ndarray:
     """Great-circle distances of what was found; as `kernels.coordinates_cpu.distances`."""
     import cupy as cp
 
-    n, k = found.reference.shape
-    distance_m = cp.empty(n * k)
+    distance_m = cp.empty(found.chord2.shape)
     if distance_m.size:
         blocks = blocks_for(distance_m.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
-        launch(
-            fill_distances, blocks, _THREADS,
-            vectors, observations, found.reference.ravel(), found.chord2.ravel(), k, distance_m,
-        )  # fmt: skip
-    return distance_m.reshape(n, k)
+        launch(fill_distances, blocks, _THREADS, found.chord2.ravel(), distance_m.ravel())
+    return distance_m

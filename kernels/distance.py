@@ -26,21 +26,24 @@ def squared_chord(ax: float, ay: float, az: float, bx: float, by: float, bz: flo
 
 @njit(inline="always")
 def metres_of_chord(chord2: float) -> float:
-    """Great-circle distance of a squared chord of at most 2 (a quarter of the globe), in metres.
+    """Great-circle distance of a squared chord, in metres; a longer chord never has fewer.
 
-    Beyond that the distance is taken from the antipode: the arcsine of a chord near 2 would lose
-    13 cm. With either chord its argument stays below sqrt(1/2), and the error below 1 mm or 1e-12
-    relative, whichever is larger.
+    So the order by squared chord is an order by metres, and a greatest distance cuts it.
+
+    Beyond a quarter of the globe (a squared chord of 2) the distance is counted from the antipode,
+    whose squared chord is the rest of 4, without rounding: the arcsine of a long chord would lose
+    13 cm. With either chord its argument stays below sqrt(1/2), and metres are within 1e-15
+    relative of those that the squared chord has.
+
+    That is off itself by some 1e-15, unit vectors being rounded. Up to 150 m from the antipode this
+    shows in more than a millimetre, and in 0.4 m at most; everywhere else the error is below 1 mm
+    or 1e-12 relative, whichever is larger.
     """
-    angle = product(2.0, arcsine(product(0.5, math.sqrt(chord2))))
-    return product(EARTH_RADIUS_M, angle)
-
-
-@njit(inline="always")
-def metres_of_antipode(chord2: float) -> float:
-    """Great-circle distance of a point, in metres, from the squared chord to its antipode."""
-    angle = total(math.pi, product(-2.0, arcsine(product(0.5, math.sqrt(chord2)))))
-    return product(EARTH_RADIUS_M, angle)
+    far = chord2 > 2.0
+    rest = total(4.0, -chord2) if far else chord2
+    # Rounded, the chord of two antipodes may be longer than a diameter.
+    angle = product(2.0, arcsine(product(0.5, math.sqrt(rest if rest > 0.0 else 0.0))))
+    return product(EARTH_RADIUS_M, total(math.pi, -angle) if far else angle)
 
 
 @njit(inline="always")

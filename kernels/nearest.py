@@ -43,9 +43,10 @@ def nearest(
     among equals it is the one of the lowest row. The same input gives the same bits on a CPU and
     on a GPU, with any algorithm and any split of the observations.
 
-    Near the antipode of an observation chords of different lengths are equal in float64, and metres
-    tell more than they do: there, more than a quarter of the globe away, a later rank may be nearer
-    by up to 0.3 m.
+    Metres are made of the squared chord alone: a later rank never has fewer, and what
+    `max_distance_m` leaves out is the tail. They are right to 1 mm or 1e-12, whichever is larger,
+    but for references within 150 m of the observation's antipode: there few chords differ in
+    float64, and metres are right to 0.4 m.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def nearest(
     query = Query(k, exclude_self, first_row)
     device, observations = _observations(index, lat_deg, lon_deg)
     found = _search(device, index, observations, query, algorithm)
-    return _answer(device, index.vectors, observations, found, max_distance_m)
+    return _answer(device, found, max_distance_m)
 
 
 def find(
@@ -102,50 +103,20 @@ def find(
     return _search(device, index, observations, query, algorithm)
 
 
-def measure(
-    found: Found,
-    lat_deg: Array,
-    lon_deg: Array,
-    reference_lat_deg: Array,
-    reference_lon_deg: Array,
-    *,
-    max_distance_m: float | None = None,
-) -> Answer:
+def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
     """The answer of `nearest` from what `find` found and `kernels.merge` merged.
 
     Parameters
     ----------
     found : Found
-        Rows in the whole reference set.
-    lat_deg, lon_deg : float64 array, shape (n_observations,)
-        The observations, on the device of `found`.
-    reference_lat_deg, reference_lon_deg : float64 array, shape (n_references,)
-        The whole reference set, on the same device. Where it does not fit there, bring `found` to
-        numpy: the answer has the same bits.
+        Rows in the whole reference set, and squared chords.
     max_distance_m : float, optional
         As for `nearest`.
     """
     _check_limit(max_distance_m)
-    lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
-    reference_lat_deg, reference_lon_deg, _ = coordinate_pair(reference_lat_deg, reference_lon_deg)
-    for name, array in (("found", found.reference), ("references", reference_lat_deg)):
-        if device_of(array) != device:
-            raise TypeError(
-                f"observations are on {device} but {name} on {device_of(array)}: move one"
-            )
-    if found.reference.shape[0] != lat_deg.size:
-        raise ValueError(
-            f"found has {found.reference.shape[0]} observations, lat_deg has {lat_deg.size}"
-        )
-    coordinates = implementation(device, "coordinates")
-    return _answer(
-        device,
-        coordinates.unit_vectors(reference_lat_deg, reference_lon_deg),
-        coordinates.observations(lat_deg, lon_deg),
-        # A copy: the answer is written over it.
-        Found(found.reference.copy(), found.chord2.copy()),
-        max_distance_m,
-    )
+    # A copy: the answer is written over it.
+    own = Found(found.reference.copy(), found.chord2.copy())
+    return _answer(device_of(found.reference), own, max_distance_m)
 
 
 def _check_limit(max_distance_m: float | None) -> None:
@@ -182,15 +153,9 @@ def _search(
     return found
 
 
-def _answer(
-    device: Device,
-    vectors: Array,
-    observations: Array,
-    found: Found,
-    max_distance_m: float | None,
-) -> Answer:
+def _answer(device: Device, found: Found, max_distance_m: float | None) -> Answer:
     reference = found.reference
-    distance_m = implementation(device, "coordinates").distances(vectors, observations, found)
+    distance_m = implementation(device, "coordinates").distances(found)
     if max_distance_m is not None:
         too_far = distance_m > max_distance_m
         reference[too_far] = -1

@@ -171,18 +171,16 @@ def resident_lengths(references: Dataset, name: str) -> pa.ChunkedArray | None:
 
 def is_resident(references: Dataset, columns: Iterable[str]) -> bool:
     """Whether all of a reference set that a search needs is there, and some of its columns."""
-    ranges, names = _needed(references, columns)
-    return all((references.sha256, piece) in _indexes for piece in ranges) and all(
-        (references.sha256, name) in _columns for name in names
+    return all((references.sha256, piece) in _indexes for piece in pieces(references)) and all(
+        (references.sha256, name) in _columns for name in columns
     )
 
 
 def load_all(references: Dataset, columns: Iterable[str]) -> None:
     """Have all of a reference set that a search needs ready, and some of its columns."""
-    ranges, names = _needed(references, columns)
-    for piece in ranges:
+    for piece in pieces(references):
         resident_index(references, piece)
-    for name in names:
+    for name in columns:
         resident_column(references, name)
 
 
@@ -190,10 +188,3 @@ def forget_all() -> None:
     """Let go of all that is resident."""
     _indexes.clear()
     _columns.clear()
-
-
-def _needed(references: Dataset, columns: Iterable[str]) -> tuple[list[Piece], set[str]]:
-    ranges = pieces(references)
-    # Distances to what is merged are measured from the coordinates.
-    measured = (references.lat, references.lon) if len(ranges) > 1 else ()
-    return ranges, {*columns, *measured}

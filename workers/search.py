@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import dask
-import numpy as np
 
 import kernels
 from workers.datasets import Dataset
 from workers.frames import backend
 from workers.jobs import MatchOptions
-from workers.references import pieces, resident_column, resident_index
+from workers.references import pieces, resident_index
 
 logger = logging.getLogger(__name__)
 
@@ -81,29 +80,7 @@ def search(
         # Merged as they come: no more than two answers are held.
         found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
     assert found is not None, "there is a piece, if an empty one"
-    return _measure(references, found, lat_deg, lon_deg, options)
-
-
-def _measure(
-    references: Dataset, found: kernels.Found, lat_deg: Any, lon_deg: Any, options: MatchOptions
-) -> kernels.Answer:
-    """Distances to references whose pieces are not all there: from those that were found alone."""
-    rows = backend().to_host(found.reference).reshape(-1)
-    columns = (resident_column(references, name) for name in (references.lat, references.lon))
-    degrees = [
-        backend().to_device(column.take(np.maximum(rows, 0)).to_numpy()) for column in columns
-    ]
-    numbered = np.where(rows < 0, -1, np.arange(rows.size)).reshape(found.reference.shape)
-    answer = kernels.measure(
-        kernels.Found(backend().to_device(numbered), found.chord2),
-        lat_deg,
-        lon_deg,
-        *degrees,
-        max_distance_m=options.max_distance_m,
-    )
-    reference = found.reference.reshape(answer.reference.shape)
-    reference[answer.reference < 0] = -1
-    return kernels.Answer(reference, answer.distance_m)
+    return kernels.measure(found, max_distance_m=options.max_distance_m)
 
 
 def verify(

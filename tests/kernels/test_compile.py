@@ -23,10 +23,7 @@ QUERY = (types.int64, types.boolean, types.int64)
 
 KERNELS = {
     "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
-    "fill_distances": (
-        coordinates_cuda.fill_distances,
-        (F8_2, F8_2, I8_1, F8_1, types.int64, F8_1),
-    ),
+    "fill_distances": (coordinates_cuda.fill_distances, (F8_1, F8_1)),
     "bound": (order_cuda.bound, (F8_2, I4_1)),
     "place": (order_cuda.place, (F8_2, I4_1, U4_1, F8_1)),
     "fill_leaves": (tree_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),

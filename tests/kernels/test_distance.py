@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from kernels import build_index, nearest
 from kernels.coordinates_cpu import unit_vectors
-from kernels.distance import EARTH_RADIUS_M
+from kernels.distance import EARTH_RADIUS_M, metres_of_chord
 from kernels.trig import arcsine, sine_cosine_deg
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 
 mpmath.mp.dps = 50
+
+CHORD2_ERROR = 8 * np.spacing(3.9)
+"""By how much a squared chord may be off near 4: unit vectors are rounded, and so is each step."""
+
 angles = st.sampled_from([*NASTY_LAT, *NASTY_LON]) | st.floats(-360, 360)
 
 
@@ -68,7 +73,11 @@ def metres(lat, lon, other_lat, other_lon):
 def assert_right(lat, lon, other_lat, other_lon):
     exact = exact_metres(lat, lon, other_lat, other_lon)
     got = metres(lat, lon, other_lat, other_lon)
-    assert abs(got - exact) <= max(1e-3, 1e-12 * exact)
+    # An angle x short of a half turn has a squared chord of 4 - x * x, so an error e of that is one
+    # of e / x in x, and of sqrt(e) at most.
+    short = math.pi - exact / EARTH_RADIUS_M
+    from_chord = min(math.sqrt(CHORD2_ERROR), CHORD2_ERROR / short if short > 0 else 1.0)
+    assert abs(got - exact) <= max(1e-3, 1e-12 * exact, EARTH_RADIUS_M * from_chord)
 
 
 @settings(max_examples=300, deadline=None)
@@ -90,3 +99,35 @@ def test_metres_near_and_antipodal(lat, lon, apart_deg, from_the_antipode):
     for step in ((0, apart_deg), (-apart_deg, 0)):
         other_lat = max(-90.0, other[0] + step[0])
         assert_right(lat, lon, other_lat, other[1] + step[1])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.floats(0, 4) | st.floats(0, 1e-9).map(lambda a: 4 - a))
+def test_metres_of_a_chord(chord2):
+    exact = EARTH_RADIUS_M * 2 * mpmath.asin(mpmath.sqrt(mpmath.mpf(chord2)) / 2)
+    assert abs(metres_of_chord(chord2) - exact) <= 1e-15 * exact
+
+
+def test_a_chord_longer_than_a_diameter_is_half_the_globe():
+    assert metres_of_chord(4.0) == metres_of_chord(np.nextafter(4.0, 5)) == math.pi * EARTH_RADIUS_M
+
+
+@njit
+def _falls(chord2, n):
+    """Of n successive float64, how many have fewer metres than the one before."""
+    falls = 0
+    before = metres_of_chord(chord2)
+    for _ in range(n):
+        chord2 = np.nextafter(chord2, 5.0)
+        metres = metres_of_chord(chord2)
+        falls += metres < before
+        before = metres
+    return falls
+
+
+@pytest.mark.parametrize(
+    "chord2", [0, 1e-300, 1e-20, 1e-9, 1e-3, 0.1, 0.5, 1, 1.5, 1.9, 2, 2.1, 3, 3.5, 3.999, 4]
+)
+def test_metres_never_fall_as_the_chord_grows(chord2):
+    n = 400_000
+    assert _falls(max(0.0, chord2 - n / 2 * np.spacing(float(chord2))), n) == 0
