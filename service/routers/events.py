@@ -45,7 +45,7 @@ def _last_known(
     response: Response,
     last_event_id: Annotated[
         str | None,
-        Header(description="what the client knows already", examples=["running:400000"]),
+        Header(description="what the client knows already; for example `running:400000`"),
     ] = None,
 ) -> str | None:
     """What the client knows already; found out before the stream begins, as errors are."""

@@ -30,8 +30,9 @@ _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "multipart/form-data": _FORM,
+            # First what the documentation in a browser can send as it stands.
             "application/json": {"schema": schema_of(InlineRequest), "example": examples.SETS},
+            "multipart/form-data": _FORM,
         },
     }
 }
