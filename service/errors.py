@@ -146,6 +146,15 @@ def is_disk_full(error: BaseException) -> bool:
     return is_sqlite_full or getattr(cause, "sqlstate", None) == _POSTGRES_FULL
 
 
+def is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that no more files can be opened for now."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def stopping() -> Problem:
     """The problem of what is not finished when the service ends."""
     return NotReady(

@@ -19,7 +19,7 @@ from service.clock import in_hours
 from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
-from service.errors import JobDismissed, is_disk_full
+from service.errors import JobDismissed, is_disk_full, is_out_of_descriptors
 from service.jobs.checksums import Checksums
 from service.jobs.express import ExpressLane
 from service.jobs.failures import problem_of_failure
@@ -292,7 +292,7 @@ class Supervisor:
     def _run_blocking(self, id: str, cluster: Cluster) -> bool:
         """Run a job to whatever end; the boundary that no error of a job passes.
 
-        Returns False when it is to be run again, because the cluster was lost meanwhile.
+        Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
             if self._store.start_job(id):
@@ -304,6 +304,10 @@ class Supervisor:
         except Exception as error:
             if not cluster.is_up():
                 logger.warning("job %s lost its cluster and waits for it: %s", id, error)
+                return False
+            if is_out_of_descriptors(error):
+                # Clients have them, and go. The parts of the job stand for the next try.
+                logger.warning("job %s waits until files can be opened again: %s", id, error)
                 return False
             logger.exception("job %s failed", id)
             problem = problem_of_failure(error)

@@ -1,0 +1,24 @@
+"""A service that can open no more files: its jobs wait, and end when it can."""
+
+import psutil
+import pytest
+
+from tests.conftest import finished, points, running_service, wait_until
+from tests.service.test_jobs import start_job
+
+
+@pytest.mark.timeout(200)
+def test_a_job_waits_until_files_can_be_opened_again(tmp_path, device):
+    with running_service(tmp_path / "data", "--device", device) as client:
+        job = start_job(client, points(100_000, 1), points(20_000, 2), algorithm="brute")
+        wait_until(lambda: client.get(job).json()["status"] == "running")
+        process = psutil.Process(client.process.pid)
+        before = process.rlimit(psutil.RLIMIT_NOFILE)
+        # Fewer than are open: each new one is refused, with EMFILE.
+        process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            wait_until(lambda: "waits until files can be opened" in client.log.read_text())
+        finally:
+            process.rlimit(psutil.RLIMIT_NOFILE, before)
+        info = finished(client, job)
+        assert info["status"] == "successful", info
