@@ -18,9 +18,18 @@ _DOUBLE = ir.DoubleType()
 _BINARY = ir.FunctionType(_DOUBLE, [_DOUBLE, _DOUBLE])
 
 
+# Names, not classes: a process without a GPU never imports numba.cuda.
+_IS_CUDA = {"CPUContext": False, "CUDATargetContext": True}
+
+
 def _is_cuda(context: Any) -> bool:
-    # The name, not isinstance: a process without a GPU never imports numba.cuda.
-    return type(context).__name__ == "CUDATargetContext"
+    target = type(context).__name__
+    if target not in _IS_CUDA:
+        raise NotImplementedError(
+            f"products and sums must not be fused, and how to say so is known for "
+            f"{', '.join(_IS_CUDA)} only, not for {target}"
+        )
+    return _IS_CUDA[target]
 
 
 def _nvvm(builder: Any, name: str, arguments: Any) -> Any:

@@ -43,8 +43,16 @@ def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
     TypeError
         When they are not arrays of numpy or CuPy, both on one device, with real numbers.
     ValueError
-        When they are not one-dimensional and of one length.
+        When they are not one-dimensional and of one length, or longer than the device's rows can be
+        numbered: 2^32 on a CPU, 2^31 - 1 on a GPU.
     """
+    tree = implementation(device_of(lat_deg), "tree")
+    # Before anything takes memory.
+    if lat_deg.size > tree.MAX_ROWS:
+        raise ValueError(
+            f"references must be {tree.MAX_ROWS} rows at most, got {lat_deg.size}: make an index "
+            "of each part, `find` in it, and `merge` what was found"
+        )
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     vectors = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
-    return ReferenceIndex(vectors, implementation(device, "tree").build(vectors))
+    return ReferenceIndex(vectors, tree.build(vectors))

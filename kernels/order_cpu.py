@@ -17,6 +17,8 @@ from kernels.threads_cpu import in_threads, threads_for
 
 ROW = (1 << 32) - 1
 """What of a word of the order is the row; above it is the lead."""
+MAX_ROWS = ROW + 1
+"""Points that one order takes."""
 
 _LEAD_BITS = 31
 _LEAST = (1 << _LEAD_BITS) - 1

@@ -22,13 +22,13 @@ import numpy as np
 from kernels.boxes_cpu import Tree, build
 from kernels.coordinates_cpu import Degrees, unit_vectors
 from kernels.index import ReferenceIndex
-from kernels.order_cpu import Scratch, scratch, sort
+from kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
 from kernels.packets_cpu import LANES, search_packets, take
 from kernels.query import Found, Query
 from kernels.singles_cpu import search_singles
 from kernels.threads_cpu import in_threads, threads_for
 
-__all__ = ["build", "prefers_brute", "search"]
+__all__ = ["MAX_ROWS", "build", "prefers_brute", "search"]
 
 _GRAIN = 256
 """Observations that are worth a thread."""
@@ -86,7 +86,7 @@ def search(
     if packets is None:
         packets = n >= _PACKETS_FROM and n * _SPREAD >= tree.rows.size
     packets = packets and query.k == 1 and not query.exclude_self
-    window = min(n, window or max(_WINDOW, 2 * tree.rows.size))
+    window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     memory = scratch(window)
     for start in range(0, n, window):
         part = slice(start, min(start + window, n))

@@ -196,9 +196,9 @@ def fill_leaves(copies, rows, box, points, corners, boxes, n_boxes):  # type: ig
     if i < rows.size:
         row = rows[i]
         x, y, z = copies[row, 0], copies[row, 1], copies[row, 2]
-    corner_x = float32(x - origin_x)
-    corner_y = float32(y - origin_y)
-    corner_z = float32(z - origin_z)
+    corner_x = float32(total(x, -origin_x))
+    corner_y = float32(total(y, -origin_y))
+    corner_z = float32(total(z, -origin_z))
     if i < points.shape[0]:
         points[i, 0] = x
         points[i, 1] = y
@@ -207,10 +207,13 @@ def fill_leaves(copies, rows, box, points, corners, boxes, n_boxes):  # type: ig
         corners[0, i] = corner_x
         corners[1, i] = corner_y
         corners[2, i] = corner_z
-    if corner_x == corner_x:
-        _store_box(boxes, leaf, corner_x, corner_y, corner_z, corner_x, corner_y, corner_z)
-    else:
-        _store_box(boxes, leaf, _INFINITY, _INFINITY, _INFINITY, -_INFINITY, -_INFINITY, -_INFINITY)
+    low_x, low_y, low_z = corner_x, corner_y, corner_z
+    high_x, high_y, high_z = corner_x, corner_y, corner_z
+    if corner_x != corner_x:
+        low_x = low_y = low_z = _INFINITY
+        high_x = high_y = high_z = -_INFINITY
+    # Outside of any branch: all lanes of a warp must take part in its shuffles.
+    _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
 
 
 @cuda.jit(cache=True)
@@ -306,9 +309,9 @@ def _make_walk(many: bool) -> Any:
         own = float64(-2.0)
         if exclude_self:
             own = float64(first_row + int64(row))
-        offset_x = float32(x - origin_x)
-        offset_y = float32(y - origin_y)
-        offset_z = float32(z - origin_z)
+        offset_x = float32(total(x, -origin_x))
+        offset_y = float32(total(y, -origin_y))
+        offset_z = float32(total(z, -origin_z))
         worst_chord2 = math.inf
         worst_row = -1.0
         low_chord2 = high_chord2 = math.inf

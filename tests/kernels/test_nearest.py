@@ -214,6 +214,10 @@ def test_what_cannot_be_is_refused():
         nearest(index, np.zeros(1), np.zeros(1), max_distance_m=-1)
     with pytest.raises(ValueError, match="one of auto, tree, brute, got 'ball'"):
         nearest(index, np.zeros(1), np.zeros(1), algorithm="ball")
+    # As long as that, and one number in memory.
+    many = np.broadcast_to(0.0, 2**32 + 1)
+    with pytest.raises(ValueError, match="4294967296 rows at most, got 4294967297"):
+        build_index(many, many)
     with pytest.raises(ValueError, match="merge needs at least one part"):
         merge([])
     one, two = (find(index, np.zeros(1), np.zeros(1), k=k) for k in (1, 2))
