@@ -65,6 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
             closing(Store(settings.data_dir, settings.database)) as store,
             store.claimed() as keep_claim,
         ):
+            store.refuse_other_folder()
             refuse_unprotected(settings, store.keys)
             disk = Disk(settings, store.promised_bytes)
             with (

@@ -1,12 +1,18 @@
 """Ids and times, as they stand in the database and in answers."""
 
 import datetime
+import re
 import secrets
 
 
 def new_id() -> str:
     """An id that nobody can guess: 128 random bits."""
     return secrets.token_hex(16)
+
+
+def is_id(name: str) -> bool:
+    """Whether a name has the form of an id."""
+    return re.fullmatch("[0-9a-f]{32}", name) is not None
 
 
 def now(seconds: float = 0.0) -> str:

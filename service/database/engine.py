@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
+from service.database.identity import DataDirError, content_of, shown
 from service.database.ownership import make_data_dir
 from service.errors import CannotStart
 
@@ -40,11 +41,12 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     DatabaseUnreachableError
         When the database cannot be connected to.
     DataDirError
-        When the data folder is not there and cannot be made.
+        When the data folder is not there and cannot be made, or has files and no database.
     """
     if not url:
-        engine = _sqlite(_sqlite_path(data_dir))
         make_data_dir(data_dir)
+        _refuse_lost_database(data_dir)
+        engine = _sqlite(_sqlite_path(data_dir))
         _migrate(engine)
         return engine
     engine = _postgres(url)
@@ -57,7 +59,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
 def database_exists(data_dir: Path, url: str | None = None) -> bool:
     """Whether there is a database of a service already; raises as `open_database` does."""
     if not url:
-        return _sqlite_path(data_dir).exists()
+        return _has_content(_sqlite_path(data_dir))
     engine = _postgres(url)
     try:
         with _connected(engine) as connection:
@@ -76,6 +78,23 @@ def name_of_database(data_dir: Path, url: str | None = None) -> str:
 
 def _sqlite_path(data_dir: Path) -> Path:
     return data_dir.absolute() / "georesolve.sqlite"
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _refuse_lost_database(data_dir: Path) -> None:
+    """Refuse to make a SQLite file in a folder that has files: its own was lost."""
+    # Looked at in this order: the service that makes the first files makes the database before.
+    content = content_of(data_dir)
+    path = _sqlite_path(data_dir)
+    if content and not _has_content(path):
+        raise DataDirError(
+            f"the data folder {data_dir} is not empty, it has {shown(content)}, but its database "
+            f"{path} is {'empty' if path.exists() else 'missing'}: put the database back, or name "
+            "an empty or a new folder with --data-dir"
+        )
 
 
 def _sqlite(path: Path) -> sa.Engine:
@@ -119,7 +138,7 @@ def _postgres(url: str) -> sa.Engine:
 def _connected(engine: sa.Engine) -> sa.Connection:
     try:
         return engine.connect()
-    except sa.exc.OperationalError as error:
+    except sa.exc.DatabaseError as error:
         reason = " ".join(str(error.orig).split())
         raise DatabaseUnreachableError(f"the database cannot be opened: {reason}") from error
 

@@ -4,12 +4,14 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
 
+from service.database.identity import ID_FILE, DataDirError, content_of, shown
 from service.errors import CannotStart
 
 logger = logging.getLogger(__name__)
@@ -19,10 +21,6 @@ _SERVICE_LOCK = 0x67656F73
 """Names the lock of a running service among the advisory locks of a Postgres database."""
 _LOCK_NOT_AVAILABLE = "55P03"
 """What Postgres says to who has waited for a lock as long as `lock_timeout` has it."""
-
-
-class DataDirError(CannotStart):
-    """The data folder cannot be made or written to."""
 
 
 class DataDirInUseError(CannotStart):
@@ -35,16 +33,29 @@ def make_data_dir(data_dir: Path) -> None:
     Raises
     ------
     DataDirError
-        When that is not possible, or nothing can be written there.
+        When that is not possible, or nothing can be written there, or it is not that of a service.
     """
+    lock = data_dir / "lock"
     try:
+        # Looked at in this order: a service that makes the folder meanwhile makes its lock first.
+        content = content_of(data_dir)
+        is_foreign = bool(content) and not (lock.exists() or (data_dir / ID_FILE).exists())
+        if is_foreign or not re.fullmatch(r"\d*\s*", _text_of(lock)):
+            raise DataDirError(
+                f"the data folder {data_dir} is not empty and is not that of a service, it has "
+                f"{shown(content)}: name an empty or a new folder with --data-dir"
+            )
         data_dir.mkdir(parents=True, exist_ok=True)
-        (data_dir / "lock").touch()
+        lock.touch()
     except OSError as error:
         raise DataDirError(
             f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
             "name another with --data-dir, or let this user write there"
         ) from error
+
+
+def _text_of(lock: Path) -> str:
+    return lock.read_text(errors="replace") if lock.exists() else ""
 
 
 @contextmanager

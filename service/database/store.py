@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from service.clock import new_id, now
 from service.database.changes import Changes
-from service.database.engine import open_database
+from service.database.engine import name_of_database, open_database
+from service.database.identity import refuse_other_store
 from service.database.keys import Keys
 from service.database.listing import ALL, Page, Selection
 from service.database.ownership import claimed
@@ -32,6 +33,7 @@ from service.database.schema import datasets as _datasets
 from service.database.schema import idempotency as _idempotency
 from service.database.schema import jobs as _jobs
 from service.errors import KeyInUse
+from service.quarantine import Quarantine
 from workers.datasets import Dataset
 from workers.jobs import MatchOptions
 
@@ -50,6 +52,8 @@ class Store:
         Whose rows are seen and made; None sees those of all and makes those of nobody.
     keys
         The API keys in the same database.
+    quarantine
+        Where files of the data folder go that the database does not know.
     """
 
     def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
@@ -57,7 +61,9 @@ class Store:
         self._data_dir = data_dir.absolute()
         self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
+        self._name = name_of_database(data_dir, database_url)
         self.keys = Keys(self._engine)
+        self.quarantine = Quarantine(self._data_dir)
 
     def of(self, owner: str) -> Self:
         """The same store as one owner sees it: rows of others are not there."""
@@ -76,6 +82,10 @@ class Store:
     def claimed(self) -> AbstractContextManager[Callable[[], None]]:
         """Claim the database for one service; see `service.database.ownership`."""
         return claimed(self._engine)
+
+    def refuse_other_folder(self) -> None:
+        """Refuse the data folder of another store; see `service.database.identity`."""
+        refuse_other_store(self._engine, self._data_dir, self._name)
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,6 +1,7 @@
 """Datasets from requests: have what was received decoded within bounds, keep what is good."""
 
 import asyncio
+import logging
 import shutil
 import time
 import uuid
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from service.clock import is_id, new_id
 from service.datasets.columns import Reading, find_columns
 from service.datasets.decoding import Limits, canonicalise, decode_in_child
 from service.datasets.formats import HEAD_BYTES, input_format
@@ -23,6 +25,8 @@ from service.disk import Disk
 from service.errors import InvalidInput, TooLarge, step
 from service.settings import Settings
 from workers.datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
@@ -57,10 +61,13 @@ class Ingest:
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
         self._stop, self._stopper = Pipe(duplex=False)
-        # What a killed service left half received is worth nothing.
-        shutil.rmtree(self._incoming, ignore_errors=True)
-        # It is there still when a decoder of the killed service wrote while it was removed.
         self._incoming.mkdir(parents=True, exist_ok=True)
+        # What a killed service left half received is worth nothing: its client got no answer.
+        left = [folder for folder in self._incoming.iterdir() if is_id(folder.name)]
+        for folder in left:
+            shutil.rmtree(folder, ignore_errors=True)
+        if left:
+            logger.info("%d requests were received in part when the service ended", len(left))
 
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
@@ -74,7 +81,7 @@ class Ingest:
 
         It is made by what first needs it: arrays do not.
         """
-        folder = self._incoming / uuid.uuid4().hex
+        folder = self._incoming / new_id()
         try:
             yield folder
         finally:

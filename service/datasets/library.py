@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.clock import in_hours, new_id, now
+from service.clock import in_hours, is_id, new_id, now
 from service.database.rows import DatasetRow
 from service.database.store import Store
 from service.datasets.ingest import Ingested
@@ -35,7 +35,7 @@ class Library:
         make_folder(store.datasets_folder)
 
     def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs, files that nobody knows.
+        """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
@@ -43,9 +43,9 @@ class Library:
             self._store.keep_datasets_for_ever()
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
-        known = {self._store.dataset_path(id) for id in self._store.dataset_ids()}
-        for file in set(self._store.datasets_folder.iterdir()) - known:
-            file.unlink()
+        known = self._store.dataset_ids()
+        found = [(_id_of(path.name), path) for path in self._store.datasets_folder.iterdir()]
+        self._store.quarantine.take(path for id, path in found if id and id not in known)
 
     def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was."""
@@ -142,3 +142,9 @@ class Library:
         row = self._store.dataset(id)
         if row is not None and not row.registered and self._store.remove_dataset(id):
             self._store.dataset_path(id).unlink(missing_ok=True)
+
+
+def _id_of(name: str) -> str | None:
+    """The id in the name of a dataset's file, be it half written; None for files of others."""
+    id, dot, suffix = name.removeprefix(".").partition(".")
+    return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None

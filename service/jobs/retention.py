@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import AsyncIterator
 
-from service.clock import now
+from service.clock import is_id, now
 from service.database.store import Store
 from service.datasets.library import Library
 from service.settings import Settings
@@ -51,7 +51,8 @@ class Retention:
 
     def sweep(self) -> None:
         """Remove what has expired by now."""
-        kept = {folder.name for folder in self._store.jobs_folder.iterdir()}
+        folders = self._store.jobs_folder.iterdir()
+        kept = {folder.name for folder in folders if is_id(folder.name)}
         # A request that found it just before it expired has the time to open it.
         for id in self._store.expired_results(now(-_SHORTEST_PAUSE_SECONDS)) & kept:
             shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
@@ -62,8 +63,9 @@ class Retention:
         if self._job_hours and self._store.forget_jobs(now(-3600 * self._job_hours)):
             logger.info("jobs that ended %s hours ago are forgotten", self._job_hours)
         # Of a job that was forgotten in the moment in which its result expired.
-        for id in kept - self._store.job_ids():
-            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+        unknown = kept - self._store.job_ids()
+        self._store.quarantine.take(self._store.job_folder(id) for id in unknown)
+        self._store.quarantine.expire()
         # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
         for id in self._store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
             self._library.release(id)

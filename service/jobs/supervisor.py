@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.clock import in_hours
+from service.clock import in_hours, is_id
 from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
@@ -163,13 +163,16 @@ class Supervisor:
                     self.express = self.estimate = None
 
     def _sweep(self) -> None:
-        """Remove what an earlier process left of jobs that have ended."""
+        """Remove what an earlier process left of jobs that have ended; move unknown ones away."""
         folder = self._store.jobs_folder
         folder.mkdir(exist_ok=True)
-        for job in folder.iterdir():
+        jobs = {path for path in folder.iterdir() if is_id(path.name)}
+        known = self._store.job_ids()
+        self._store.quarantine.take(job for job in jobs if job.name not in known)
+        for job in jobs:
             row = self._store.job(job.name)
-            if row is None or row.status not in LIVE:
-                _tidy(job, keep_result=row is not None and row.status == "successful")
+            if row is not None and row.status not in LIVE:
+                _tidy(job, keep_result=row.status == "successful")
                 # Nobody writes now: what is hidden was never finished.
                 for path in job.glob(".*"):
                     path.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""Which data folder and which database belong together: both hold the id of their store."""
+
+import logging
+import re
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from service.database.schema import datasets as _datasets
+from service.database.schema import jobs as _jobs
+from service.database.schema import store as _store
+from service.errors import CannotStart
+from workers.files import durable
+
+logger = logging.getLogger(__name__)
+
+ID_FILE = "store-id"
+"""The file of a data folder that holds the id of its store."""
+_FOLDERS = ("datasets", "jobs", "incoming")
+# What a new disk comes with, and what is made before there is anything to lose.
+_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|scratch|georesolve\.sqlite.*")
+_SHOWN = 3
+
+
+class DataDirError(CannotStart):
+    """The data folder cannot be used."""
+
+
+def content_of(data_dir: Path) -> list[str]:
+    """What lies in a data folder, as far as something is lost with it; empty for a new folder."""
+    found = []
+    for path in sorted(data_dir.iterdir()) if data_dir.is_dir() else ():
+        if path.name in _FOLDERS and path.is_dir():
+            found += [f"{path.name}/{inner.name}" for inner in sorted(path.iterdir())]
+        elif not _UNCOUNTED.fullmatch(path.name):
+            found.append(path.name)
+    return found
+
+
+def shown(content: list[str]) -> str:
+    """The first names of what was found, and how many more there are."""
+    more = f" and {len(content) - _SHOWN} more" if len(content) > _SHOWN else ""
+    return ", ".join(map(repr, content[:_SHOWN])) + more
+
+
+def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None:
+    """Refuse a data folder and a database of different stores; mark a folder that has no id yet.
+
+    A folder has none when it is new, and when it was made before there were ids. It then is that of
+    a SQLite file which lies in it. With Postgres it must have files that the database knows, or
+    neither of the two may have anything to lose.
+
+    Parameters
+    ----------
+    database
+        What to call the database before people.
+
+    Raises
+    ------
+    DataDirError
+    """
+    has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
+    with engine.connect() as connection:
+        id = connection.execute(sa.select(_store.c.id)).scalar_one()
+        known = set(connection.execute(sa.select(_datasets.c.id)).scalars())
+        known.update(connection.execute(sa.select(_jobs.c.id).where(has_result)).scalars())
+    file = data_dir / ID_FILE
+    given = file.read_text(errors="replace").strip() if file.exists() else None
+    if given == id:
+        return
+    if given is not None:
+        trouble = f"the data folder {data_dir} is of the store {given[:40]!r}"
+    else:
+        content = content_of(data_dir)
+        ids = {Path(name).stem for name in content}
+        if engine.dialect.name == "sqlite" or known & ids or not (known or content):
+            with durable(file) as temporary:
+                temporary.write_text(f"{id}\n")
+            logger.info("the data folder %s is from now on of the store %s", data_dir, id)
+            return
+        trouble = (
+            f"the data folder {data_dir} has none of the {len(known)} datasets and results that "
+            f"the database knows, it has {shown(content) or 'nothing'}"
+        )
+    raise DataDirError(
+        f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
+        "database of one store with --data-dir and --database-url. To join these two all the same, "
+        f"write {id} into {file}: files that the database does not know then go to quarantine"
+    )

@@ -1,0 +1,236 @@
+"""A start touches nothing that is not its own: folders and databases of others are refused."""
+
+import asyncio
+import logging
+from contextlib import closing
+
+import pytest
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.cli import main
+from service.clock import new_id, now
+from service.database.identity import DataDirError
+from service.database.ownership import owned
+from service.database.rows import Delivery
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.datasets.library import Library
+from service.errors import CannotStart
+from service.jobs.retention import Retention
+from service.settings import Settings
+from tests.conftest import points, running_service, store_points
+from tests.service.test_store import postgres  # noqa: F401
+from workers.jobs import MatchOptions
+
+NO_CLUSTER = ("--scheduler", "tcp://127.0.0.1:9")
+CSV = {"Content-Type": "text/csv"}
+
+
+def content(folder):
+    """Every file of a folder with its bytes; folders with None."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+def refused(data_dir):
+    """What a start says that is refused."""
+
+    async def start():
+        async with create_app(Settings(data_dir=data_dir)).router.lifespan_context(FastAPI()):
+            pytest.fail("it started")
+
+    with pytest.raises(CannotStart) as refusal:
+        asyncio.run(start())
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def a_dataset(tmp_path, store):
+    seed = len(store.dataset_ids())
+    dataset = store_points(points(5, seed), tmp_path / f"{new_id()}.parquet")
+    return Library(store).keep(Ingested(dataset, {}), registered=True)
+
+
+def test_a_project_of_a_user_is_refused_and_not_touched(tmp_path, capsys):
+    project = tmp_path / "project"
+    for name in ("datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt", "main.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("mine")
+    before = content(project)
+    told = refused(project)
+    assert "is not that of a service, it has 'datasets/cities.csv'" in told
+    assert told.endswith("name an empty or a new folder with --data-dir")
+    assert main(["keys", "create", "ann", "--data-dir", str(project)]) == 1
+    assert "is not that of a service" in capsys.readouterr().err
+    assert content(project) == before
+    (project / "lock").write_text("mine, too")
+    before = content(project)
+    assert "is not that of a service" in refused(project)
+    assert content(project) == before
+
+
+@pytest.mark.parametrize("loss", ["missing", "empty"])
+def test_a_lost_database_is_told_and_nothing_is_lost(tmp_path, capsys, loss):
+    data, away = tmp_path / "data", tmp_path / "away"
+    with closing(Store(data)) as store:
+        store.refuse_other_folder()
+        for _ in range(3):
+            a_dataset(tmp_path, store)
+    database = data / "georesolve.sqlite"
+    database.rename(away)
+    if loss == "empty":
+        database.touch()
+    before = content(data)
+    expected = f"its database {database} is {loss}: put the database back"
+    assert expected in refused(data)
+    assert main(["keys", "create", "ann", "--data-dir", str(data)]) == 1
+    assert expected in capsys.readouterr().err
+    assert main(["keys", "list", "--data-dir", str(data)]) == 1
+    assert "there is no store" in capsys.readouterr().err
+    # Whose number is in the lock is all that has changed.
+    assert content(data) | {"lock": b""} == before | {"lock": b""}
+    away.replace(database)
+    with closing(Store(data)) as store:
+        store.refuse_other_folder()
+        Library(store).sweep()
+        assert len(store.dataset_ids()) == len(list(store.datasets_folder.iterdir())) == 3
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path):
+    with closing(Store(tmp_path / "data")):
+        pass
+    (tmp_path / "data" / "georesolve.sqlite").write_bytes(b"nothing of the kind" * 1000)
+    assert "the database cannot be opened: file is not a database" in refused(tmp_path / "data")
+
+
+def test_the_database_of_another_store_is_refused(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        with closing(Store(folder)) as store:
+            store.refuse_other_folder()
+    (other / "georesolve.sqlite").rename(one / "georesolve.sqlite")
+    told = refused(one)
+    assert (
+        f"the data folder {one} is of the store {(one / 'store-id').read_text().strip()!r}" in told
+    )
+    its_id = (other / "store-id").read_text().strip()
+    assert f"write {its_id} into {one / 'store-id'}" in told
+    (one / "store-id").write_text(its_id)
+    with closing(Store(one)) as store:
+        store.refuse_other_folder()
+
+
+def test_a_sqlite_folder_of_before_ids_is_taken_over_once(tmp_path, caplog):
+    data = tmp_path / "data"
+    with closing(Store(data)) as store:
+        a_dataset(tmp_path, store)
+    assert not (data / "store-id").exists()
+    caplog.set_level(logging.INFO)
+    for _ in range(2):
+        with closing(Store(data)) as store:
+            store.refuse_other_folder()
+    assert caplog.text.count("is from now on of the store") == 1
+
+
+def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
+    url, new = postgres("identity"), postgres("identity_new")
+
+    def join(folder, url):
+        with owned(tmp_path / folder), closing(Store(tmp_path / folder, url)) as store:
+            store.refuse_other_folder()
+            return a_dataset(tmp_path, store).id
+
+    # Before there were ids.
+    with owned(tmp_path / "data"), closing(Store(tmp_path / "data", url)) as store:
+        a_dataset(tmp_path, store)
+    before = content(tmp_path / "data")
+    with pytest.raises(DataDirError, match=r"has none of the 0 datasets .* it has 'datasets/"):
+        join("data", new)
+    with pytest.raises(DataDirError, match=r"has none of the 1 datasets .* it has nothing; "):
+        join("a folder that is not mounted", url)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "main.py").touch()
+    with pytest.raises(DataDirError, match="is not that of a service"):
+        join("project", url)
+    assert content(tmp_path / "data").keys() == before.keys()
+    assert join("data", url)
+    assert join("data", url)
+    with pytest.raises(DataDirError, match=r"is of the store '[0-9a-f]{32}'; the database is"):
+        join("data", new)
+    assert join("its own folder", new)
+
+
+def test_a_start_that_was_killed_between_the_two_marks_is_made_up_for(tmp_path):
+    """The database has its id first; the next start gives it to the folder."""
+    data = tmp_path / "data"
+    with owned(data), closing(Store(data)):
+        pass
+    assert not (data / "store-id").exists()
+    with owned(data), closing(Store(data)) as store:
+        store.refuse_other_folder()
+    # What was being written when it was killed is no id.
+    (data / f".store-id.{new_id()}").write_text("ab")
+    with owned(data), closing(Store(data)) as store:
+        store.refuse_other_folder()
+
+
+def test_a_new_disk_is_an_empty_folder(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".snapshot").mkdir()
+    with owned(tmp_path), closing(Store(tmp_path)) as store:
+        store.refuse_other_folder()
+
+
+def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
+    """As they do when the database is an older copy of itself; names of others are left alone."""
+    data = tmp_path / "data"
+    with closing(Store(data)) as store:
+        kept = a_dataset(tmp_path, store)
+        store.jobs_folder.mkdir()
+        done = store.add_job(kept, kept, MatchOptions(), Delivery())
+        store.finish_job(done, "successful", "done")
+    unknown, half = new_id(), f".{new_id()}.parquet.{new_id()}"
+    theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
+    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/matches.parquet"]
+    known = [f"jobs/{done}/matches.parquet"]
+    received = f"incoming/{new_id()}/upload"
+    for name in [*theirs, *ours, *known, received]:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(name)
+    with running_service(data, *NO_CLUSTER, ready=False) as client:
+        assert client.get(f"/datasets/{kept.id}").status_code == 200
+        log = client.log.read_text()
+    after = content(data)
+    assert all(after[name] == name.encode() for name in [*theirs, *known])
+    [batch] = (data / "quarantine").iterdir()
+    moved = {name for name, given in content(batch).items() if given is not None}
+    assert moved == set(ours)
+    assert f"datasets/{kept.id}.parquet" in after
+    assert not moved & after.keys()
+    assert received not in after
+    assert f"2 files or folders that the database does not know were moved to {batch}" in log
+    assert "1 requests were received in part" in log
+
+
+def test_the_quarantine_ends_after_a_week(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        store.jobs_folder.mkdir()
+        paths = [store.job_folder(new_id()) for _ in range(3)]
+        for path in paths:
+            path.mkdir()
+        store.quarantine.take(paths[:1])
+        [batch] = (tmp_path / "data" / "quarantine").iterdir()
+        old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
+        theirs = old.with_name("notes")
+        theirs.mkdir()
+        retention = Retention(Settings(), store, Library(store))
+        retention.sweep()
+        assert not old.exists()
+        # A job that was forgotten while its files were there goes there as well.
+        assert not paths[1].exists()
+        [batch] = set((tmp_path / "data" / "quarantine").iterdir()) - {theirs}
+        retention.sweep()
+        assert {path.name for path in (batch / "jobs").iterdir()} == {p.name for p in paths[1:]}
