@@ -17,8 +17,11 @@ from functools import cache
 from typing import Any
 
 from numba import cuda, types
+from numba.cuda.core.caching import CacheImpl
 from numba.cuda.cudadrv.devicearray import _StridedLayoutShim, _StridedMemoryViewShim
 from numba.np.numpy_support import from_dtype
+
+from kernels.cache import keep_code_of_kernels
 
 _C_CONTIGUOUS = _StridedLayoutShim(
     strides_in_bytes=None,
@@ -32,6 +35,9 @@ _FEWEST_BLOCKS = 128
 
 # Two threads that launch a kernel for the first time would both load it, and numba forbids that.
 _one_at_a_time = threading.Lock()
+
+# All modules with kernels import this one.
+keep_code_of_kernels(CacheImpl)
 
 
 def blocks_for(n: int, per_block: int, most: int | None = None) -> int:

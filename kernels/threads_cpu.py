@@ -12,6 +12,12 @@ from functools import cache
 from typing import Any
 
 from numba import config, get_num_threads
+from numba.core.caching import CacheImpl
+
+from kernels.cache import keep_code_of_kernels
+
+# All modules with loops import this one.
+keep_code_of_kernels(CacheImpl)
 
 
 def threads_for(items: int, grain: int) -> int:

@@ -1,0 +1,113 @@
+"""Where numba keeps the machine code of kernels: a folder of its own for each state of the sources.
+
+Numba tells whether code is stale by the time and the size of the one file in which the compiled
+function stands. The formulas that the function calls stand in other files, and all files of an
+image may have one time. So kernels are kept in a folder that is named for a digest of all sources
+of this package, of the versions of numba and llvmlite, and of the CPU.
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from llvmlite.binding import get_host_cpu_name
+from numba.core import caching, codegen, config
+
+_HERE = Path(__file__).resolve().parent
+_PREFIX = "georesolve-"
+_KEPT = 8
+"""Folders of other states that stay: of versions that are used in turns, and of other CPUs."""
+
+
+class KernelLocator:
+    """Tells numba where the code of this package lies, and nothing of other functions."""
+
+    def __init__(self, first_line: int) -> None:
+        self._first_line = first_line
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> "KernelLocator | None":
+        """The locator of a function of this package; None makes numba go on to its own ones."""
+        if Path(file).resolve().parent != _HERE:
+            return None
+        return cls(function.__code__.co_firstlineno)
+
+    def get_cache_path(self) -> str:
+        """The folder."""
+        return str(_folder())
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder anew if it has been removed meanwhile."""
+        _folder().mkdir(parents=True, exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        """What numba compares to see that code is not stale: the folder says it all."""
+        return _digest()
+
+    def get_disambiguator(self) -> str:
+        """What tells functions of one name and one file apart."""
+        return str(self._first_line)
+
+
+def keep_code_of_kernels(implementation: Any) -> None:
+    """Have a cache of numba ask `KernelLocator` first; there is one for CPUs and one for GPUs."""
+    implementation._locator_classes.insert(0, KernelLocator)
+
+
+@cache
+def _digest() -> str:
+    digest = sha256()
+    for file in sorted(_HERE.glob("*.py")):
+        source = file.read_bytes()
+        digest.update(f"{file.name} {len(source)}\n".encode() + source)
+    cpu = config.CPU_NAME or get_host_cpu_name()
+    features = config.CPU_FEATURES
+    if features is None:
+        features = codegen.get_host_cpu_features()
+    versions = f"{numba.__version__} {llvmlite.__version__}"
+    digest.update(f"{versions} {cpu} {features}".encode())
+    return digest.hexdigest()[:20]
+
+
+@cache
+def _folder() -> Path:
+    folder = _base() / f"{_PREFIX}{_digest()}"
+    is_new = not folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    # The time says when it was last used.
+    os.utime(folder)
+    if is_new:
+        _remove_oldest(folder)
+    return folder
+
+
+def _base() -> Path:
+    """Where numba would keep the code of this file: in NUMBA_CACHE_DIR, beside it, or at home."""
+    for way in (
+        caching.UserProvidedCacheLocator,
+        caching.InTreeCacheLocator,
+        caching.UserWideCacheLocator,
+    ):
+        locator = way.from_function(_base, __file__)
+        if locator is not None:
+            return Path(locator.get_cache_path())
+    raise RuntimeError(
+        f"compiled kernels can be kept neither in {_HERE} nor in the user's cache folder: set "
+        "NUMBA_CACHE_DIR to a folder that may be written to"
+    )
+
+
+def _remove_oldest(own: Path) -> None:
+    """Keep the folders that were used last; a process that misses its own compiles again."""
+    # Another process may remove the same ones.
+    with suppress(FileNotFoundError):
+        others = [path for path in own.parent.glob(f"{_PREFIX}*") if path != own]
+        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in others[_KEPT:]:
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,95 @@
+"""Machine code that numba keeps: used again for the same sources, never for other ones."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernels
+
+_METRES = """
+import numpy as np
+from kernels import coordinates_cpu, query
+found = query.Found(np.zeros((1, 1), np.int64), np.full((1, 1), 4.0))
+print(round(coordinates_cpu.distances(found)[0, 0] / np.pi, 3))
+print(sum(coordinates_cpu._measure.stats.cache_hits.values()))
+"""
+_FOLDERS = """
+import pkgutil, kernels
+from importlib import import_module
+paths = set()
+for module in pkgutil.iter_modules(kernels.__path__, "kernels."):
+    for value in vars(import_module(module.name)).values():
+        path = getattr(getattr(value, "stats", None), "cache_path", None)
+        if path:
+            paths.add(path)
+print(*paths, sep="\\n")
+"""
+
+
+@pytest.fixture
+def install(tmp_path):
+    """A copy of the package, nothing compiled."""
+    folder = tmp_path / "install"
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(kernels.__file__).parent, folder / "kernels", ignore=skipped)
+    return folder
+
+
+def run(install, code, **variables):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    # Python's own cache goes by time and size, too.
+    environment |= {"PYTHONPATH": str(install), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+def folders(install):
+    return sorted((install / "kernels" / "__pycache__").glob("georesolve-*"), key=os.path.getmtime)
+
+
+def test_a_changed_source_is_never_answered_by_old_code(install):
+    assert run(install, _METRES) == ["6371008.8", "0"]
+    assert run(install, _METRES) == ["6371008.8", "1"]
+    source = install / "kernels" / "distance.py"
+    text, times = source.read_text(), source.stat()
+    source.write_text(text.replace("6_371_008.8", "6_371_009.9"))
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert source.stat().st_size == times.st_size
+    for n in range(20):
+        old = folders(install)[0].with_name(f"georesolve-{n}")
+        old.mkdir()
+        os.utime(old, (n, n))
+    assert run(install, _METRES) == ["6371009.9", "0"]
+    # Not for ever: the old state of the sources and the latest of the other folders.
+    assert len(folders(install)) == 9
+    assert folders(install)[0].name == "georesolve-13"
+    # An image may give all files one time.
+    for file in install.rglob("*.py"):
+        os.utime(file, (0, 0))
+    assert run(install, _METRES) == ["6371009.9", "1"]
+
+
+def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):
+    own = run(install, _FOLDERS)
+    assert own == [str(folders(install)[0])]
+    other = run(install, _FOLDERS, NUMBA_CPU_NAME="generic")
+    assert other == [str(folders(install)[1])]
+    (given,) = run(install, _FOLDERS, NUMBA_CACHE_DIR=str(tmp_path / "given"))
+    assert Path(given).is_relative_to(tmp_path / "given")
+    assert Path(given).name == Path(own[0]).name
+
+
+def test_an_install_that_cannot_be_written_to_keeps_code_at_home(install, tmp_path):
+    # Even root cannot make a folder where a file is.
+    (install / "kernels" / "__pycache__").touch()
+    (home,) = run(install, _FOLDERS, XDG_CACHE_HOME=str(tmp_path / "home"))
+    assert Path(home).is_relative_to(tmp_path / "home")
+    with pytest.raises(AssertionError, match="set NUMBA_CACHE_DIR to a folder that may be written"):
+        run(install, _FOLDERS, XDG_CACHE_HOME="/dev/null")
