@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from service.context import Service
 from service.database.ownership import kept, owned
 from service.database.store import Store
-from service.datasets.decoding import start_decoder
+from service.datasets.decoders import start_decoder
 from service.datasets.ingest import Ingest
 from service.datasets.library import Library
 from service.description.openapi import DescribedApp

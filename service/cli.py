@@ -120,6 +120,10 @@ def _bench(arguments: Sequence[str]) -> int:
 def _serve(settings: Settings) -> int:
     from service.server import serve
 
+    # What is started from here on inherits the environment, and decodes files of strangers.
+    for name in list(os.environ):
+        if name.upper() == "GEORESOLVE_DATABASE_URL":
+            del os.environ[name]
     return serve(settings)
 
 

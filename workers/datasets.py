@@ -9,7 +9,6 @@ alone, so their SHA-256 names it.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -124,6 +123,7 @@ def write_dataset(
     lon: str,
     id: str | None,
     geometries: Geometries | None = None,
+    with_digest: bool = True,
 ) -> Dataset:
     """Write batches as a canonical dataset.
 
@@ -138,6 +138,8 @@ def write_dataset(
         Names of the coordinate columns and of the id column.
     geometries
         What is said of the columns that hold geometries.
+    with_digest
+        Whether to count the SHA-256; else it is empty.
     """
     census = _Census()
     own = {"lat": lat, "lon": lon, "id": id}
@@ -151,15 +153,12 @@ def write_dataset(
     # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
     compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
     memory = pa.BufferOutputStream()
-    with (
-        _removed_on_error(path),
-        pq.ParquetWriter(
-            path or memory,
-            schema,
-            compression=compression,
-            use_dictionary=in_dictionaries(schema) or False,
-        ) as writer,
-    ):
+    with pq.ParquetWriter(
+        path or memory,
+        schema,
+        compression=compression,
+        use_dictionary=in_dictionaries(schema) or False,
+    ) as writer:
         for group in _row_groups(schema, batches):
             coordinates = {
                 name: group[name].combine_chunks().fill_null(np.nan) for name in (lat, lon)
@@ -170,7 +169,7 @@ def write_dataset(
     file = path or memory.getvalue()
     return Dataset(
         file=file,
-        sha256=sha256_of(file),
+        sha256=sha256_of(file) if with_digest else "",
         rows=census.rows,
         invalid_rows=census.invalid_rows,
         lat=lat,
@@ -196,16 +195,6 @@ def geometries_of(file: Path | pa.Buffer) -> Geometries:
     content = (_opened(file).metadata.metadata or {}).get(b"geo")
     geometries: Geometries = json.loads(content)["columns"] if content else {}
     return geometries
-
-
-@contextmanager
-def _removed_on_error(path: Path | None) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        if path is not None:
-            path.unlink(missing_ok=True)
-        raise
 
 
 def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -1,44 +1,41 @@
-"""Files from strangers to canonical datasets, in a child process with limits on memory and time.
+"""Files from strangers to canonical datasets; it runs in a process of `service.datasets.decoders`.
 
-A file can declare little and decode to much, or crash the decoder: what happens to the child does
-not happen to the service. The child gives back a dataset or a problem, nothing else.
+A file can declare little and decode to much, or make the decoder do what its author wants: the
+process has limits on memory, and a sandbox.
 """
 
 import contextlib
 import errno
 import io
+import json
 import math
 import os
 import resource
+import traceback
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.datasets.children import Children
 from service.datasets.columns import Columns, Origin, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import read
+from service.datasets.sandbox import confine
 from service.datasets.sources import Source, Table
 from service.datasets.validity import refuse_invalid
-from service.errors import (
-    InvalidInput,
-    Problem,
-    StorageFull,
-    TooLarge,
-    disk_full,
-    is_disk_full,
-    stopping,
-)
-from workers.datasets import Dataset, write_dataset
+from service.errors import InvalidInput, Problem, StorageFull, TooLarge, disk_full, is_disk_full
+from workers.datasets import Dataset, streamed, write_dataset
 
 _ERROR_LENGTH = 500
 _NAME_LENGTH = 500
+_MEMORY = Path("/proc/self/statm")
+# What pyarrow and Python raise for files that are malformed.
+_OF_THE_FILE = (pa.ArrowException, UnicodeError, OverflowError, RecursionError)
 
 
 class Limits(NamedTuple):
@@ -51,100 +48,81 @@ class Limits(NamedTuple):
     written_bytes: int = resource.RLIM_INFINITY
 
 
-def decode_in_child(
-    source: Source, target: Path, limits: Limits, stop: Connection | None = None
-) -> Dataset:
-    """Decode a file to the canonical dataset `target`, in a child process; blocks.
-
-    Parameters
-    ----------
-    stop
-        Once its other end is closed, this ends, and the child with it.
-
-    Raises
-    ------
-    NotReady
-        When it was stopped.
-    InvalidInput
-        When the file is not what it says, or breaks the decoder.
-    TooLarge
-        When it takes more memory, time, rows or columns than the limits allow.
-    StorageFull
-        When the dataset would be larger than they allow, or than the disk has room for.
-    """
-    with _children.child() as child:
-        try:
-            child.connection.send((source, target, limits))
-            ends = [child.connection] if stop is None else [child.connection, stop]
-            ready = wait(ends, limits.seconds)
-            if stop in ready:
-                raise stopping()
-            if not ready:
-                raise TooLarge(
-                    f"{source.file}: decoding took longer than the limit of {limits.seconds:g} s"
-                )
-            answer = child.connection.recv()
-        except (EOFError, ConnectionError):
-            raise InvalidInput(
-                f"{source.file}: the file broke the decoder (exit code "
-                f"{_children.exit_code(child)}); write it again with a current library"
-            ) from None
-    if isinstance(answer, Problem):
-        raise answer
-    dataset: Dataset = answer
-    return dataset
-
-
-def start_decoder() -> None:
-    """Have a child ready, so that the first upload need not wait for one."""
-    _children.make_ready()
-
-
-def _child(connection: Connection) -> None:
+def serve(connection: Connection) -> None:
+    """Decode the file that comes over a pipe, and answer as JSON."""
     # The other pools hold a gigabyte of address space from the start, and give it out unlimited.
     pa.set_memory_pool(pa.system_memory_pool())
-    _warm_up()
+    small = _warm_up()
     try:
         source, target, limits = connection.recv()
     except EOFError:
         return
+    confine([source.path, _MEMORY], [target], connection.fileno())
+    _start_threads(small)
+    _limit(limits)
+    answer = f"\n{json.dumps(_answer(source, target, limits))}".encode()
+    # The service may have been killed meanwhile.
+    with (
+        contextlib.suppress(BrokenPipeError),
+        os.fdopen(connection.fileno(), "wb", closefd=False) as pipe,
+    ):
+        pipe.write(answer)
+    # Nothing is written behind the answer, to standard error, say.
+    os._exit(0)
+
+
+def _warm_up() -> io.BytesIO:
+    """Touch what decoding needs while nobody waits for it; returns a small Parquet file.
+
+    It starts no thread: the sandbox holds for those that start after it.
+    """
+    table = pa.table({"lat": [0.5], "lon": [0.5]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    batches = streamed(sink).read_row_group(0, use_threads=False).to_batches()
+    read = Table(table.schema, iter(batches), 1)
+    canonicalise(read, Reading(), "", None, Limits(0, 0, 1, 2))
+    return sink
+
+
+def _start_threads(small: io.BytesIO) -> None:
+    # They take address space, which is not the file's.
+    for _ in pq.ParquetFile(small).iter_batches():
+        pass
+
+
+def _limit(limits: Limits) -> None:
     # Address space, not resident memory: only that is enforced at the allocation itself.
-    own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    own = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (own + limits.memory_bytes,) * 2)
     # A few bytes may decode to much more than whoever received them has seen.
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.written_bytes,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answer: Dataset | Problem
+
+
+def _answer(source: Source, target: Path, limits: Limits) -> dict[str, Any]:
     try:
-        answer = decode(source, target, limits)
-    except Problem as problem:
-        answer = problem
-    except MemoryError:
-        answer = TooLarge(
+        dataset = decode(source, target, limits)
+    except Exception as error:
+        problem = error if isinstance(error, Problem) else _problem_of(error, source, limits)
+        if problem is None:
+            return {"stack": traceback.format_exc()}
+        return {
+            "problem": type(problem).__name__,
+            "detail": problem.detail,
+            "errors": problem.errors,
+        }
+    known = vars(dataset)
+    return {name: known[name] for name in known if name not in ("file", "sha256")}
+
+
+def _problem_of(error: Exception, source: Source, limits: Limits) -> Problem | None:
+    """What a file has done, None where the error is a defect of ours."""
+    if isinstance(error, MemoryError):
+        return TooLarge(
             f"{source.file}: decoding takes more than the limit of "
             f"{limits.memory_bytes / 2**20:.0f} MiB of memory; send it in smaller pieces"
         )
-    except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
-        answer = _problem_of(error, source, limits)
-    # The service may have been killed meanwhile.
-    with contextlib.suppress(BrokenPipeError):
-        connection.send(answer)
-
-
-def _warm_up() -> None:
-    """Touch what decoding needs while nobody waits for it."""
-    table = pa.table({"lat": [0.5], "lon": [0.5]})
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    read = Table(table.schema, pq.ParquetFile(sink).iter_batches(), 1)
-    canonicalise(read, Reading(), "", None, Limits(0, 0, 1, 2))
-
-
-# pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
-_children = Children(_child, preload=["service.datasets.decoding", "pandas"])
-
-
-def _problem_of(error: Exception, source: Source, limits: Limits) -> Problem:
     if is_disk_full(error):
         return disk_full()
     # pyarrow raises OSError for files that are malformed, too; then it has no error number.
@@ -153,13 +131,12 @@ def _problem_of(error: Exception, source: Source, limits: Limits) -> Problem:
         return StorageFull(
             f"{source.file}: its points take more than {limits.written_bytes} bytes, which is its "
             "share of the room on the disk of the service: remove datasets and results that are no "
-            "longer needed, or send it in smaller pieces",
-            headers={"Retry-After": "60"},
+            "longer needed, or send it in smaller pieces"
         )
-    if number is not None:
-        return Problem(f"{source.file}: the service could not store it: {os.strerror(number)}")
-    text = str(error).replace(str(source.path), source.file).strip()[:_ERROR_LENGTH]
-    return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
+    if isinstance(error, _OF_THE_FILE) or (isinstance(error, OSError) and number is None):
+        text = str(error).replace(str(source.path), source.file).strip()[:_ERROR_LENGTH]
+        return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
+    return None
 
 
 def decode(source: Source, target: Path, limits: Limits) -> Dataset:
@@ -214,6 +191,7 @@ def canonicalise(
         lon=columns.lon,
         id=columns.id,
         geometries=geometries,
+        with_digest=target is None,
     )
     if declared_rows not in (None, dataset.rows):
         raise InvalidInput(
@@ -225,7 +203,7 @@ def canonicalise(
     refuse_invalid(dataset, file, reading.on_invalid, points=points, how_to_swap=how_to_swap)
     # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
     # workers do: a large file would take the address space that is for decoding.
-    pq.ParquetFile(dataset.file).read_row_groups([], columns=[])
+    pq.ParquetFile(dataset.file).read_row_groups([], columns=[], use_threads=False)
     return dataset
 
 

@@ -103,9 +103,14 @@ def _encoding_of(start: bytes, source: Source) -> str:
     if source.charset is None:
         return "utf-8"
     try:
+        # Some codecs are no encodings of text: zlib, base64.
+        "".encode(source.charset)
         return codecs.lookup(source.charset).name
-    except LookupError:
-        raise InvalidInput(f"{source.file}: there is no charset {source.charset!r}") from None
+    except (LookupError, ValueError):
+        raise InvalidInput(
+            f"{source.file}: there is no charset {source.charset[:80]!r}: declare the encoding of "
+            "its text, as in 'text/csv; charset=windows-1252', or send UTF-8"
+        ) from None
 
 
 def _separator_of(head: str) -> str:

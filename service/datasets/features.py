@@ -19,7 +19,10 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     TooLarge
         When its features have too many properties.
     """
-    document = json.loads(source.path.read_bytes())
+    try:
+        document = json.loads(source.path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{source.file}: not readable as JSON: {error}") from None
     features = document.get("features") if isinstance(document, dict) else None
     if not isinstance(features, list) or document.get("type") != "FeatureCollection":
         raise InvalidInput(

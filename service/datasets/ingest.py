@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from service.clock import is_id, new_id
 from service.datasets.columns import Reading, find_columns
-from service.datasets.decoding import Limits, canonicalise, decode_in_child
+from service.datasets.decoders import close_decoder, decode_in_child
+from service.datasets.decoding import Limits, canonicalise
 from service.datasets.formats import HEAD_BYTES, input_format
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source, Table
@@ -72,6 +73,7 @@ class Ingest:
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
         self._stopper.close()
+        close_decoder()
         self._decoders.shutdown(cancel_futures=True)
         self._stop.close()
 

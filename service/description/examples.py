@@ -150,18 +150,19 @@ ACCEPTED = _status(_ACCEPTED_ROW)
 DONE = _status(_DONE_ROW)
 DISMISSED = _status(replace(_DONE_ROW, status="dismissed", message="removed", report=None))
 
-_STORE_AND_DISK = [
+_ALWAYS_CHECKED = [
     Check(name="store", ok=True, detail="writable, 0 jobs not finished"),
     Check(
         name="disk",
         ok=True,
         detail="80000000000 bytes free, of which 1073741824 must stay free",
     ),
+    Check(name="sandbox", ok=True, detail="Landlock (version 7), seccomp"),
 ]
 HEALTHY = Health(
     status="ok",
     checks=[
-        *_STORE_AND_DISK,
+        *_ALWAYS_CHECKED,
         Check(name="workers", ok=True, detail="2 that passed their check"),
         Check(name="device", ok=True, detail="cpu"),
         Check(name="dashboard", ok=True, detail="http://127.0.0.1:8787/status"),
@@ -170,7 +171,7 @@ HEALTHY = Health(
 UNHEALTHY = Health(
     status="unavailable",
     checks=[
-        *_STORE_AND_DISK,
+        *_ALWAYS_CHECKED,
         Check(name="cluster", ok=False, detail="the cluster is being opened"),
     ],
 )

@@ -7,6 +7,7 @@ from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.context import Service, WholeService
+from service.datasets import sandbox
 from service.description import examples
 from service.description.answers import Answers, json_answer
 from service.description.refusals import refusals
@@ -54,7 +55,8 @@ async def live() -> Health:
 def ready(service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 and why when it cannot."""
     disk = _disk(service)
-    checks = [_store(service), disk, *_cluster(service)]
+    decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
+    checks = [_store(service), disk, decoders, *_cluster(service)]
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
     if all(check.ok for check in checks if check is not disk):
         return Health(status="ok", checks=checks)

@@ -7,7 +7,7 @@ from service.datasets.children import Children
 
 def write_modules_of_child():
     """Write the modules of a child to standard output, one a line."""
-    with Children(_tell_modules, ["service.datasets.decoding"]).child() as child:
+    with Children(_tell_modules, ["service.datasets.decoding"]).child(60) as child:
         sys.stdout.write("\n".join(child.connection.recv()))
 
 

@@ -1,6 +1,7 @@
 """Files from strangers: limits hold, and a child that dies takes nothing with it."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -18,15 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.datasets import decoding
+from service.datasets import decoders
 from service.datasets.children import Children
 from service.datasets.columns import Reading
-from service.datasets.decoding import Limits, decode_in_child
+from service.datasets.decoders import decode_in_child
+from service.datasets.decoding import Limits
 from service.datasets.ingest import Ingest
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source
 from service.disk import Disk
-from service.errors import InvalidInput, StorageFull, TooLarge
+from service.errors import StorageFull, TooLarge
 from service.settings import Settings
 from tests.conftest import ROOT, children_of, running_service, wait_until
 
@@ -133,17 +135,28 @@ def test_a_file_may_be_larger_than_the_memory_that_it_is_decoded_in(tmp_path):
 
 
 def test_time_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "_children", Children(_sleep, []))
+    monkeypatch.setattr(decoders, "_children", Children(_sleep, []))
     start = time.monotonic()
     with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
         decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]), seconds=0.5)
     assert time.monotonic() - start < 20
 
 
-def test_a_crash_is_the_fault_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoding, "_children", Children(_crash, []))
-    with pytest.raises(InvalidInput, match=r"broke the decoder \(exit code -11\)"):
-        decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]))
+def test_a_crash_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
+    file = write(tmp_path / "f", lat=[0.0], lon=[0.0])
+    for work, words in (
+        (_crash, r"exit code -11 and without an answer"),
+        (_fail, r"(?s)\| KeyError: 'a defect of ours\?\[31m'\n    \| 12:00 a line of the log"),
+        (_lie, "without an answer"),
+        (_babble, "more than 16777216 bytes"),
+    ):
+        monkeypatch.setattr(decoders, "_children", Children(work, []))
+        with pytest.raises(decoders.DecoderFailed, match=words):
+            decode(file)
+        assert not file.with_suffix(".out").exists()
+    monkeypatch.setattr(decoders, "_children", Children(_abort_for_memory, []))
+    with pytest.raises(TooLarge, match="took all memory"):
+        decode(file)
 
 
 def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):
@@ -181,6 +194,41 @@ def test_a_service_that_ends_waits_for_no_file(tmp_path):
         assert not decoder.is_running()
 
 
+def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9", "--decode-seconds", "8"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+
+        def post(row):
+            sent = {"content": f"lat,lon\n1,{row}\n", "headers": {"Content-Type": "text/csv"}}
+            return client.post("/datasets", **sent)
+
+        wait_until(lambda: decoders_of(client))
+        [server] = children_of(client.process, "forkserver")
+        server.suspend()
+        assert post(1).status_code == 201, "one waits ready"
+        start = time.monotonic()
+        answer = post(2)
+        assert time.monotonic() - start < 8 + 10
+        if answer.status_code != 201:
+            assert answer.status_code == 503
+            assert "started within the limit of 8 s" in answer.json()["detail"]
+        wait_until(lambda: post(3).status_code in (200, 201))
+        assert not server.is_running()
+
+
+def test_a_service_ends_while_its_server_of_decoders_hangs(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        wait_until(lambda: decoders_of(client))
+        [server] = children_of(client.process, "forkserver")
+        server.suspend()
+        headers = {"Content-Type": "text/csv"}
+        assert client.post("/datasets", content="lat,lon\n1,2\n", headers=headers).is_success
+        client.process.send_signal(signal.SIGINT)
+        client.process.wait(25)
+        assert not server.is_running()
+
+
 def decoders_of(client):
     """The processes of a service that decode, or wait for a file: a server of their own forks."""
     servers = children_of(client.process, "forkserver")
@@ -193,6 +241,30 @@ def _sleep(*arguments):
 
 def _crash(*arguments):
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _fail(connection):
+    stack = "KeyError: 'a defect of ours\x1b[31m'\n12:00 a line of the log"
+    _say(connection, json.dumps({"stack": stack}).encode())
+
+
+def _lie(connection):
+    dataset = {"rows": "many", "file": "/etc/passwd"}
+    _say(connection, json.dumps(dataset).encode())
+
+
+def _babble(connection):
+    _say(connection, b"x" * (17 << 20))
+
+
+def _abort_for_memory(connection):
+    _say(connection, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+
+
+def _say(connection, content):
+    connection.recv()
+    with suppress(OSError), os.fdopen(connection.fileno(), "wb", closefd=False) as pipe:
+        pipe.write(content)
 
 
 def test_a_child_loads_only_what_decodes(tmp_path):

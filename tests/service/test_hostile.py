@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from service.datasets.columns import Reading
-from service.datasets.decoding import Limits, decode_in_child
+from service.datasets.decoders import decode_in_child
+from service.datasets.decoding import Limits
 from service.datasets.sources import Source
 from service.errors import InvalidInput, TooLarge
 

@@ -1,5 +1,7 @@
 """Settings: from secrets in files, from variables without a value; proxies that are believed."""
 
+import os
+
 import pytest
 
 from service import settings
@@ -21,6 +23,17 @@ def test_a_secret_is_read_from_its_file(secrets):
     (secrets / "proxy_key").write_text("of somebody else")
     assert Settings.gathered().database == "postgresql://a:b@c/d"
     assert "a:b" not in repr(Settings.gathered())
+
+
+def test_what_the_service_starts_does_not_inherit_the_password(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        "service.server.serve", lambda given: seen.update(os.environ, url=given.database) or 0
+    )
+    monkeypatch.setenv("GEORESOLVE_DATABASE_URL", "postgresql://a:b@c/d")
+    assert main(["serve"]) == 0
+    assert seen["url"] == "postgresql://a:b@c/d"
+    assert "GEORESOLVE_DATABASE_URL" not in seen
 
 
 def test_an_empty_secret_is_none(secrets):

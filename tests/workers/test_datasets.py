@@ -91,16 +91,3 @@ def test_every_byte_of_a_file_belongs_to_a_column(tmp_path):
         assert 0.9 * bytes_a_row * rows < sizes[name] < 1.3 * bytes_a_row * rows
     # What is left is the foot of the file.
     assert sum(sizes.values()) < dataset.file.stat().st_size < sum(sizes.values()) + 20_000
-
-
-def test_failed_write_leaves_nothing(tmp_path):
-    table = points(ROW_GROUP, 3)
-
-    def batches():
-        yield from table.to_batches()
-        raise RuntimeError("the source broke")
-
-    path = tmp_path / "d.parquet"
-    with pytest.raises(RuntimeError, match="the source broke"):
-        write_dataset(table.schema, batches(), path, lat="lat", lon="lon", id=None)
-    assert list(tmp_path.iterdir()) == []
