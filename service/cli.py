@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["bench"]:
         return _bench(arguments[1:])
+    # Other users of the machine may not read the files of the service, nor those of its workers.
+    os.umask(0o077)
     given = vars(_parser().parse_args(arguments))
     for name, meant in misspelt(os.environ).items():
         hint = f": is {meant} meant?" if meant else ""

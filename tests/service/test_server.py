@@ -10,7 +10,16 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.conftest import ROOT, running_service, start_service, wait_for_url, wait_until
+from tests.conftest import (
+    ROOT,
+    finished,
+    points,
+    running_service,
+    start_service,
+    wait_for_url,
+    wait_until,
+)
+from tests.service.test_jobs import start_job
 
 REFUSED = 1
 
@@ -99,3 +108,13 @@ def _is_alive(group):
     except ProcessLookupError:
         return False
     return True
+
+
+def test_other_users_may_not_read_what_the_service_writes(service):
+    data_dir = service.log.with_suffix("")
+    location = start_job(service, points(1_000, 1), points(10, 2))
+    assert finished(service, location)["status"] == "successful"
+    paths = [data_dir, *data_dir.rglob("*")]
+    assert any(path.name == "matches.parquet" for path in paths), "a worker has written it"
+    assert [path for path in paths if path.exists() and path.stat().st_mode & 0o077] == []
+    service.delete(location)
