@@ -35,6 +35,7 @@ from service.routers import (
     resolve,
 )
 from service.settings import Settings
+from service.turns import Turns
 from service.web.access import DECLARED, Access, refuse_unprotected
 from service.web.bounds import BodyLimit, HeadAsGet
 from service.web.handlers import install_error_handlers
@@ -89,6 +90,8 @@ def create_app(settings: Settings) -> FastAPI:
                     disk=disk,
                     quotas=Quotas(settings),
                     metrics=metrics,
+                    # JSON is read in the thread of the event loop.
+                    reading=Turns(1),
                 )
                 retention = Retention(settings, store, library)
                 async with (

@@ -16,6 +16,7 @@ from service.jobs.quotas import Quotas
 from service.jobs.supervisor import Supervisor
 from service.metrics import Metrics
 from service.settings import Settings
+from service.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Service:
     disk: Disk
     quotas: Quotas
     metrics: Metrics
+    reading: Turns
+
+    @property
+    def owner(self) -> str:
+        """Whose service this is; empty without keys."""
+        return self.store.owner or ""
 
     def of(self, owner: str) -> "Service":
         """The service as one owner sees it: datasets and jobs of others are not there."""

@@ -25,12 +25,15 @@ from service.datasets.sources import Source, Table
 from service.disk import Disk
 from service.errors import InvalidInput, TooLarge, step
 from service.settings import Settings
+from service.turns import Turns
 from workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
+_CONVERTED_AT_A_TIME = 2
+"""More would only take Python's lock from the event loop in turn."""
 
 
 class Ingested(NamedTuple):
@@ -61,6 +64,8 @@ class Ingest:
         )
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
+        self._decoding = Turns(self._at_a_time)
+        self._converting = Turns(_CONVERTED_AT_A_TIME)
         self._stop, self._stopper = Pipe(duplex=False)
         self._incoming.mkdir(parents=True, exist_ok=True)
         # What a killed service left half received is worth nothing: its client got no answer.
@@ -91,8 +96,10 @@ class Ingest:
                 # Not here: a large file takes its time to go, and all others would wait for it.
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def from_upload(self, upload: Upload, reading: Reading, folder: Path) -> Ingested:
-        """Make a dataset of an uploaded file.
+    async def from_upload(
+        self, upload: Upload, reading: Reading, folder: Path, owner: str
+    ) -> Ingested:
+        """Make a dataset of an uploaded file, in the turn of its owner.
 
         Raises
         ------
@@ -106,9 +113,10 @@ class Ingest:
         format = input_format(upload.media_type, upload.name, head, upload.file)
         source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
         target = folder / f"{uuid.uuid4().hex}.parquet"
-        dataset = await asyncio.get_running_loop().run_in_executor(
-            self._decoders, self._decode, source, target
-        )
+        async with self._decoding.place(owner):
+            dataset = await asyncio.get_running_loop().run_in_executor(
+                self._decoders, self._decode, source, target
+            )
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
         return Ingested(dataset, seconds)
 
@@ -124,6 +132,7 @@ class Ingest:
         arrays: dict[str, list[Any]],
         reading: Reading,
         pointer: str,
+        owner: str,
     ) -> Ingested:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
         start = time.perf_counter()
@@ -131,7 +140,8 @@ class Ingest:
         if values <= _FEW_VALUES:
             dataset = self._from_arrays(arrays, reading, pointer)
         else:
-            dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
+            async with self._converting.place(owner):
+                dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
     def _from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Dataset:

@@ -1,16 +1,16 @@
 """Small synchronous requests, answered without a job: a worker takes one batch of them at a time.
 
 A request goes to an idle worker at once, alone. While all are busy, those with the same references
-and options gather, and the next worker that is free answers them with one search.
+and options gather, and the next worker that is free answers them with one search. Owners
+take turns, however many requests one of them has waiting.
 """
 
 import asyncio
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import NotReady, Problem, QueueFull
+from service.errors import NotReady, Problem, QueueFull, TooManyJobs
 from workers.express import ExpressAnswer, NotResident, ResolveAtOnce
 from workers.jobs import Job
 
@@ -20,12 +20,15 @@ _BATCH = 64
 """Requests that one search answers: enough to share its cost, few enough to answer soon."""
 _MOST_UNANSWERED = 16 * _BATCH
 """Each has its sets in memory."""
+_MOST_OF_ONE_KEY = 4 * _BATCH
 _ATTEMPTS = 3
 
 
 @dataclass(eq=False)
 class _Request:
     job: Job
+    owner: str
+    turn: int
     answer: asyncio.Future[ExpressAnswer]
     attempts: int = 0
     kind: Any = field(init=False)
@@ -49,7 +52,8 @@ class ExpressLane:
         self._resolve_at_once = resolve_at_once
         self._workers: list[str] = []
         self._calls: dict[str, asyncio.Task[list[ExpressAnswer]]] = {}
-        self._waiting: OrderedDict[Any, list[_Request]] = OrderedDict()
+        self._waiting: list[_Request] = []
+        self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._unanswered: set[_Request] = set()
         self._is_closed = False
@@ -71,8 +75,8 @@ class ExpressLane:
         for call in self._calls.values():
             call.cancel()
 
-    async def resolve(self, job: Job) -> ExpressAnswer:
-        """The answer to a small job.
+    async def resolve(self, job: Job, owner: str) -> ExpressAnswer:
+        """The answer to a small job of an owner.
 
         Raises
         ------
@@ -80,8 +84,8 @@ class ExpressLane:
             When the worker whose turn it is would have to load its references for long.
         NotReady
             When workers are lost again and again, or the lane is closed.
-        QueueFull
-            When too many wait for theirs.
+        QueueFull, TooManyJobs
+            When too many wait for theirs: of all owners, or of this one.
         """
         if self._is_closed:
             raise _cluster_lost()
@@ -91,17 +95,23 @@ class ExpressLane:
                 f"{_MOST_UNANSWERED} may: come again later",
                 headers={"Retry-After": "1"},
             )
-        request = _Request(job, asyncio.get_running_loop().create_future())
+        own = [request for request in self._unanswered if request.owner == owner]
+        if owner and len(own) >= _MOST_OF_ONE_KEY:
+            raise TooManyJobs(
+                f"{len(own)} small requests of this key wait for their answers, and "
+                f"{_MOST_OF_ONE_KEY} may: wait for one before you send the next",
+                headers={"Retry-After": "1"},
+            )
+        # One turn after the last of its owner, and not before the one that is on.
+        turn = 1 + max([self._turn, *(request.turn for request in own)])
+        request = _Request(job, owner, turn, asyncio.get_running_loop().create_future())
         self._unanswered.add(request)
         try:
-            self._queue(request)
+            self._waiting.append(request)
             self._send()
             return await request.answer
         finally:
             self._unanswered.discard(request)
-
-    def _queue(self, request: _Request) -> None:
-        self._waiting.setdefault(request.kind, []).append(request)
 
     def _send(self) -> None:
         for worker in self._workers:
@@ -117,16 +127,15 @@ class ExpressLane:
             task.add_done_callback(self._tasks.discard)
 
     def _next_batch(self) -> list[_Request]:
-        while self._waiting:
-            kind, requests = self._waiting.popitem(last=False)
-            # Nobody waits any more for an answer that is done: its client has gone.
-            requests = [request for request in requests if not request.answer.done()]
-            if len(requests) > _BATCH:
-                # At the end: other references have their turn before.
-                self._waiting[kind] = requests[_BATCH:]
-            if requests:
-                return requests[:_BATCH]
-        return []
+        """Those whose turn it is, and who may share a search with the first of them."""
+        # Nobody waits any more for an answer that is done: its client has gone.
+        waiting = [request for request in self._waiting if not request.answer.done()]
+        waiting.sort(key=lambda request: request.turn)
+        batch = [request for request in waiting if request.kind == waiting[0].kind][:_BATCH]
+        taken = set(batch)
+        self._waiting = [request for request in waiting if request not in taken]
+        self._turn = batch[0].turn if batch else self._turn
+        return batch
 
     async def _answer(self, worker: str, batch: list[_Request]) -> None:
         call = self._calls[worker]
@@ -155,7 +164,7 @@ class ExpressLane:
             _refuse(request, error)
         else:
             request.kind = (request.kind, request.job.id)
-            self._queue(request)
+            self._waiting.append(request)
 
 
 def _cluster_lost() -> Problem:

@@ -26,6 +26,7 @@ from service.jobs.failures import problem_of_failure
 from service.jobs.reports import account_of, seconds_before
 from service.metrics import Metrics
 from service.settings import Settings
+from service.turns import Turns
 from workers.cluster import Cluster, in_event_loop, open_cluster
 from workers.estimate import Estimator, Pace, estimate
 from workers.express import express
@@ -79,7 +80,7 @@ class Supervisor:
         self._checksums = checksums
         self._metrics = metrics
         self._opened = asyncio.Event()
-        self._places = asyncio.Semaphore(settings.concurrent_jobs)
+        self._places = Turns(settings.concurrent_jobs)
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()
@@ -248,7 +249,7 @@ class Supervisor:
                 if row is not None and isinstance(row.options, EchoOptions):
                     await self._echo(id, row.options)
                 else:
-                    await self._run_on_cluster(id)
+                    await self._run_on_cluster(id, row.owner if row else "")
                 has_ended = True
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
@@ -265,11 +266,11 @@ class Supervisor:
         if not self.stopping:
             await asyncio.to_thread(self._end, id, "successful", "done")
 
-    async def _run_on_cluster(self, id: str) -> None:
+    async def _run_on_cluster(self, id: str, owner: str) -> None:
         has_ended = False
         while not has_ended and not self.stopping:
             await self._opened.wait()
-            async with self._places:
+            async with self._places.place(owner):
                 if self.cluster is not None and not self.stopping:
                     has_ended = await self._run_in_thread(id, self.cluster)
             if not has_ended:

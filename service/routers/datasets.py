@@ -91,7 +91,9 @@ async def register_dataset(
             upload = part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        ingested = await service.ingest.from_upload(upload, parameters.reading(), folder)
+        ingested = await service.ingest.from_upload(
+            upload, parameters.reading(), folder, service.owner
+        )
         row, is_new = await asyncio.to_thread(service.library.register, ingested)
     if not is_new:
         response.status_code = 200

@@ -68,7 +68,7 @@ def terms_of(request: Request, service: Service) -> Iterator[Terms]:
     KeyInUse
         While another request with its key is being received.
     """
-    with service.claims.claim(service.store.owner or "", key_of(request.headers)) as claim:
+    with service.claims.claim(service.owner, key_of(request.headers)) as claim:
         yield Terms(preference_of(request.headers), claim)
 
 
@@ -282,7 +282,7 @@ async def _express(
         parameters.options(),
     )
     try:
-        answer = await lane.resolve(job)
+        answer = await lane.resolve(job, service.owner)
     except RuntimeError:
         # A worker could not read its input. What was removed meanwhile is not there, and no error.
         for one in inputs:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +25,8 @@ _FORMAT = {"mediaType", "format", "encoding", "schema"}
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
+_QUICKLY_READ = 1 << 18
+"""Bytes of JSON that are read in some milliseconds."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -81,6 +84,19 @@ async def json_body(request: Request, model: type[M]) -> M:
             f"the media type {given[:80] or 'none'} is not supported here: send application/json"
         )
     content = await request.body()
+    if len(content) <= _QUICKLY_READ:
+        return _read(request, content, model)
+    service: Service = request.app.state.service
+    async with service.reading.place(request.state.owner):
+        start = time.monotonic()
+        try:
+            return _read(request, content, model)
+        finally:
+            # Meanwhile nobody else was answered. They have as long before the next is read.
+            await asyncio.sleep(time.monotonic() - start)
+
+
+def _read(request: Request, content: bytes, model: type[M]) -> M:
     check_digest(request, content)
     nested = content.count(b"[") + content.count(b"{")
     if nested > _MOST_NESTED:
@@ -121,7 +137,7 @@ async def _from_part(
 ) -> Ingested | DatasetRow:
     if isinstance(part, str):
         return await _registered(part, role, service)
-    return await service.ingest.from_upload(part, reading, folder)
+    return await service.ingest.from_upload(part, reading, folder, service.owner)
 
 
 async def input_of_json(
@@ -139,7 +155,7 @@ async def input_of_json(
         case {"type": "FeatureCollection"}:
             content = json.dumps(value).encode()
             upload = keep_upload(content, folder, "application/geo+json", pointer)
-            return await service.ingest.from_upload(upload, reading, folder)
+            return await service.ingest.from_upload(upload, reading, folder, service.owner)
     for name, column in value.items():
         if not isinstance(column, list):
             raise InvalidRequest(
@@ -147,7 +163,7 @@ async def input_of_json(
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{step(name)}", "detail": "not an array"}],
             )
-    return await service.ingest.from_arrays(value, reading, pointer)
+    return await service.ingest.from_arrays(value, reading, pointer, service.owner)
 
 
 async def _registered(text: str, role: str, service: Service) -> DatasetRow:

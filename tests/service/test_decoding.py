@@ -58,7 +58,7 @@ def test_what_a_file_decodes_to_has_its_share_of_the_room(tmp_path):
                 folder.mkdir()
                 received = shutil.copy(path, folder / "received")
                 upload = Upload(Path(received), None, "points.parquet", "points")
-                return (await ingest.from_upload(upload, Reading(), folder)).dataset
+                return (await ingest.from_upload(upload, Reading(), folder, "")).dataset
 
         with closing(Ingest(settings, disk)) as ingest:
             return asyncio.run(upload())

@@ -342,3 +342,16 @@ def test_the_commands_about_keys_load_no_dask():
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_jobs_of_keys_take_turns(guarded):
+    _, ann, ben = guarded
+    large = points(100_000, 1), points(20_000, 2)
+    many = [start_job(ann, *large, algorithm="brute") for _ in range(6)]
+    only = start_job(ben, points(10, 3), points(10, 4))
+    assert finished(ben, only)["status"] == "successful"
+    states = [ann.get(job).json()["status"] for job in many]
+    # Those that had begun, and one more that a place became free for, may have ended.
+    assert states.count("accepted") >= 2, states
+    for job in many:
+        ann.delete(job)

@@ -1,0 +1,47 @@
+"""`Turns`: places for work, given to its owners in turn, however much one of them has waiting."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Turns:
+    """Lets so many work at a time. A free place goes to the owner who holds the fewest.
+
+    Owners who hold equally many take turns, and the work of one owner comes in the order in which
+    it was brought.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def place(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a place, and hold it."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        self._give()
+        try:
+            await turn
+            yield
+        finally:
+            # Of one that was cancelled while it waited the turn is cancelled too.
+            if not turn.cancelled():
+                self._free += 1
+                self._held -= Counter([owner])
+                self._give()
+
+    def _give(self) -> None:
+        while self._free and self._waiting:
+            owner = min(self._waiting, key=self._held.__getitem__)
+            turns = self._waiting.pop(owner)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[owner] = turns
+            if not turn.cancelled():
+                self._free -= 1
+                self._held[owner] += 1
+                turn.set_result(None)

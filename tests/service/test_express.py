@@ -1,0 +1,82 @@
+"""The lane of small requests: who is next, how many a key may have, workers that do not answer."""
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from service.errors import TooManyJobs
+from service.jobs.express import ExpressLane
+from tests.conftest import points, store_points
+from workers.express import ExpressAnswer
+from workers.jobs import Job, MatchOptions
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Makes a small job with a number of its own for `k`, and so in a batch of its own or not."""
+    points_stored = store_points(points(10, 1), tmp_path / "points.parquet")
+
+    def make(id, k=1):
+        return Job(id, tmp_path / id, points_stored, points_stored, MatchOptions(k=k))
+
+    return make
+
+
+class HeldBack:
+    """A way to workers that answer when they are told to; keeps what they were given."""
+
+    def __init__(self):
+        self.given = []
+        self.may_answer = asyncio.Event()
+
+    async def __call__(self, worker, jobs):
+        self.given.append((worker, [job.id for job in jobs]))
+        await self.may_answer.wait()
+        return [ExpressAnswer(job.id.encode(), {}, {}) for job in jobs]
+
+
+def test_a_flood_of_one_key_delays_another_by_one_batch(job):
+    async def check():
+        workers = HeldBack()
+        with closing(ExpressLane(workers)) as lane:
+            lane.notice(["one"])
+            asked = [
+                asyncio.create_task(lane.resolve(job(f"ann-{i}", k=1 + i % 2), "ann"))
+                for i in range(200)
+            ]
+            await asyncio.sleep(0)
+            asked += [
+                asyncio.create_task(lane.resolve(job(f"ben-{i}", k=3), "ben")) for i in range(2)
+            ]
+            await asyncio.sleep(0)
+            workers.may_answer.set()
+            answers = await asyncio.gather(*asked)
+        assert [answer.content.decode() for answer in answers] == [
+            *(f"ann-{i}" for i in range(200)),
+            *(f"ben-{i}" for i in range(2)),
+        ]
+        batches = [ids for _, ids in workers.given]
+        assert batches[2] == ["ben-0", "ben-1"]
+        # What shares references and options shares a search, in the order in which it came.
+        assert max(map(len, batches)) == 64
+        assert len(batches) <= 8
+
+    asyncio.run(check())
+
+
+def test_one_key_may_have_so_many_unanswered(job):
+    async def check():
+        workers = HeldBack()
+        with closing(ExpressLane(workers)) as lane:
+            asked = [asyncio.create_task(lane.resolve(job(f"ann-{i}"), "ann")) for i in range(256)]
+            await asyncio.sleep(0)
+            with pytest.raises(TooManyJobs, match="256 small requests of this key wait"):
+                await lane.resolve(job("ann-more"), "ann")
+            asked.append(asyncio.create_task(lane.resolve(job("ben-0"), "ben")))
+            workers.may_answer.set()
+            lane.notice(["one"])
+            await asyncio.gather(*asked)
+            await lane.resolve(job("ann-again"), "ann")
+
+    asyncio.run(check())
