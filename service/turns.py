@@ -14,15 +14,17 @@ class Turns:
     """
 
     def __init__(self, places: int) -> None:
-        self._free = places
+        self._places = self._free = places
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._alone: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def place(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a place, and hold it."""
+    async def place(self, owner: str, *, alone: bool = False) -> AsyncIterator[None]:
+        """Wait for a place, and hold it; `alone` holds all of them, and nobody passes it over."""
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        waiting = self._alone if alone else self._waiting.setdefault(owner, deque())
+        waiting.append(turn)
         self._give()
         try:
             await turn
@@ -30,11 +32,18 @@ class Turns:
         finally:
             # Of one that was cancelled while it waited the turn is cancelled too.
             if not turn.cancelled():
-                self._free += 1
+                self._free += self._places if alone else 1
                 self._held -= Counter([owner])
-                self._give()
+            self._give()
 
     def _give(self) -> None:
+        while self._alone and self._alone[0].cancelled():
+            self._alone.popleft()
+        if self._alone:
+            if self._free == self._places:
+                self._free = 0
+                self._alone.popleft().set_result(None)
+            return
         while self._free and self._waiting:
             owner = min(self._waiting, key=self._held.__getitem__)
             turns = self._waiting.pop(owner)

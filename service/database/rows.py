@@ -80,6 +80,11 @@ class JobRow:
         What its process was told.
     size_bytes
         What it was expected to take on the disk when it was accepted.
+    suspicion
+        How far it is suspected of ending the service that runs it.
+    oom_kills
+        How many processes the kernel had killed for want of memory when it was started; None while
+        it does not run.
     """
 
     id: str
@@ -102,6 +107,8 @@ class JobRow:
     message: str
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
+    suspicion: int = 0
+    oom_kills: int | None = None
 
     @property
     def has_expired(self) -> bool:

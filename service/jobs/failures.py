@@ -5,6 +5,15 @@ from workers.carried import CarriedTooLong
 from workers.suspects import WorkerLost
 
 
+def problem_of_guilt() -> Problem:
+    """What the client is told of a job whose services died again and again."""
+    return JobFailed(
+        "the service died each time that it ran this job, at last alone, so it is not tried again: "
+        "a job may need more memory than there is; send fewer rows at a time, or carry fewer or "
+        "shorter columns"
+    )
+
+
 def problem_of_failure(error: BaseException) -> Problem:
     """What the client is told of a job that ended with an error of ours."""
     if isinstance(error, Problem):

@@ -19,11 +19,12 @@ from service.clock import in_hours, is_id
 from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
-from service.errors import JobDismissed, is_disk_full, is_out_of_descriptors
+from service.errors import JobDismissed, Problem, is_disk_full, is_out_of_descriptors
 from service.jobs.checksums import Checksums
 from service.jobs.express import ExpressLane
-from service.jobs.failures import problem_of_failure
+from service.jobs.failures import problem_of_failure, problem_of_guilt
 from service.jobs.reports import account_of, seconds_before
+from service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from service.metrics import Metrics
 from service.settings import Settings
 from service.turns import Turns
@@ -101,6 +102,7 @@ class Supervisor:
         if not self._settings.cluster().is_existing:
             choose_device(self._settings.device)
         self._sweep()
+        self._fail_guilty_jobs()
         keeper = asyncio.create_task(self._keep_cluster_open())
         for job in self._store.live_jobs():
             logger.info("job %s taken up again", job.id, extra={"job": job.id})
@@ -117,6 +119,19 @@ class Supervisor:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
             self._threads.shutdown()
+
+    def _fail_guilty_jobs(self) -> None:
+        """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
+        self._store.note_death(oom_kills(), OUT_OF_MEMORY)
+        for job in self._store.live_jobs():
+            if job.suspicion >= GUILTY:
+                problem = problem_of_guilt()
+                logger.error("job %s failed: %s", job.id, problem, extra={"job": job.id})
+                self._fail(job.id, problem)
+                self._clear(job.id)
+
+    def _fail(self, id: str, problem: Problem) -> None:
+        self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
 
     @property
     def waiting(self) -> str | None:
@@ -249,7 +264,8 @@ class Supervisor:
                 if row is not None and isinstance(row.options, EchoOptions):
                     await self._echo(id, row.options)
                 else:
-                    await self._run_on_cluster(id, row.owner if row else "")
+                    is_suspect = row is not None and row.suspicion >= ALONE
+                    await self._run_on_cluster(id, row.owner if row else "", alone=is_suspect)
                 has_ended = True
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
@@ -266,11 +282,11 @@ class Supervisor:
         if not self.stopping:
             await asyncio.to_thread(self._end, id, "successful", "done")
 
-    async def _run_on_cluster(self, id: str, owner: str) -> None:
+    async def _run_on_cluster(self, id: str, owner: str, *, alone: bool) -> None:
         has_ended = False
         while not has_ended and not self.stopping:
             await self._opened.wait()
-            async with self._places.place(owner):
+            async with self._places.place(owner, alone=alone):
                 if self.cluster is not None and not self.stopping:
                     has_ended = await self._run_in_thread(id, self.cluster)
             if not has_ended:
@@ -299,7 +315,7 @@ class Supervisor:
         Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
-            if self._store.start_job(id):
+            if self._store.start_job(id, oom_kills()):
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)
@@ -318,7 +334,7 @@ class Supervisor:
             if is_disk_full(error):
                 # What it wrote is in its own way, and in that of the line that says so.
                 shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
-            self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
+            self._fail(id, problem)
         finally:
             self._clear(id)
         return True
@@ -351,9 +367,12 @@ class Supervisor:
             logger.info("job %s successful: %s", id, account.counts)
 
     def _clear(self, id: str) -> None:
-        """Remove what a job that has ended needs no more: a live one is taken up again."""
+        """Remove what a job that has ended needs no more; a live one rests till it is taken up."""
         row = self._store.job(id)
-        if row is None or row.status in LIVE:
+        if row is None:
+            return
+        if row.status in LIVE:
+            self._store.rest_job(id)
             return
         _tidy(self._store.job_folder(id), keep_result=row.status == "successful")
         for dataset in {row.observations, row.references}:

@@ -33,6 +33,7 @@ from tests.conftest import (
     store_points,
     wait_until,
 )
+from workers.jobs import MatchOptions
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -444,3 +445,22 @@ def test_a_checksum_that_a_kill_left_uncounted_is_counted_when_asked_for(service
     answer = service.get(f"{location}/results")
     assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
     assert service.get(f"{location}/report").json() == expected
+
+
+def test_a_job_whose_services_died_again_and_again_fails(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9"]
+    data_dir = tmp_path / "data"
+    with closing(Store(data_dir)) as store:
+        library = Library(store)
+        row = library.keep(Ingested(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
+        guilty, other = (store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(2))
+        for _ in range(10):
+            store.start_job(guilty, 0)
+            store.note_death(0, 5)
+        store.start_job(other, 0)
+    with running_service(data_dir, *flags, ready=False) as client:
+        info = client.get(f"/jobs/{guilty}").json()
+        assert (info["status"], "died each time" in info["message"]) == ("failed", True)
+        assert client.get(f"/jobs/{other}").json()["status"] == "running"
+    with closing(Store(data_dir)) as store:
+        assert store.job(other).suspicion > 0

@@ -45,3 +45,47 @@ def test_no_place_is_lost_with_work_that_is_cancelled():
         assert order == ["a3"]
 
     asyncio.run(asyncio.wait_for(check(), 10))
+
+
+def test_who_is_to_be_alone_is_alone_and_is_not_passed_over():
+    async def check():
+        turns, log = Turns(2), []
+
+        async def job(name, *, alone=False):
+            async with turns.place("one owner", alone=alone):
+                log.append(f"{name} runs")
+                await asyncio.sleep(0.01)
+                log.append(f"{name} ends")
+
+        names = ("a", "b", "cancelled", "alone", "c", "d")
+        tasks = {
+            name: asyncio.create_task(job(name, alone=name in ("cancelled", "alone")))
+            for name in names
+        }
+        await asyncio.sleep(0)
+        tasks["cancelled"].cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert {*log[:2]} == {"a runs", "b runs"}
+        assert log[4:6] == ["alone runs", "alone ends"]
+        assert {*log[6:8]} == {"c runs", "d runs"}
+
+    asyncio.run(asyncio.wait_for(check(), 10))
+
+
+def test_others_go_on_when_who_was_to_be_alone_gives_up():
+    async def check():
+        turns, order = Turns(2), []
+        async with turns.place("a"):
+
+            async def alone():
+                async with turns.place("b", alone=True):
+                    pass
+
+            waiting = asyncio.create_task(alone())
+            other = asyncio.create_task(work(turns, order, "c1"))
+            await asyncio.sleep(0.01)
+            assert order == []
+            waiting.cancel()
+            await other
+
+    asyncio.run(asyncio.wait_for(check(), 10))
