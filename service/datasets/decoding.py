@@ -167,14 +167,17 @@ def canonicalise(
     if declared_rows is not None and declared_rows > limits.rows:
         raise TooLarge(f"{file}: {declared_rows} rows are more than the limit of {limits.rows}")
     geometries = geometries_of(schema)
-    if reading.lat is None and reading.lon is None:
+    if reading.lat is not None or reading.lon is not None:
+        points = None
+    else:
         geometry = geometry_of(schema, reading.geometry, file)
         if geometry is not None:
             batches = add_coordinates(batches, geometry, file)
             for name in (geometry.lon, geometry.lat):
                 schema = schema.append(pa.field(name, pa.float64()))
-            reading = reading._replace(lat=geometry.lat, lon=geometry.lon, geometry=None)
-            points = geometry.column
+            points = geometry
+        if points is not None:
+            reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
     _check_names(schema.names, file)
     columns = find_columns(schema.names, reading, file)
     for name in (columns.lat, columns.lon):
@@ -197,10 +200,11 @@ def canonicalise(
         raise InvalidInput(
             f"{file}: the file says that it has {declared_rows} rows, and has {dataset.rows}"
         )
-    origin = Origin(columns, points)
+    made_of = points and points.column
+    origin = Origin(columns, made_of)
     evidence.refuse(origin, reading, file)
     how_to_swap = origin.how_to_swap(reading.prefix) if evidence.are_valid_swapped else None
-    refuse_invalid(dataset, file, reading.on_invalid, points=points, how_to_swap=how_to_swap)
+    refuse_invalid(dataset, file, reading.on_invalid, points=made_of, how_to_swap=how_to_swap)
     # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
     # workers do: a large file would take the address space that is for decoding.
     pq.ParquetFile(dataset.file).read_row_groups([], columns=[], use_threads=False)

@@ -1,16 +1,31 @@
 """GeoJSON: a FeatureCollection of points becomes a table of their coordinates and properties."""
 
 import json
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from service.datasets.geometry import Geometry
 from service.datasets.sources import BATCH_ROWS, Source, Table, bad_cell
 from service.errors import InvalidInput, TooLarge
 
 
+class _Row(NamedTuple):
+    """A feature: its point, its member `id` under that name if it has one, its properties."""
+
+    lon: float | None
+    lat: float | None
+    id: dict[str, Any]
+    properties: dict[str, Any]
+
+
 def read_geojson(source: Source, most_columns: int) -> Table:
     """Read a FeatureCollection of points.
+
+    Every property is a column of its own name. Coordinates are ``lat`` and ``lon``, and the ids of
+    features ``id``, unless a property has that name: then they are ``geometry_lat``,
+    ``geometry_lon`` and ``feature_id``.
 
     Raises
     ------
@@ -36,17 +51,31 @@ def read_geojson(source: Source, most_columns: int) -> Table:
             "the points, or leave the member out if that is what they are"
         )
     rows = [_row_of(feature, row, source) for row, feature in enumerate(features)]
-    names = list(dict.fromkeys(name for row in rows for name in row)) or ["lon", "lat"]
+    properties = list(dict.fromkeys(name for row in rows for name in row.properties))
+    lat, lon = _unlike(properties, ("lat", "lon"), "geometry_")
+    ids = _unlike(properties, ("id",), "feature_") if any(row.id for row in rows) else ()
+    names = [lon, lat, *ids, *properties]
     if len(names) > most_columns:
         # Here, before all of them have a value for every row.
         raise TooLarge(
             f"{source.file}: {len(names)} columns are more than the limit of {most_columns}"
         )
-    table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    arrays = [pa.array([row.lon for row in rows]), pa.array([row.lat for row in rows])]
+    arrays += [pa.array([row.id.get("id") for row in rows]) for _ in ids]
+    arrays += [pa.array([row.properties.get(name) for row in rows]) for name in properties]
+    table = pa.table(arrays, names)
     types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
-    types |= {name: pa.float64() for name in ("lon", "lat")}
+    types |= {name: pa.float64() for name in (lon, lat)}
     schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows), "geometry")
+    batches = iter(table.cast(schema).to_batches(BATCH_ROWS))
+    return Table(schema, batches, len(rows), Geometry("geometry", lat, lon))
+
+
+def _unlike(properties: Collection[str], names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+    """Names that no property has."""
+    while not set(names).isdisjoint(properties):
+        names = tuple(prefix + name for name in names)
+    return names
 
 
 def _crs_name(crs: Any) -> str:
@@ -57,8 +86,7 @@ def _crs_name(crs: Any) -> str:
         return json.dumps(crs)[:80]
 
 
-def _row_of(feature: Any, row: int, source: Source) -> dict[str, Any]:
-    """A feature as a row: the coordinates of its point, its id, its properties."""
+def _row_of(feature: Any, row: int, source: Source) -> _Row:
     if not isinstance(feature, dict) or not isinstance(feature.get("properties") or {}, dict):
         raise bad_cell(source, None, row, "not a GeoJSON feature")
     geometry = feature.get("geometry")
@@ -73,8 +101,4 @@ def _row_of(feature: Any, row: int, source: Source) -> dict[str, Any]:
                 raise bad_cell(source, "geometry", row, f"{value!r} is not a number")
         lon, lat = float(lon), float(lat)
     id = {"id": feature["id"]} if "id" in feature else {}
-    return {"lon": lon, "lat": lat, **id} | {
-        name: value
-        for name, value in (feature.get("properties") or {}).items()
-        if name not in ("lon", "lat")
-    }
+    return _Row(lon, lat, id, feature.get("properties") or {})

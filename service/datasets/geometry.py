@@ -24,22 +24,14 @@ class Geometry(NamedTuple):
     Attributes
     ----------
     column
-        Its name.
+        Its name; of GeoJSON, that of the member of a feature.
     lat, lon
         Names of the columns that its coordinates get.
     """
 
     column: str
-
-    @property
-    def lat(self) -> str:
-        """Name of the column of latitudes."""
-        return f"{self.column}_lat"
-
-    @property
-    def lon(self) -> str:
-        """Name of the column of longitudes."""
-        return f"{self.column}_lon"
+    lat: str
+    lon: str
 
 
 def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -87,7 +79,7 @@ def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | N
         raise _error(
             file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"
         )
-    return Geometry(column)
+    return Geometry(column, f"{column}_lat", f"{column}_lon")
 
 
 def _check_crs(about: dict[str, Any], column: str, file: str) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from service.datasets.columns import Reading
 from service.datasets.formats import InputFormat
+from service.datasets.geometry import Geometry
 from service.errors import InvalidInput, Problem
 
 BATCH_ROWS = 65_536
@@ -45,13 +46,13 @@ class Table(NamedTuple):
     declared_rows
         How many rows the file says it has, None where it does not say.
     points
-        What the coordinates were taken out of, None where the file has columns of them.
+        What the reader took coordinates out of, None where the file has columns of them.
     """
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     declared_rows: int | None = None
-    points: str | None = None
+    points: Geometry | None = None
 
 
 def bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:

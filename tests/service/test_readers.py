@@ -94,6 +94,35 @@ def test_every_format_gives_the_same_points(tmp_path, content, format):
     assert read["name"].to_pylist() == NAMES
 
 
+def test_properties_of_geojson_keep_their_names(tmp_path):
+    own = {"lat": "52° 31'", "lon": -1.5, "id": "a", "y": 3, "geometry_lon": None}
+    features = json.loads(geojson())["features"]
+    features[1]["properties"] |= own
+    lat, lon, read, dataset = stored(tmp_path, geojson(features=features), "geojson")
+    assert (lat, lon) == (LAT, LON)
+    assert read.column_names == [
+        "geometry_geometry_lon", "geometry_geometry_lat", "feature_id", "name", *own
+    ]  # fmt: skip
+    assert read["feature_id"].to_pylist() == [0, 1, 2]
+    for name, value in own.items():
+        assert read[name].to_pylist() == [None, value, None]
+    assert dataset.id == "id"
+    chosen = stored(tmp_path, geojson(features=features), "geojson", id="feature_id")[3]
+    assert chosen.id == "feature_id"
+
+
+def test_coordinates_of_geojson_are_those_of_its_points(tmp_path):
+    features = json.loads(geojson())["features"]
+    for feature in features:
+        feature["properties"] = {"latitude": 1.0, "lng": 2.0}
+    lat, lon, _, dataset = stored(tmp_path, geojson(features=features), "geojson")
+    assert (lat, lon) == (LAT, LON)
+    assert (dataset.lat, dataset.lon, dataset.id) == ("lat", "lon", "id")
+    named = {"lat": "latitude", "lon": "lng"}
+    lat, lon, _, _ = stored(tmp_path, geojson(features=features), "geojson", **named)
+    assert (lat, lon) == ([1.0] * 3, [2.0] * 3)
+
+
 def test_a_declared_charset_is_used(tmp_path):
     _, _, read, _ = stored(tmp_path, csv_with(",", "latin-1"), "csv", charset="ISO-8859-1")
     assert read["name"].to_pylist() == NAMES
