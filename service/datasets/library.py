@@ -113,7 +113,12 @@ class Library:
         row = self.get(id)
         # Noted once in a while, not with every request.
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
-            self._store.prolong_dataset(id, in_hours(self._hours))
+            try:
+                self._store.prolong_dataset(id, in_hours(self._hours))
+            except SQLAlchemyError as error:
+                # What only reads goes on; the next use is noted.
+                if not is_disk_full(error):
+                    raise
         return row
 
     def expire(self, id: str) -> bool:

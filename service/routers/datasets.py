@@ -140,8 +140,11 @@ def show_dataset(id: DatasetId, service: ServiceContext) -> DatasetInfo:
     openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
 )
 def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
-    """The dataset as the service keeps it: Parquet with float64 coordinates."""
-    row = service.library.get(id)
+    """The dataset as the service keeps it: Parquet with float64 coordinates.
+
+    A download is a use: the dataset expires later.
+    """
+    row = service.library.use(id)
     path = service.store.dataset_path(row.id)
     try:
         return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)

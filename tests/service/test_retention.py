@@ -4,6 +4,7 @@ import time
 from contextlib import closing
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from service.clock import now
 from service.database.rows import Delivery
@@ -13,6 +14,7 @@ from service.datasets.library import Library
 from service.jobs.retention import Retention
 from service.settings import Settings
 from tests.conftest import finished, points, running_service, store_points, wait_until
+from tests.service.test_bounds import fill, small_disk
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
 from workers.jobs import MatchOptions
 
@@ -38,6 +40,15 @@ def test_results_and_datasets_expire(tmp_path, device):
         wait_until(lambda: client.get(dataset.headers["location"]).status_code == 404)
         assert client.get("/datasets").json()["datasets"] == []
         wait_until(lambda: files_of(client) == set())
+        downloaded = client.post("/datasets", **upload).json()
+
+        def is_kept():
+            assert client.get(f"/datasets/{downloaded['id']}/data.parquet").status_code == 200
+            return now() > downloaded["expires"]
+
+        wait_until(is_kept)
+        assert is_kept()
+        assert client.delete(f"/datasets/{downloaded['id']}").status_code == 204
         # It can be registered again, and is another one.
         again = client.post("/datasets", **upload)
         assert again.status_code == 201
@@ -100,6 +111,20 @@ def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):
     assert (revived.id, is_new) == (row.id, False)
     sweep(store)
     assert library.get(row.id).dataset.rows == 5
+
+
+def test_a_full_disk_is_no_reason_to_refuse_what_reads():
+    with small_disk(8) as disk, closing(Store(disk / "data")) as store:
+        library = Library(store, SECOND)
+        row, _ = library.register(ingested(disk, 1))
+        wait_until(lambda: row.expires < now(0.9))
+        ballast = fill(disk)
+        with pytest.raises(OperationalError, match="full"):
+            store.prolong_dataset(row.id, row.expires)
+        assert library.use(row.id).expires == row.expires
+        ballast.unlink()
+        assert library.use(row.id).id == row.id
+        assert library.get(row.id).expires > row.expires
 
 
 def test_zero_keeps_for_ever(tmp_path, store):
