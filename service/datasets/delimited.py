@@ -11,12 +11,20 @@ import re
 import sys
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from service.datasets.columns import Columns, find_columns
-from service.datasets.sources import BATCH_ROWS, Source, Table, bad_cell
+from service.datasets.sources import (
+    BATCH_ROWS,
+    CELLS_SHOWN,
+    BadCell,
+    Source,
+    Table,
+    bad_cells,
+)
 from service.errors import InvalidInput, Problem
 
 _SNIFFED_BYTES = 1 << 16
@@ -27,11 +35,19 @@ _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_NOT_UTF_8 = "text that is not UTF-8: declare its charset, as in 'text/csv; charset=windows-1252'"
 # What Excel reads, and writes, to say how its fields are separated.
 _EXCEL_LINE = re.compile(rf"sep=([{_SEPARATORS}])\s*?(?:\n|$)", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d*(?:[eE][+-]?\d*)?")
-_NO_NUMBER = pa.array(["", "-", "na", "n/a", "#n/a", "nan", "null", "none"])
+_NO_NUMBER = pa.array(["", "-", "na", "n/a", "nan", "null", "none"])
+# In the language of whoever saved it: #N/A, #NV, #WERT!, #REF!, #DIV/0!; LibreOffice has Err:502.
+_SPREADSHEET_ERROR = r"^(?i:#[^0-9\s]\S*|err:[0-9]{3})$"
+_NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?))$"
+_WITH_CHARSET = "text/csv; charset=windows-1252"
+# No text that was decoded holds it.
+_UNDECODED = "\udfff"
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Dialect(NamedTuple):
@@ -70,6 +86,13 @@ def read_csv(source: Source) -> Table:
     dialect = _Dialect(
         encoding, excel[1] if excel else _separator_of(head), 0 if excel is None else 1
     )
+    try:
+        return _table(source, dialect, head)
+    except UnicodeDecodeError:
+        raise _undecoded(source, dialect) from None
+
+
+def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     header = _header_of(source, dialect)
     names = [name.strip() for name in header]
     columns = _columns_of(source, names, head, dialect)
@@ -79,8 +102,12 @@ def read_csv(source: Source) -> Table:
         table = _read(source, header, dialect, places, decimal_point)
     except pa.ArrowInvalid:
         table = _read_as_text(source, header, dialect)
-        for place, name in zip(places, columns[:2], strict=True):
-            numbers = _numbers(source, name, table.column(place), decimal_point)
+        texts = [table.column(place) for place in places]
+        bad = [_no_numbers(text, decimal_point) for text in texts]
+        if any(rows.size for rows in bad):
+            raise _not_numeric(source, columns, texts, bad, decimal_point) from None
+        for place, text in zip(places, texts, strict=True):
+            numbers = _cleaned(text, decimal_point).cast(pa.float64())
             table = table.set_column(place, header[place], numbers)
     if _has_newlines(header, table):
         _check_quotes(source, dialect)
@@ -109,7 +136,7 @@ def _encoding_of(start: bytes, source: Source) -> str:
     except (LookupError, ValueError):
         raise InvalidInput(
             f"{source.file}: there is no charset {source.charset[:80]!r}: declare the encoding of "
-            "its text, as in 'text/csv; charset=windows-1252', or send UTF-8"
+            f"its text, as in '{_WITH_CHARSET}', or send UTF-8"
         ) from None
 
 
@@ -200,67 +227,111 @@ def _read_as_text(source: Source, header: list[str], dialect: _Dialect) -> pa.Ta
             source.path, dialect.read_options(), dialect.parse_options(), convert
         )
     except pa.ArrowInvalid:
-        ragged: list[Any] = []
+        ragged: list[BadCell] = []
+        refused = 0
 
         def refuse(row: Any) -> str:
-            ragged.append(row)
-            return "error"
+            nonlocal refused
+            refused += 1
+            if len(ragged) < CELLS_SHOWN:
+                ragged.append(_ragged(row, dialect))
+            return "skip"
 
         # With one thread the errors of pyarrow tell the row.
         options = dialect.read_options(use_threads=False)
         try:
-            return pa.csv.read_csv(source.path, options, dialect.parse_options(refuse), convert)
+            pa.csv.read_csv(source.path, options, dialect.parse_options(refuse), convert)
         except pa.ArrowInvalid as error:
-            if ragged:
-                raise _ragged(source, ragged[0], dialect) from None
-            place = re.search(r"column #(\d+): (?:Row #\d+: )?.*invalid UTF8", str(error))
-            if place is not None:
-                raise bad_cell(source, header[int(place[1])], None, _NOT_UTF_8) from None
-            raise
+            if "invalid UTF8" in str(error):
+                raise _undecoded(source, dialect) from None
+            if not ragged:
+                raise
+        raise bad_cells(source, ragged, refused) from None
 
 
-def _ragged(source: Source, row: Any, dialect: _Dialect) -> Problem:
+def _ragged(row: Any, dialect: _Dialect) -> BadCell:
     detail = f"{row.actual_columns} fields where the header has {row.expected_columns}"
     if dialect.delimiter == "," and row.actual_columns > row.expected_columns:
         detail += ": a comma that separates no fields, a decimal one for one, needs quotes"
-    return bad_cell(source, None, row.number - 2 - dialect.skipped, detail)
+    return BadCell(None, row.number - 2 - dialect.skipped, detail)
 
 
-def _numbers(
-    source: Source, name: str, column: pa.ChunkedArray, decimal_point: str
-) -> pa.ChunkedArray:
-    """Text as numbers, and what people write for none as null."""
+def _cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
+    """Text to be cast to numbers, and null for what people and spreadsheets write for none."""
     trimmed = pc.utf8_trim_whitespace(column)
-    is_none = pc.is_in(pc.utf8_lower(trimmed), value_set=_NO_NUMBER)
+    is_none = pc.or_(
+        pc.is_in(pc.utf8_lower(trimmed), value_set=_NO_NUMBER),
+        pc.match_substring_regex(trimmed, _SPREADSHEET_ERROR),
+    )
     text = pc.if_else(is_none, pa.scalar(None, pa.string()), trimmed)
     if decimal_point == ",":
         # A point as well: nobody knows what it means, so it must not make a number.
         text = pc.replace_substring(pc.replace_substring(text, ".", "?"), ",", ".")
-    try:
-        return text.cast(pa.float64())
-    except pa.ArrowInvalid:
-        row = _first_bad(text)
-        value = column[row].as_py()
-    detail = f"the value {value[:80]!r} is not a number"
-    if decimal_point == ",":
-        detail += ", as the numbers at the head of the file are written, with a decimal comma"
-    elif _DECIMAL_COMMA.fullmatch(value.strip()):
-        detail += "; a decimal comma is understood where all coordinates are written with one"
-    raise bad_cell(source, name, row, detail)
+    return text
 
 
-def _first_bad(text: pa.ChunkedArray) -> int:
-    """The first row that cannot be cast to a number, where there is one."""
-    first, last = 0, len(text)
-    while last - first > 1:
-        middle = (first + last) // 2
-        try:
-            text[first:middle].cast(pa.float64())
-        except pa.ArrowInvalid:
-            last = middle
-        else:
-            first = middle
-    return first
+def _no_numbers(column: pa.ChunkedArray, decimal_point: str) -> Rows:
+    """The rows whose text is neither a number nor stands for none."""
+    is_number = pc.match_substring_regex(_cleaned(column, decimal_point), _NUMBER)
+    return np.flatnonzero(~is_number.fill_null(True).to_numpy())
+
+
+def _not_numeric(
+    source: Source,
+    columns: Columns,
+    texts: list[pa.ChunkedArray],
+    bad: list[Rows],
+    decimal_point: str,
+) -> Problem:
+    cells = []
+    rows = np.union1d(*bad)
+    for row in rows[:CELLS_SHOWN].tolist():
+        axis = 0 if row in bad[0] else 1
+        value = texts[axis][row].as_py()
+        detail = f"the value {value[:80]!r} is not a number"
+        if decimal_point == ",":
+            detail += ", as the numbers at the head of the file are written, with a decimal comma"
+        elif _DECIMAL_COMMA.fullmatch(value.strip()):
+            detail += "; a decimal comma is understood where all coordinates are written with one"
+        cells.append(BadCell(columns[axis], row, detail))
+    return bad_cells(source, cells, rows.size)
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return _UNDECODED, error.end
+
+
+def _undecoded(source: Source, dialect: _Dialect) -> Problem:
+    """The problem of text that is not in its encoding, with its first places.
+
+    pyarrow tells the column at most; Python's reader is slow, so it looks only then.
+    """
+    codecs.register_error("undecoded", _mark)
+    csv.field_size_limit(sys.maxsize)
+    taken_for = source.charset or dialect.encoding
+    detail = f"is not {taken_for.upper()}: declare its charset, as in '{_WITH_CHARSET}'"
+    cells: list[BadCell] = []
+    refused = 0
+    header: list[str] | None = None
+    with source.path.open(encoding=dialect.encoding, errors="undecoded", newline="") as handle:
+        lines = filter(None, csv.reader(handle, delimiter=dialect.delimiter))
+        for row, values in enumerate(lines, -1 - dialect.skipped):
+            if row == -1:
+                header = [value.replace(_UNDECODED, _REPLACED).strip() for value in values]
+            place = next((i for i, value in enumerate(values) if _UNDECODED in value), None)
+            if place is None:
+                continue
+            refused += 1
+            if len(cells) < CELLS_SHOWN:
+                value = values[place].replace(_UNDECODED, _REPLACED)[:80]
+                name = header[place] if header and place < len(header) else None
+                what = f"the name {value!r}" if row < 0 else f"the value {value!r}"
+                cells.append(BadCell(name, row if row >= 0 else None, f"{what} {detail}"))
+    if not cells:
+        return InvalidInput(f"{source.file}: its text {detail}")
+    return bad_cells(source, cells, refused)
 
 
 def _has_newlines(header: list[str], table: pa.Table) -> bool:

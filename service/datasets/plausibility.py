@@ -1,4 +1,4 @@
-"""Coordinates that cannot be degrees: projected metres, swapped axes and radians, by evidence.
+"""Coordinates that cannot be degrees: metres, scaled degrees, swapped axes, radians, by evidence.
 
 Each of them is a whole table gone wrong, and resolving it would give distances that look right. A
 table is refused when its numbers prove it, also with ``on_invalid="null"``, which keeps single
@@ -8,6 +8,10 @@ do those at exactly (0, 0), which is what devices say that know no better.
 Metres
     Not one row is valid, and most are beyond 1 000 in one number, the two numbers not equal (they
     are where -9999 or 999999 stands for "none"). No answer is lost: nothing could have matched.
+Scaled degrees
+    The same, and all are whole numbers, one of them larger than a projection's metres can be: 2.1e7
+    in latitude, 6.1e7 in longitude (eastings with the number of their zone before them). They are
+    degrees times a power of ten, as devices store them: 422586842 is 42.2586842.
 Swapped axes
     Every row is valid once its numbers are swapped, and either no row is valid as it is, or at
     least 10 different latitudes in at least a tenth of the rows are beyond 90. A swapped table
@@ -33,6 +37,7 @@ from service.datasets.columns import Columns, OnInvalid, Origin, Reading
 from service.errors import InvalidInput
 
 _METRES = 1_000
+_MOST_METRES = np.array([2.1e7, 6.1e7])
 _MOST = 0.5
 _DIFFERENT = 10
 _TENTH = 0.1
@@ -59,6 +64,7 @@ class Evidence:
         self._latitudes: set[float] = set()
         self._low = np.full(2, np.inf)
         self._high = np.full(2, -np.inf)
+        self._are_whole = True
         self._examples: dict[str, tuple[int, float, float]] = {}
 
     def add(self, lat: Array, lon: Array) -> None:
@@ -72,6 +78,9 @@ class Evidence:
         if lat.size:
             self._low = np.minimum(self._low, [lat.min(), lon.min()])
             self._high = np.maximum(self._high, [lat.max(), lon.max()])
+            self._are_whole = bool(
+                self._are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all()
+            )
             self._note("radians", 0, counted, lat, lon)
         swapped = _are_degrees(lon, lat)
         self._valid_swapped += int(swapped.sum())
@@ -111,6 +120,19 @@ class Evidence:
             return
         lat_name, lon_name = origin.names
         if self._looks_projected(reading.on_invalid):
+            scale = self._scale()
+            if scale is not None:
+                self._examples["scaled"] = self._examples["metres"]
+                _, lat, lon = self._examples["scaled"]
+                self._refuse(
+                    "scaled",
+                    self._metres,
+                    f"degrees times {scale:.0f}, stored as whole numbers: divided by it they are "
+                    f"{lat / scale!r} and {lon / scale!r}",
+                    "divide them by their scale",
+                    origin,
+                    file,
+                )
             self._refuse(
                 "metres",
                 self._metres,
@@ -145,6 +167,14 @@ class Evidence:
         is_proven = on_invalid == "error" or (self._rows > 1 and not self._valid)
         return is_proven and self._metres > 0 and self._metres >= _MOST * self._rows
 
+    def _scale(self) -> float | None:
+        """The power of ten that makes degrees of whole numbers too large for metres."""
+        largest = np.maximum(-self._low, self._high)
+        if not self._are_whole or not (largest > _MOST_METRES).any():
+            return None
+        power = np.ceil(np.log10(largest / [90, 180])).max()
+        return float(10.0**power)
+
     def _looks_swapped(self) -> bool:
         if self._rows < 2 or not self.are_valid_swapped or len(self._latitudes) < 2:
             return False
@@ -168,7 +198,7 @@ class Evidence:
         row, lat, lon = self._examples[kind]
         lat_name, lon_name = origin.names
         example = f"{lat_name}={lat!r}, {lon_name}={lon!r}"
-        column = lon_name if kind == "metres" and abs(lon) > abs(lat) else lat_name
+        column = lon_name if kind in ("metres", "scaled") and abs(lon) > abs(lat) else lat_name
         raise InvalidInput(
             f"{file}: {rows} of {self._seen} rows look like {what}; row {row}, for one, has "
             f"{example}. Coordinates are degrees: {advice}; or, if they are degrees, send the "

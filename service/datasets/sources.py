@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -55,12 +55,34 @@ class Table(NamedTuple):
     points: Geometry | None = None
 
 
+class BadCell(NamedTuple):
+    """A value, a row or a column that cannot be read."""
+
+    column: str | None
+    row: int | None
+    detail: str
+
+
+CELLS_SHOWN = 10
+
+
 def bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:
     """The problem of a value, a row or a column that cannot be read."""
-    place = {"column": column, "row": row}
-    known = {name: value for name, value in place.items() if value is not None}
-    where = ", ".join(f"{name} {value!r}" for name, value in known.items())
+    return bad_cells(source, [BadCell(column, row, detail)], 1)
+
+
+def bad_cells(source: Source, cells: list[BadCell], rows: int) -> Problem:
+    """The problem of several; `rows` are refused, of which these are the first."""
+    errors: list[dict[str, Any]] = []
+    for cell in cells[:CELLS_SHOWN]:
+        place = {"column": cell.column, "row": cell.row}
+        known = {name: value for name, value in place.items() if value is not None}
+        errors.append({"file": source.file, **known, "detail": cell.detail})
+    first = errors[0]
+    where = ", ".join(f"{name} {first[name]!r}" for name in ("column", "row") if name in first)
+    others = f"; {rows} rows are refused, this is the first" if rows > 1 else ""
     return InvalidInput(
-        f"{source.file}: {where}: {detail} (rows are counted from 0, without the header)",
-        [{"file": source.file, **known, "detail": detail}],
+        f"{source.file}: {where}: {first['detail']}{others} (rows are counted from 0, without the "
+        "header)",
+        errors,
     )

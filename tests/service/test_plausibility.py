@@ -84,6 +84,24 @@ def test_samples_in_metres(name, reading):
     assert int(re.search(r"(\d+) of", problem.detail)[1]) > 0.99 * northing.size
 
 
+@pytest.mark.parametrize("reading", [{}, KEEP], ids=["error", "null"])
+@pytest.mark.parametrize("scale", [1e6, 1e7, 1e9])
+def test_samples_as_whole_numbers(scale, reading):
+    """Not metres: to transform them from a CRS would give nonsense."""
+    lat, lon = (np.rint(degrees * scale).astype(np.int64) for degrees in sample("airports"))
+    problem = refusal(lat, lon, **reading)
+    assert f"look like degrees times {scale:.0f}, stored as whole numbers" in problem.detail
+    assert "divide them by their scale" in problem.detail
+    assert "metres" not in problem.detail + problem.errors[0]["detail"]
+    assert "42.2586842 and -71.0572883" in refusal([422586842], [-710572883]).detail
+
+
+def test_metres_that_are_whole_numbers():
+    northing, easting = map(np.rint, web_mercator(*sample("airports")))
+    for zone in (0, 32_000_000):
+        assert "look like metres" in refusal(northing, easting + zone).detail
+
+
 def test_metres_among_which_some_rows_say_nothing():
     northing, easting = web_mercator(*sample("airports"))
     northing[:100], easting[100:200] = math.nan, math.nan

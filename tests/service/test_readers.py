@@ -126,11 +126,43 @@ def test_coordinates_of_geojson_are_those_of_its_points(tmp_path):
 def test_a_declared_charset_is_used(tmp_path):
     _, _, read, _ = stored(tmp_path, csv_with(",", "latin-1"), "csv", charset="ISO-8859-1")
     assert read["name"].to_pylist() == NAMES
-    with pytest.raises(InvalidInput, match="not UTF-8: declare its charset"):
-        stored(tmp_path, csv_with(",", "latin-1"), "csv")
     for none in ("klingon", "zlib", "base64", "rot13", "undefined", "a\0b", "\udc80"):
         with pytest.raises(InvalidInput, match=r"there is no charset '.*declare the encoding"):
             stored(tmp_path, csv_with(",", "latin-1"), "csv", charset=none)
+
+
+WITH_UMLAUTS = "lat,lon,name,place\n1,2,a,b\n3,4,Köln,d\n5,6,e,Ü\n"
+
+
+@pytest.mark.parametrize("charset", [None, "ascii", "utf-8"])
+@pytest.mark.parametrize("before", ["", "sep=,\n"])
+def test_text_in_another_encoding_is_found(tmp_path, charset, before):
+    content = (before + WITH_UMLAUTS).encode("windows-1252")
+    with pytest.raises(InvalidInput) as caught:
+        stored(tmp_path, content, "csv", charset=charset)
+    taken_for = (charset or "utf-8").upper()
+    assert f"'name', row 1: the value 'K\ufffdln' is not {taken_for}: " in caught.value.detail
+    assert "declare its charset, as in 'text/csv; charset=windows-1252'" in caught.value.detail
+    assert "2 rows are refused" in caught.value.detail
+    assert [(one["column"], one["row"]) for one in caught.value.errors] == [
+        ("name", 1),
+        ("place", 2),
+    ]
+    header = WITH_UMLAUTS.replace("name", "Größe").encode("windows-1252")
+    with pytest.raises(InvalidInput, match="'Gr\ufffd\ufffde': the name 'Gr\ufffd\ufffde' is not"):
+        stored(tmp_path, header, "csv", charset=charset)
+
+
+def test_all_refused_rows_are_counted_and_the_first_ten_named(tmp_path):
+    rows = "".join(f"x{i},{i}\n1,2\n3,y\n" for i in range(8))
+    with pytest.raises(InvalidInput, match=r"'lat', row 0: the value 'x0'.*16 rows are ref") as bad:
+        stored(tmp_path, f"lat,lon\n{rows}".encode(), "csv")
+    assert [one["row"] for one in bad.value.errors] == [0, 2, 3, 5, 6, 8, 9, 11, 12, 14]
+    assert bad.value.errors[1]["detail"] == "the value 'y' is not a number"
+    rows = "1,2\n" + "1,2,3\n" * 15 + "1\n"
+    with pytest.raises(InvalidInput, match=r"row 1: 3 fields where.*16 rows are refused") as bad:
+        stored(tmp_path, f"lat,lon\n{rows}".encode(), "csv")
+    assert [one["row"] for one in bad.value.errors] == list(range(1, 11))
 
 
 def test_newlines_in_quotes_make_no_rows(tmp_path):
@@ -185,7 +217,10 @@ def test_csv_as_spreadsheets_write_it(tmp_path, name, encoding):
     assert dataset.id == "id"
 
 
-NOTHING = ["NA", "N/A", "#N/A", "NULL", "null", "nan", "None", "-", "", '""', " NA "]
+NOTHING = [
+    "NA", "N/A", "#N/A", "NULL", "null", "nan", "None", "-", "", '""', " NA ",
+    "#NV", "#WERT!", "#REF!", "#DIV/0!", "#VALUE!", "#¡VALOR!", "#N/D", "Err:502", "#BEZUG!",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
