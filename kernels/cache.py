@@ -77,26 +77,25 @@ def _digest() -> str:
 
 @cache
 def _folder() -> Path:
-    folder = _base() / f"{_PREFIX}{_digest()}"
-    is_new = not folder.is_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    # The time says when it was last used.
-    os.utime(folder)
-    if is_new:
-        _remove_oldest(folder)
-    return folder
-
-
-def _base() -> Path:
-    """Where numba would keep the code of this file: in NUMBA_CACHE_DIR, beside it, or at home."""
+    # Where numba would keep the code of this file: in NUMBA_CACHE_DIR, beside it, or at home.
     for way in (
         caching.UserProvidedCacheLocator,
         caching.InTreeCacheLocator,
         caching.UserWideCacheLocator,
     ):
-        locator = way.from_function(_base, __file__)
-        if locator is not None:
-            return Path(locator.get_cache_path())
+        usual = way.from_function(_remove_oldest, __file__)
+        if usual is None:
+            continue
+        folder = Path(usual.get_cache_path()) / f"{_PREFIX}{_digest()}"
+        is_new = not folder.is_dir()
+        # Another user may have made it, and this one may not write to it.
+        with suppress(PermissionError):
+            folder.mkdir(exist_ok=True)
+            # The time says when it was last used.
+            os.utime(folder)
+            if is_new:
+                _remove_oldest(folder)
+            return folder
     raise RuntimeError(
         f"compiled kernels can be kept neither in {_HERE} nor in the user's cache folder: set "
         "NUMBA_CACHE_DIR to a folder that may be written to"
