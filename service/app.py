@@ -38,6 +38,7 @@ from service.settings import Settings
 from service.turns import Turns
 from service.web.access import DECLARED, Access, refuse_unprotected
 from service.web.bounds import BodyLimit, HeadAsGet
+from service.web.encodings import PackedBody
 from service.web.handlers import install_error_handlers
 from service.web.journal import Journal
 from service.web.queries import refuse_repeated
@@ -114,6 +115,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(refuse_repeated)],
     )
+    app.add_middleware(PackedBody, settings=settings)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Access, settings=settings)

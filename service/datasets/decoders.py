@@ -108,8 +108,10 @@ def decode_in_child(
         When the process failed otherwise.
     """
     deadline = time.monotonic() + limits.seconds
-    # The process may write this file, and make none.
+    # The process may write these files, and make none.
     target.touch()
+    if source.unpacked is not None:
+        source.unpacked.touch()
     try:
         with _children.child(limits.seconds, stop) as child:
             child.connection.send((source, target, limits))
@@ -128,6 +130,9 @@ def decode_in_child(
                 headers={"Retry-After": "2"},
             ) from None
         raise
+    finally:
+        if source.unpacked is not None:
+            source.unpacked.unlink()
 
 
 def _content(

@@ -6,12 +6,14 @@ process has limits on memory, and a sandbox.
 
 import contextlib
 import errno
+import gzip
 import io
 import json
 import math
 import os
 import resource
 import traceback
+import zlib
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,19 +35,21 @@ from workers.datasets import Dataset, streamed, write_dataset
 
 _ERROR_LENGTH = 500
 _NAME_LENGTH = 500
+_PIECE_BYTES = 1 << 20
 _MEMORY = Path("/proc/self/statm")
 # What pyarrow and Python raise for files that are malformed.
 _OF_THE_FILE = (pa.ArrowException, UnicodeError, OverflowError, RecursionError)
 
 
 class Limits(NamedTuple):
-    """What decoding one file may take; it may write so many bytes."""
+    """What decoding one file may take; it may write so many bytes, and unpack to so many."""
 
     memory_bytes: int
     seconds: float
     rows: int
     columns: int
     written_bytes: int = resource.RLIM_INFINITY
+    unpacked_bytes: int = 8 << 30
 
 
 def serve(connection: Connection) -> None:
@@ -57,7 +61,8 @@ def serve(connection: Connection) -> None:
         source, target, limits = connection.recv()
     except EOFError:
         return
-    confine([source.path, _MEMORY], [target], connection.fileno())
+    writable = [target] if source.unpacked is None else [target, source.unpacked]
+    confine([source.path, _MEMORY], writable, connection.fileno())
     _start_threads(small)
     _limit(limits)
     answer = f"\n{json.dumps(_answer(source, target, limits))}".encode()
@@ -134,16 +139,38 @@ def _problem_of(error: Exception, source: Source, limits: Limits) -> Problem | N
             "longer needed, or send it in smaller pieces"
         )
     if isinstance(error, _OF_THE_FILE) or (isinstance(error, OSError) and number is None):
-        text = str(error).replace(str(source.path), source.file).strip()[:_ERROR_LENGTH]
+        text = str(error)
+        for path in filter(None, (source.path, source.unpacked)):
+            text = text.replace(str(path), source.file)
+        text = text.strip()[:_ERROR_LENGTH]
         return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
     return None
 
 
 def decode(source: Source, target: Path, limits: Limits) -> Dataset:
     """Decode a file to a canonical dataset, in this process."""
+    if source.unpacked is not None:
+        source = _unpack(source, source.unpacked, limits)
     if source.path.stat().st_size == 0:
         raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
     return canonicalise(read(source, limits.columns), source.reading, source.file, target, limits)
+
+
+def _unpack(source: Source, unpacked: Path, limits: Limits) -> Source:
+    size = 0
+    try:
+        with gzip.open(source.path) as packed, unpacked.open("wb") as file:
+            while piece := packed.read(_PIECE_BYTES):
+                size += len(piece)
+                if size > limits.unpacked_bytes:
+                    raise TooLarge(
+                        f"{source.file}: it unpacks to more than the limit of "
+                        f"{limits.unpacked_bytes} bytes: send it in smaller pieces"
+                    )
+                file.write(piece)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(f"{source.file}: it cannot be unpacked with gzip: {error}") from None
+    return source._replace(path=unpacked, unpacked=None)
 
 
 def canonicalise(

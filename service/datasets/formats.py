@@ -36,6 +36,7 @@ _BY_FIRST_BYTES: dict[bytes, InputFormat] = {
     b"ARROW1\0\0": "arrow",
     b"\xff\xff\xff\xff": "arrow",
 }
+GZIP = b"\x1f\x8b"
 HEAD_BYTES = 128
 """So many first bytes tell what a file is."""
 
@@ -68,7 +69,7 @@ _OTHERS = [
     _other(rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
     _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
     _other(rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
-    _other(rb"\x1f\x8b", "compressed with gzip", "send it unpacked"),
+    _other(GZIP, "compressed with gzip twice", "send it unpacked"),
     _other(rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
     _other(rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
     _other(rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import re
 import shutil
 import time
 import uuid
+import zlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +21,7 @@ from service.clock import is_id, new_id
 from service.datasets.columns import Reading, find_columns
 from service.datasets.decoders import close_decoder, decode_in_child
 from service.datasets.decoding import Limits, canonicalise
-from service.datasets.formats import HEAD_BYTES, input_format
+from service.datasets.formats import GZIP, HEAD_BYTES, input_format
 from service.datasets.receiving import Upload
 from service.datasets.sources import Source, Table
 from service.disk import Disk
@@ -30,6 +32,7 @@ from workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
+_PACKED_HEAD_BYTES = 4096
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
 _CONVERTED_AT_A_TIME = 2
@@ -61,6 +64,7 @@ class Ingest:
             seconds=settings.decode_seconds,
             rows=settings.dataset_rows,
             columns=settings.dataset_columns,
+            unpacked_bytes=settings.upload_bytes,
         )
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
@@ -108,10 +112,10 @@ class Ingest:
             room for it, or the service ends meanwhile.
         """
         start = time.perf_counter()
-        with upload.path.open("rb") as handle:
-            head = handle.read(HEAD_BYTES)
-        format = input_format(upload.media_type, upload.name, head, upload.file)
-        source = Source(upload.path, format, reading, upload.file, _charset(upload.media_type))
+        head, name, unpacked = _head_of(upload)
+        format = input_format(upload.media_type, name, head, upload.file)
+        charset = _charset(upload.media_type)
+        source = Source(upload.path, format, reading, upload.file, charset, unpacked)
         target = folder / f"{uuid.uuid4().hex}.parquet"
         async with self._decoding.place(owner):
             dataset = await asyncio.get_running_loop().run_in_executor(
@@ -121,7 +125,8 @@ class Ingest:
         return Ingested(dataset, seconds)
 
     def _decode(self, source: Source, target: Path) -> Dataset:
-        share = max(0, self._disk.room()) // self._at_a_time
+        files = self._at_a_time if source.unpacked is None else 2 * self._at_a_time
+        share = max(0, self._disk.room()) // files
         limits = self._limits._replace(written_bytes=share)
         dataset = decode_in_child(source, target, limits, self._stop)
         source.path.unlink()
@@ -168,6 +173,21 @@ class Ingest:
         )
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
         return canonicalise(batches, reading, pointer, None, self._limits)
+
+
+def _head_of(upload: Upload) -> tuple[bytes, str | None, Path | None]:
+    """How a file begins, its name, and where to unpack it: as if it had been sent unpacked."""
+    with upload.path.open("rb") as handle:
+        head = handle.read(_PACKED_HEAD_BYTES)
+    if not head.startswith(GZIP):
+        return head[:HEAD_BYTES], upload.name, None
+    # What is wrong with it shows when all of it is unpacked.
+    try:
+        head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        head = b""
+    name = re.sub(r"\.gz$", "", upload.name or "", flags=re.IGNORECASE) or None
+    return head, name, upload.path.with_suffix(".unpacked")
 
 
 def _charset(media_type: str | None) -> str | None:

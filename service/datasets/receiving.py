@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -251,14 +251,12 @@ class _Form:
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes, checked against its digest in the end (RFC 9530)."""
-    expected = _digests_of(request.headers.get("content-digest", ""))
-    hashes = {name: _DIGESTS[name]() for name in expected}
+    """The body as it comes, checked against its digest in the end."""
+    digest = Digest(request.headers.get("content-digest", ""))
     async for piece in request.stream():
-        for one in hashes.values():
-            one.update(piece)
+        digest.add(piece)
         yield piece
-    _compare(expected, hashes)
+    digest.check()
 
 
 def check_digest(request: Request, content: bytes) -> None:
@@ -269,21 +267,42 @@ def check_digest(request: Request, content: bytes) -> None:
     InvalidRequest
         When its digest is not the one that was sent with it.
     """
-    expected = _digests_of(request.headers.get("content-digest", ""))
-    _compare(expected, {name: _DIGESTS[name](content) for name in expected})
+    digest = Digest(request.headers.get("content-digest", ""))
+    digest.add(content)
+    digest.check()
 
 
-def _compare(expected: dict[str, str], hashes: dict[str, Any]) -> None:
-    for name, digest in expected.items():
-        found = base64.b64encode(hashes[name].digest()).decode()
-        if found != digest:
-            raise InvalidRequest(
-                f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
-                f"{name}=:{found}: send it again"
-            )
+class Digest:
+    """What a `Content-Digest` says of a body (RFC 9530), as it is sent; unknown kinds say nothing.
 
+    Parameters
+    ----------
+    header
+        Its value, empty where there is none.
+    """
 
-def _digests_of(header: str) -> dict[str, str]:
-    """The digests of a header whose algorithms are known; others are to be passed over."""
-    members = (one.strip().partition("=") for one in header.split(","))
-    return {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
+    def __init__(self, header: str) -> None:
+        members = (one.strip().partition("=") for one in header.split(","))
+        self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
+        self._hashes = {name: _DIGESTS[name]() for name in self._expected}
+
+    def add(self, piece: bytes) -> None:
+        """Count the next bytes."""
+        for one in self._hashes.values():
+            one.update(piece)
+
+    def check(self) -> None:
+        """Compare, once all bytes are there.
+
+        Raises
+        ------
+        InvalidRequest
+            When they differ.
+        """
+        for name, digest in self._expected.items():
+            found = base64.b64encode(self._hashes[name].digest()).decode()
+            if found != digest:
+                raise InvalidRequest(
+                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
+                    f"{name}=:{found}: send it again"
+                )

@@ -27,6 +27,8 @@ class Source(NamedTuple):
         What to call it in errors.
     charset
         The encoding of its text, where the client declared one.
+    unpacked
+        Where to unpack it first, None where it is not packed with gzip.
     """
 
     path: Path
@@ -34,6 +36,7 @@ class Source(NamedTuple):
     reading: Reading
     file: str
     charset: str | None = None
+    unpacked: Path | None = None
 
 
 class Table(NamedTuple):

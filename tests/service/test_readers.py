@@ -508,7 +508,7 @@ OTHERS = {
     "ZIP": (zipped(("points.csv", "lat,lon")), "compressed with zip: send it unpacked"),
     "GeoPackage": (sqlite(0x47504B47), "a GeoPackage: write its layer as GeoParquet"),
     "SQLite": (sqlite(0), "an SQLite database"),
-    "gzip": (gzip.compress(b"lat,lon"), "compressed with gzip: send it unpacked"),
+    "gzip": (gzip.compress(b"lat,lon"), "compressed with gzip twice: send it unpacked"),
     "bzip2": (bz2.compress(b"lat,lon"), "compressed with bzip2"),
     "xz": (lzma.compress(b"lat,lon"), "compressed with xz"),
     "zstd": (pa.compress(b"lat,lon", "zstd", asbytes=True), "compressed with zstd"),

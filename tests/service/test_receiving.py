@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import gzip
 import hashlib
 import itertools
+import json
 import socket
 import tempfile
 import uuid
@@ -200,3 +202,61 @@ def test_a_form_with_a_wrong_part_is_refused_before_that_comes(service):
         answer = answer_on(connection)
     assert answer.startswith("HTTP/1.1 400")
     assert "it has 'observation'" in answer
+
+
+ROWS = b"lat,lon\n" + b"1.5,2.5\n" * 5
+PACKED = gzip.compress(ROWS[:20]) + gzip.compress(ROWS[20:])
+
+
+def test_a_file_packed_with_gzip(service):
+    """As a file of its own, of a form, or of a body that says so: the same dataset."""
+    digest_of_sent = {"Content-Digest": digest("sha-256", PACKED)}
+    encoded = {"Content-Encoding": "gzip", "Content-Type": "text/csv", **digest_of_sent}
+    answers = [
+        service.post("/datasets", files={"file": ("points.csv", ROWS)}),
+        service.post("/datasets", files={"file": ("points.csv.GZ", PACKED, "application/gzip")}),
+        service.post("/datasets", content=PACKED, headers={"Content-Type": "text/csv"}),
+        service.post("/datasets", content=PACKED, headers=encoded),
+        service.post("/datasets", content=gzip.compress(PACKED), headers={
+            "Content-Encoding": "x-gzip", "Content-Type": "text/csv"
+        }),
+    ]  # fmt: skip
+    assert [answer.status_code for answer in answers] == [201, 200, 200, 200, 200]
+    assert service.delete(answers[0].headers["location"]).status_code == 204
+    assert not list(files_folder(service).iterdir())
+
+
+def test_forms_and_json_packed_with_gzip(service):
+    body = part("observations", ROWS, "o.csv") + part("references", PACKED, "r.csv.gz") + END
+    headers = {"Content-Type": FORM, "Content-Encoding": "gzip"}
+    answer = service.post("/resolve", content=gzip.compress(body), headers=headers)
+    assert answer.status_code == 200, answer.text
+    points = {"lat": [1.0], "lon": [2.0]}
+    body = json.dumps({"observations": points, "references": points}).encode()
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    for sent, status in (
+        (gzip.compress(body), 200),
+        (gzip.compress(body)[:-4], 400),
+        (body, 400),
+        (gzip.compress(b" " * (17 << 20) + body), 413),
+    ):
+        answer = service.post("/resolve", content=sent, headers=headers)
+        assert answer.status_code == status, answer.text
+    answer = service.post("/resolve", content=body, headers={**headers, "Content-Encoding": "br"})
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "gzip")
+
+
+def test_a_packed_file_is_bounded_by_what_it_unpacks_to(small):
+    bomb = gzip.compress(b"lat,lon\n" + b"1.5,2.5\n" * 200_000)
+    assert len(bomb) < 10_000
+    for headers in ({}, {"Content-Encoding": "gzip"}):
+        headers = {"Content-Type": "text/csv", **headers}
+        answer = small.post("/datasets", content=bomb, headers=headers)
+        assert answer.status_code == 413
+        assert "unpacks to more than the limit of 1000000 bytes" in answer.json()["detail"]
+    for bad in (PACKED[:-5], PACKED[:12] + b"x" * 9):
+        answer = small.post("/datasets", content=bad, headers={"Content-Type": "text/csv"})
+        assert answer.status_code == 400
+        assert "cannot be unpacked with gzip" in answer.json()["detail"]
+    wait_until(lambda: not list(files_folder(small).iterdir()))
+    assert files_of(small) == set()
