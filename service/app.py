@@ -69,6 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
         ):
             store.refuse_other_folder()
             refuse_unprotected(settings, store.keys)
+            store.reserve.make()
             disk = Disk(settings, store.promised_bytes)
             with (
                 closing(Ingest(settings, disk)) as ingest,

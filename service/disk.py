@@ -1,13 +1,74 @@
-"""How much of the disk must stay free."""
+"""How much of the disk must stay free, and whether what must be written can be."""
 
+import logging
+import os
 import shutil
+import tempfile
+import threading
+import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from service.errors import StorageFull
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.errors import StorageFull, is_disk_full
 from service.settings import Settings
 
 LOOK_BYTES = 16 << 20
 """After so many bytes of what is stored as it comes the disk is looked at again."""
+
+_PROBE_SECONDS = 5.0
+_HUNG_SECONDS = 30.0
+_PROBE_BYTES = 64 << 10
+
+logger = logging.getLogger(__name__)
+
+
+class Trouble(NamedTuple):
+    """Why nothing can be written, in words, and whether that is because the disk is full."""
+
+    reason: str
+    is_full: bool
+
+
+class Probe:
+    """Tells whether something can be written: it is tried when asked, once in five seconds.
+
+    Parameters
+    ----------
+    write
+        What is tried; it may take some seconds, for which one caller waits.
+    """
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._trouble: Trouble | None = None
+        self._tried_at = time.monotonic() - _PROBE_SECONDS
+        self._trying = threading.Lock()
+
+    def trouble(self) -> Trouble | None:
+        """Why it could not be written lately; None when it could be."""
+        if not self._trying.acquire(blocking=False):
+            seconds = time.monotonic() - self._tried_at
+            if seconds > _HUNG_SECONDS:
+                return Trouble(f"a write has not ended for {seconds:.0f} s", False)
+            return self._trouble
+        try:
+            if time.monotonic() - self._tried_at >= _PROBE_SECONDS:
+                self._trouble = self._try()
+                self._tried_at = time.monotonic()
+        finally:
+            self._trying.release()
+        return self._trouble
+
+    def _try(self) -> Trouble | None:
+        try:
+            self._write()
+        except (OSError, SQLAlchemyError) as error:
+            logger.warning("it cannot be written: %s", error)
+            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else ""
+            return Trouble(reason or type(error).__name__, is_disk_full(error))
+        return None
 
 
 class Disk:
@@ -17,16 +78,28 @@ class Disk:
     ----------
     promised
         Tells how many bytes accepted jobs are expected to write yet; it may ask the database.
+
+    Attributes
+    ----------
+    writable
+        Whether a small file can be written to the data folder.
     """
 
     def __init__(self, settings: Settings, promised: Callable[[], int]) -> None:
         self._folder = settings.data_dir
         self._promised = promised
         self.must_stay_free = settings.free_bytes
+        self.writable = Probe(self._write)
 
     def free(self) -> int:
         """Bytes that are free."""
         return shutil.disk_usage(self._folder).free
+
+    def _write(self) -> None:
+        with tempfile.TemporaryFile(dir=self._folder) as file:
+            file.write(bytes(_PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
 
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""

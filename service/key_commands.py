@@ -4,14 +4,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from service.database.engine import database_exists, name_of_database, open_database
 from service.database.keys import Key, Keys, prefix_of
-from service.errors import CannotStart
+from service.database.reserve import Reserve
+from service.errors import CannotStart, is_disk_full
 from service.settings import Settings
 
 
 class NoStoreError(CannotStart):
     """There is no database where keys could be."""
+
+
+class DiskFullError(CannotStart):
+    """The disk is full, and so full that not even the reserve helps."""
 
 
 class NoSuchKeyError(CannotStart):
@@ -90,6 +97,7 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     ------
     NoStoreError
         When there is none, and none may be made.
+    DiskFullError
     """
     place = (settings.data_dir, settings.database)
     name = name_of_database(*place)
@@ -102,6 +110,12 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     _tell(f"the store is {name}" + ("" if is_there else ", made now"))
     engine = open_database(*place)
     try:
-        yield Keys(engine)
+        yield Keys(engine, Reserve(settings.data_dir))
+    except SQLAlchemyError as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFullError(
+            f"the disk of {name} is full, and nothing was changed: remove what else lies there"
+        ) from error
     finally:
         engine.dispose()

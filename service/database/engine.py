@@ -9,6 +9,7 @@ from alembic.config import Config
 
 from service.database.identity import DataDirError, content_of, shown
 from service.database.ownership import make_data_dir
+from service.database.reserve import Reserve
 from service.errors import CannotStart
 
 _MIGRATION_LOCK = 0x67656F72
@@ -47,7 +48,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
         make_data_dir(data_dir)
         _refuse_lost_database(data_dir)
         engine = _sqlite(_sqlite_path(data_dir))
-        _migrate(engine)
+        Reserve(data_dir).spend(lambda: _migrate(engine))
         return engine
     engine = _postgres(url)
     # A migration of large tables takes longer than a statement of a service may.

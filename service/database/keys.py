@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from service.clock import new_id, now
+from service.database.reserve import Reserve
 from service.database.schema import keys as _keys
 
 _MARK = "gr"
@@ -43,14 +44,14 @@ class Key:
 class Keys:
     """The keys of one database. Every method is one transaction."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, reserve: Reserve) -> None:
         self._engine = engine
+        self._reserve = reserve
 
     def create(self, name: str) -> str:
         """Make a key and return it; nobody can find it out again."""
         key, values = _new_secret()
-        with self._engine.begin() as connection:
-            connection.execute(_keys.insert().values(**values, id=new_id(), name=name))
+        self._change(_keys.insert().values(**values, id=new_id(), name=name))
         return key
 
     def rotate(self, id: str) -> str:
@@ -59,9 +60,7 @@ class Keys:
         What was made with it stays its own: the owner is the id, which stays.
         """
         key, values = _new_secret()
-        query = _keys.update().where(_keys.c.id == id).values(**values, last_used=None)
-        with self._engine.begin() as connection:
-            connection.execute(query)
+        self._change(_keys.update().where(_keys.c.id == id).values(**values, last_used=None))
         return key
 
     def all(self) -> list[Key]:
@@ -73,8 +72,15 @@ class Keys:
     def revoke(self, id: str) -> None:
         """Let a key open nothing any more."""
         query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
-        with self._engine.begin() as connection:
-            connection.execute(query.values(revoked=now()))
+        self._change(query.values(revoked=now()))
+
+    def _change(self, query: sa.UpdateBase) -> None:
+        def change() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(query)
+
+        # Who makes room on a full disk may need a key for it, and one that leaked ends at once.
+        self._reserve.spend(change)
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from service.database.identity import ID_FILE, DataDirError, content_of, shown
+from service.database.reserve import Reserve
 from service.errors import CannotStart
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,8 @@ def owned(data_dir: Path) -> Iterator[None]:
                 "stop that one, or take another folder"
             ) from None
         lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
+        number = f"{os.getpid()}\n".encode()
+        Reserve(data_dir).spend(lambda: os.write(lock.fileno(), number))
         yield
 
 

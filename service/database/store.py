@@ -16,6 +16,7 @@ from service.database.identity import refuse_other_store
 from service.database.keys import Keys
 from service.database.listing import ALL, Page, Selection
 from service.database.ownership import claimed
+from service.database.reserve import Reserve
 from service.database.rows import (
     LIVE,
     DatasetRow,
@@ -32,6 +33,8 @@ from service.database.rows import (
 from service.database.schema import datasets as _datasets
 from service.database.schema import idempotency as _idempotency
 from service.database.schema import jobs as _jobs
+from service.database.schema import store as _store
+from service.disk import Probe
 from service.errors import KeyInUse
 from service.quarantine import Quarantine
 from workers.datasets import Dataset
@@ -52,6 +55,10 @@ class Store:
         Whose rows are seen and made; None sees those of all and makes those of nobody.
     keys
         The API keys in the same database.
+    writable
+        Whether the database can be written.
+    reserve
+        Room on the disk for what makes room.
     quarantine
         Where files of the data folder go that the database does not know.
     """
@@ -62,7 +69,9 @@ class Store:
         self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
         self._name = name_of_database(data_dir, database_url)
-        self.keys = Keys(self._engine)
+        self.writable = Probe(self._write)
+        self.reserve = Reserve(self._data_dir)
+        self.keys = Keys(self._engine, self.reserve)
         self.quarantine = Quarantine(self._data_dir)
 
     def of(self, owner: str) -> Self:
@@ -198,10 +207,13 @@ class Store:
         query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
         if only_expired:
             query = query.where(_expired(_datasets))
-        with self._engine.begin() as connection:
-            connection.execute(lock)
-            done = connection.execute(query)
-        return bool(done.rowcount)
+
+        def remove() -> bool:
+            with self._engine.begin() as connection:
+                connection.execute(lock)
+                return bool(connection.execute(query).rowcount)
+
+        return self.reserve.spend(remove)
 
     def add_job(
         self,
@@ -366,16 +378,10 @@ class Store:
         with self._engine.connect() as connection:
             return int(connection.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
 
-    def try_to_write(self) -> None:
-        """Write, and change nothing.
-
-        Raises
-        ------
-        sqlalchemy.exc.SQLAlchemyError
-            When it cannot be written, or is not reached.
-        """
+    def _write(self) -> None:
+        """Write the same again."""
         with self._engine.begin() as connection:
-            connection.execute(_jobs.update().where(sa.false()).values(message=None))
+            connection.execute(_store.update().values(id=_store.c.id))
 
     def start_job(self, id: str, oom_kills: int | None = None) -> bool:
         """Mark a live job as running; tells whether it still was live.
@@ -432,6 +438,8 @@ class Store:
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
+        if status == "dismissed":
+            return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
     def note_checksum(self, id: str, sha256: str) -> None:
@@ -459,8 +467,12 @@ class Store:
             (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
         )
         values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
-        with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(values)).rowcount)
+
+        def dismiss() -> bool:
+            with self._engine.begin() as connection:
+                return bool(connection.execute(query.values(values)).rowcount)
+
+        return self.reserve.spend(dismiss)
 
 
 def _expired(table: sa.Table) -> sa.ColumnElement[bool]:

@@ -54,12 +54,13 @@ async def live() -> Health:
 )
 def ready(service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 and why when it cannot."""
-    disk = _disk(service)
     decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
-    checks = [_store(service), disk, decoders, *_cluster(service)]
+    checks = [_store(service), _disk(service), decoders, *_cluster(service)]
+    store, disk, *others = checks
+    trouble = service.store.writable.trouble()
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
-    if all(check.ok for check in checks if check is not disk):
-        return Health(status="ok", checks=checks)
+    if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
+        return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
     response.status_code = 503
     response.headers["Retry-After"] = "2"
     return Health(status="unavailable", checks=checks)
@@ -85,19 +86,24 @@ def show_metrics(service: WholeService) -> Response:
 
 
 def _store(service: Service) -> Check:
+    trouble = service.store.writable.trouble()
+    if trouble is not None:
+        return Check(name="store", ok=False, detail=f"it cannot be written: {trouble.reason}")
     try:
-        service.store.try_to_write()
         live, _ = service.store.count_live()
     except SQLAlchemyError as error:
-        logger.warning("the store cannot be written: %s", error)
-        return Check(name="store", ok=False, detail=f"it cannot be written: {type(error).__name__}")
+        logger.warning("the store cannot be read: %s", error)
+        return Check(name="store", ok=False, detail=f"it cannot be read: {type(error).__name__}")
     return Check(name="store", ok=True, detail=f"writable, {live} jobs not finished")
 
 
 def _disk(service: Service) -> Check:
     free, must_stay_free = service.disk.free(), service.disk.must_stay_free
     detail = f"{free} bytes free, of which {must_stay_free} must stay free"
-    return Check(name="disk", ok=free >= must_stay_free, detail=detail)
+    trouble = service.disk.writable.trouble()
+    if trouble is not None:
+        detail += f"; no file can be written: {trouble.reason}"
+    return Check(name="disk", ok=free >= must_stay_free and trouble is None, detail=detail)
 
 
 def _cluster(service: Service) -> list[Check]:

@@ -169,7 +169,8 @@ def test_room_that_must_stay_on_the_disk(tmp_path, device):
         assert not disk["ok"]
         assert f"{2 * free} must stay free" in disk["detail"]
         # What needs no disk is answered, and what makes room would be.
-        assert client.get("/readyz").status_code == 200
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (200, "full")
         assert client.post("/resolve", json=body).status_code == 200
         assert files_of(client) == set()
 
@@ -253,7 +254,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
 def test_jobs_accepted_together_fit_together(tmp_path):
     """What was promised to one is no room for another, nor for what else comes."""
     flags = ["--free-bytes", 40 << 20, "--scheduler", "tcp://127.0.0.1:9"]
-    with small_disk(96) as disk, running_service(disk, *flags, ready=False) as client:
+    with small_disk(100) as disk, running_service(disk, *flags, ready=False) as client:
         headers = {"Content-Type": PARQUET}
         made = client.post("/datasets", content=parquet(points(40_000, 1)), headers=headers).json()
         body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
