@@ -27,7 +27,7 @@ from service.datasets.columns import Columns, Origin, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import read
-from service.datasets.sandbox import confine
+from service.datasets.sandbox import confine, libraries
 from service.datasets.sources import Source, Table
 from service.datasets.validity import refuse_invalid
 from service.errors import InvalidInput, Problem, StorageFull, TooLarge, disk_full, is_disk_full
@@ -87,6 +87,7 @@ def _warm_up() -> io.BytesIO:
     batches = streamed(sink).read_row_group(0, use_threads=False).to_batches()
     read = Table(table.schema, iter(batches), 1)
     canonicalise(read, Reading(), "", None, Limits(0, 0, 1, 2))
+    libraries()
     return sink
 
 

@@ -14,6 +14,7 @@ import struct
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,7 +161,7 @@ def _restrict_files(abi: int, readable: Iterable[Path], writable: Iterable[Path]
     attributes = struct.pack("=QQQ", files, network, scopes)
     # Each version of the interface knows a longer prefix of the attributes.
     ruleset = _must(_libc.syscall, _LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
-    rules = dict.fromkeys(_libraries(), _READ_FILE | _READ_DIR)
+    rules = dict.fromkeys(libraries(), _READ_FILE | _READ_DIR)
     rules |= dict.fromkeys(readable, _READ_FILE)
     rules |= dict.fromkeys(writable, (_READ_FILE | _WRITE_FILE | _TRUNCATE) & files)
     for path, rights in rules.items():
@@ -171,11 +172,16 @@ def _restrict_files(abi: int, readable: Iterable[Path], writable: Iterable[Path]
     os.close(ruleset)
 
 
-def _libraries() -> list[Path]:
-    """Folders of code that may be loaded late: modules of Python, shared libraries."""
-    python = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+@cache
+def libraries() -> tuple[Path, ...]:
+    """Folders of code that may be loaded late: modules of Python, shared libraries.
+
+    Python takes a millisecond or two to tell, the first time.
+    """
+    paths = sysconfig.get_paths()
+    python = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
-    return [path for path in map(Path, {*python, *system}) if path.is_dir()]
+    return tuple(path for path in map(Path, {*python, *system}) if path.is_dir())
 
 
 @contextmanager
