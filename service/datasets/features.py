@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from service.datasets.geometry import Geometry
-from service.datasets.sources import BATCH_ROWS, Source, Table, bad_cell
+from service.datasets.sources import BATCH_ROWS, BadCell, Source, Table, bad_cells
 from service.errors import InvalidInput, TooLarge
 
 
@@ -50,7 +50,11 @@ def read_geojson(source: Source, most_columns: int) -> Table:
             "longitude and latitude on WGS 84 (RFC 7946), urn:ogc:def:crs:OGC:1.3:CRS84: transform "
             "the points, or leave the member out if that is what they are"
         )
-    rows = [_row_of(feature, row, source) for row, feature in enumerate(features)]
+    found = [_row_of(feature, row) for row, feature in enumerate(features)]
+    bad = [one for one in found if isinstance(one, BadCell)]
+    if bad:
+        raise bad_cells(source, bad, len(bad))
+    rows = [one for one in found if isinstance(one, _Row)]
     properties = list(dict.fromkeys(name for row in rows for name in row.properties))
     lat, lon = _unlike(properties, ("lat", "lon"), "geometry_")
     ids = _unlike(properties, ("id",), "feature_") if any(row.id for row in rows) else ()
@@ -86,19 +90,19 @@ def _crs_name(crs: Any) -> str:
         return json.dumps(crs)[:80]
 
 
-def _row_of(feature: Any, row: int, source: Source) -> _Row:
+def _row_of(feature: Any, row: int) -> _Row | BadCell:
     if not isinstance(feature, dict) or not isinstance(feature.get("properties") or {}, dict):
-        raise bad_cell(source, None, row, "not a GeoJSON feature")
+        return BadCell(None, row, "not a GeoJSON feature")
     geometry = feature.get("geometry")
     lon = lat = None
     if geometry is not None:
         point = geometry.get("coordinates") if isinstance(geometry, dict) else None
         if not isinstance(point, list) or geometry.get("type") != "Point" or len(point) < 2:
-            raise bad_cell(source, "geometry", row, "not a point")
+            return BadCell("geometry", row, "not a point")
         lon, lat = point[:2]
         for value in point:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise bad_cell(source, "geometry", row, f"{value!r} is not a number")
+                return BadCell("geometry", row, f"{repr(value)[:80]} is not a number")
         lon, lat = float(lon), float(lat)
     id = {"id": feature["id"]} if "id" in feature else {}
     return _Row(lon, lat, id, feature.get("properties") or {})

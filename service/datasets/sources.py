@@ -69,11 +69,6 @@ class BadCell(NamedTuple):
 CELLS_SHOWN = 10
 
 
-def bad_cell(source: Source, column: str | None, row: int | None, detail: str) -> Problem:
-    """The problem of a value, a row or a column that cannot be read."""
-    return bad_cells(source, [BadCell(column, row, detail)], 1)
-
-
 def bad_cells(source: Source, cells: list[BadCell], rows: int) -> Problem:
     """The problem of several; `rows` are refused, of which these are the first."""
     errors: list[dict[str, Any]] = []

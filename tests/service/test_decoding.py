@@ -171,6 +171,30 @@ def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tm
         assert answer.status_code == 201, answer.text
 
 
+def test_a_crash_is_an_error_of_the_service_with_an_id_in_its_log(tmp_path):
+    flags = ["--scheduler", "tcp://127.0.0.1:9", "--log-format", "json"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
+        wait_until(lambda: decoders_of(client))
+        [decoder] = decoders_of(client)
+        decoder.suspend()
+        headers = {"Content-Type": "text/csv", "X-Request-ID": "a-crash"}
+        with ThreadPoolExecutor(1) as threads:
+            sent = threads.submit(client.post, "/datasets", content=b"lat,lon\n", headers=headers)
+            wait_until(lambda: len(decoders_of(client)) == 2)
+            decoder.send_signal(signal.SIGSEGV)
+            decoder.resume()
+            answer = sent.result()
+        assert answer.status_code == 500
+        assert answer.json()["detail"] == "an error of the service; its log has the details"
+        assert answer.headers["x-request-id"] == "a-crash"
+        [line] = [one for one in client.log.read_text().splitlines() if "exit code -11" in one]
+        assert json.loads(line)["request_id"] == "a-crash"
+        headers = {"Content-Type": "text/csv; charset=zlib"}
+        answer = client.post("/datasets", content=b"lat,lon\n1,2\n", headers=headers)
+        assert answer.status_code == 400
+        assert "there is no charset 'zlib'" in answer.json()["detail"]
+
+
 def test_a_service_that_ends_waits_for_no_file(tmp_path):
     flags = ["--scheduler", "tcp://127.0.0.1:9"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:

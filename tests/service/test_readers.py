@@ -159,6 +159,11 @@ def test_all_refused_rows_are_counted_and_the_first_ten_named(tmp_path):
         stored(tmp_path, f"lat,lon\n{rows}".encode(), "csv")
     assert [one["row"] for one in bad.value.errors] == [0, 2, 3, 5, 6, 8, 9, 11, 12, 14]
     assert bad.value.errors[1]["detail"] == "the value 'y' is not a number"
+    polygon = {"geometry": {"type": "Polygon", "coordinates": []}}
+    features = [*json.loads(geojson())["features"], *[polygon] * 6, *[7] * 6]
+    with pytest.raises(InvalidInput, match=r"row 3: not a point; 12 rows are refused") as bad:
+        stored(tmp_path, geojson(features=features), "geojson")
+    assert [one["row"] for one in bad.value.errors] == list(range(3, 13))
     rows = "1,2\n" + "1,2,3\n" * 15 + "1\n"
     with pytest.raises(InvalidInput, match=r"row 1: 3 fields where.*16 rows are refused") as bad:
         stored(tmp_path, f"lat,lon\n{rows}".encode(), "csv")
