@@ -78,7 +78,8 @@ def running_service(data_dir, *flags, ready=True):
             client.process = process
             client.log = Path(log.name)
             if ready:
-                wait_until(lambda: client.get("/readyz").status_code == 200, process=process)
+                # Kernels may have to be compiled first, on a machine that is busy with other work.
+                wait_until(lambda: client.get("/readyz").is_success, seconds=240, process=process)
             yield client
     finally:
         process.terminate()
