@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.clock import now
+from service.clock import ExpiryClock, now
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +50,12 @@ class Quarantine:
             _DAYS,
         )
 
-    def expire(self) -> None:
+    def expire(self, clock: ExpiryClock) -> None:
         """Remove what was taken long enough ago."""
         if not self._folder.is_dir():
             return
         # The day itself counts, so what was taken in its last minute stays as long as the rest.
-        oldest = _day(now(-86400 * (_DAYS + 1)))
+        oldest = _day(clock.now(-86400 * (_DAYS + 1)))
         for batch in self._folder.iterdir():
             if _DAY.fullmatch(batch.name) and batch.name < oldest:
                 shutil.rmtree(batch, ignore_errors=True)

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from service.clock import now
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
 
@@ -85,6 +84,8 @@ class JobRow:
     oom_kills
         How many processes the kernel had killed for want of memory when it was started; None while
         it does not run.
+    has_expired
+        Whether its result was kept for as long as results are.
     """
 
     id: str
@@ -109,11 +110,7 @@ class JobRow:
     report: dict[str, Any] | None
     suspicion: int = 0
     oom_kills: int | None = None
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether its result was kept for as long as results are."""
-        return self.expires is not None and self.expires <= now()
+    has_expired: bool = False
 
 
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:
@@ -132,8 +129,8 @@ def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
 
 
-def job_row(row: sa.RowMapping) -> JobRow:
-    """A row of the table of jobs."""
+def job_row(row: sa.RowMapping, time: str) -> JobRow:
+    """A row of the table of jobs, as it is at a time."""
     stored = dict(row["options"])
     options: MatchOptions | EchoOptions
     if row["process"] == "echo":
@@ -142,7 +139,8 @@ def job_row(row: sa.RowMapping) -> JobRow:
         for name in ("columns", "observation_columns"):
             stored[name] = tuple(stored[name])
         options = MatchOptions(**stored)
-    return JobRow(**{**row, "options": options, "delivery": Delivery(**row["delivery"])})
+    fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
+    return JobRow(**fields, has_expired=row["expires"] is not None and row["expires"] <= time)
 
 
 class Repeat(NamedTuple):

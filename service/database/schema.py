@@ -7,8 +7,14 @@ metadata = sa.MetaData()
 # Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
 # of the key that a row was made with; empty where the service asks for none.
 
-# It has one row: whose files the data folder holds.
-store = sa.Table("store", metadata, sa.Column("id", sa.String, primary_key=True))
+# It has one row: whose files the data folder holds, and the time by which things expire, when it
+# was last noted.
+store = sa.Table(
+    "store",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("time", sa.String),
+)
 
 datasets = sa.Table(
     "datasets",

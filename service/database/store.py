@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from service.clock import new_id, now
+from service.clock import ExpiryClock, new_id, now
 from service.database.changes import Changes
 from service.database.engine import name_of_database, open_database
 from service.database.identity import refuse_other_store
@@ -49,6 +49,8 @@ class Store:
 
     Attributes
     ----------
+    expiry
+        The time by which things expire.
     changes
         Tells of jobs that this process changed.
     owner
@@ -69,7 +71,10 @@ class Store:
         self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
         self._name = name_of_database(data_dir, database_url)
-        self.writable = Probe(self._write)
+        with self._engine.connect() as connection:
+            noted = connection.execute(sa.select(_store.c.time)).scalar_one()
+        self.expiry = ExpiryClock(noted)
+        self.writable = Probe(self.note_time)
         self.reserve = Reserve(self._data_dir)
         self.keys = Keys(self._engine, self.reserve)
         self.quarantine = Quarantine(self._data_dir)
@@ -85,8 +90,11 @@ class Store:
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
         # To an owner what has expired is not there; the service has it until no job needs it.
-        is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
+        is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
         return self._own(table) & is_there
+
+    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def claimed(self) -> AbstractContextManager[Callable[[], None]]:
         """Claim the database for one service; see `service.database.ownership`."""
@@ -166,9 +174,24 @@ class Store:
 
     def expired_datasets(self) -> list[str]:
         """Ids of datasets that have expired, and are there still."""
-        query = sa.select(_datasets.c.id).where(_expired(_datasets))
+        query = sa.select(_datasets.c.id).where(self._expired(_datasets))
         with self._engine.connect() as connection:
             return list(connection.execute(query).scalars())
+
+    def count_late(self) -> tuple[int, int]:
+        """How many datasets and results have expired by the clock alone, not by `expiry`."""
+        counts = [
+            sa.select(sa.func.count())
+            .where((table.c.expires > self.expiry.now()) & (table.c.expires <= now()) & is_there)
+            .scalar_subquery()
+            for table, is_there in (
+                (_datasets, sa.true()),
+                (_jobs, _jobs.c.status == "successful"),
+            )
+        ]
+        with self._engine.connect() as connection:
+            datasets, results = connection.execute(sa.select(*counts)).one()
+        return datasets, results
 
     def expired_results(self, before: str) -> set[str]:
         """Ids of jobs whose result has expired before a time."""
@@ -206,7 +229,7 @@ class Store:
         )
         query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
         if only_expired:
-            query = query.where(_expired(_datasets))
+            query = query.where(self._expired(_datasets))
 
         def remove() -> bool:
             with self._engine.begin() as connection:
@@ -332,7 +355,7 @@ class Store:
         query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
         with self._engine.connect() as connection:
             row = connection.execute(query).mappings().first()
-        return job_row(row) if row else None
+        return job_row(row, self.expiry.now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobRow]:
         """A page of jobs, and one more when there is another page."""
@@ -340,14 +363,14 @@ class Store:
         query = selection.of(query, now(), self._engine.dialect.name)
         with self._engine.connect() as connection:
             rows = connection.execute(page.of(query, _jobs)).mappings()
-            return [job_row(row) for row in rows]
+            return [job_row(row, self.expiry.now()) for row in rows]
 
     def live_jobs(self) -> list[JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
         query = query.order_by(_jobs.c.created)
         with self._engine.connect() as connection:
-            return [job_row(row) for row in connection.execute(query).mappings()]
+            return [job_row(row, self.expiry.now()) for row in connection.execute(query).mappings()]
 
     def forget_jobs(self, before: str) -> int:
         """Forget jobs that ended before a time, and the keys of their requests; tells how many.
@@ -355,7 +378,7 @@ class Store:
         One whose result is kept is not forgotten.
         """
         has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
-        is_kept = has_result & (_jobs.c.expires.is_(None) | ~_expired(_jobs))
+        is_kept = has_result & (_jobs.c.expires.is_(None) | ~self._expired(_jobs))
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
         with self._engine.begin() as connection:
@@ -378,10 +401,10 @@ class Store:
         with self._engine.connect() as connection:
             return int(connection.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
 
-    def _write(self) -> None:
-        """Write the same again."""
+    def note_time(self) -> None:
+        """Note the time by which things expire: the next process goes on from there."""
         with self._engine.begin() as connection:
-            connection.execute(_store.update().values(id=_store.c.id))
+            connection.execute(_store.update().values(time=self.expiry.now()))
 
     def start_job(self, id: str, oom_kills: int | None = None) -> bool:
         """Mark a live job as running; tells whether it still was live.
@@ -473,7 +496,3 @@ class Store:
                 return bool(connection.execute(query.values(values)).rowcount)
 
         return self.reserve.spend(dismiss)
-
-
-def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
-    return table.c.expires.is_not(None) & (table.c.expires <= now())
