@@ -37,9 +37,18 @@ _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class HasCluster(Protocol):
-    """Whoever knows the cluster that is open now."""
+    """What knows the cluster that is open now, and when its scheduler answered last."""
 
     cluster: Cluster | None
+    workers: dict[str, str]
+
+    @property
+    def silence_seconds(self) -> float:
+        """Time since the scheduler last answered."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the cluster cannot be asked; None while it can."""
 
 
 class Metrics:
@@ -154,7 +163,14 @@ class _State(Collector):
         )
         cluster = self._supervisor.cluster
         yield GaugeMetricFamily(
-            "georesolve_cluster_up", "Whether there is a cluster.", value=cluster is not None
+            "georesolve_cluster_up",
+            "Whether there is a cluster, and its scheduler answers.",
+            value=self._supervisor.trouble is None,
+        )
+        yield GaugeMetricFamily(
+            "georesolve_scheduler_silence_seconds",
+            "Time since the scheduler last answered.",
+            value=self._supervisor.silence_seconds,
         )
         workers = GaugeMetricFamily(
             "georesolve_workers",
@@ -162,7 +178,7 @@ class _State(Collector):
             labels=["device"],
         )
         if cluster is not None:
-            workers.add_metric([cluster.device], len(cluster.workers()))
+            workers.add_metric([cluster.device], len(self._supervisor.workers))
         yield workers
         disk = shutil.disk_usage(self._settings.data_dir)
         space = GaugeMetricFamily(

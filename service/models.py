@@ -351,10 +351,10 @@ class Check(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the service is ready, a line a check.
+    """Whether the service is ready.
 
     `full` is ready, too: it stores nothing more, but what makes room is done.
     """
 
     status: Literal["ok", "full", "unavailable"]
-    checks: list[Check]
+    checks: list[Check] = Field(description="one a line; none without a key where one is needed")

@@ -1,5 +1,6 @@
 """`open_cluster`: one process a GPU, or CPU processes, or a scheduler that exists already."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _DASK_CONFIG = Path(__file__).with_name("dask.yaml")
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
+_ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,13 @@ class Cluster:
             own.scale(len(own.worker_spec))
 
     def workers(self) -> dict[str, str]:
-        """Addresses of the workers that are up and have passed their check, by name."""
+        """Addresses of the workers that are up and have passed their check, by name.
+
+        It waits for the scheduler for as long as that takes; `workers_of` does not.
+        """
         if not self.is_up():
             return {}
-        workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
-        return {str(workers[address]["name"]): address for address in sorted(workers)}
+        return _by_name(self.client.scheduler_info(n_workers=-1))
 
 
 @contextlib.contextmanager
@@ -128,6 +132,28 @@ async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
         scheduler.address, asynchronous=True, security=security, set_as_default=False
     ) as client:
         yield client
+
+
+async def workers_of(client: Client) -> dict[str, str]:
+    """Addresses of the workers that a scheduler has, by name; asked in the caller's event loop.
+
+    Raises
+    ------
+    OSError
+        When the scheduler does not answer within some seconds.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            assert client.scheduler is not None, "an open cluster has a scheduler"
+            identity = await client.scheduler.identity(n_workers=-1)
+    except TimeoutError:
+        raise OSError(f"the scheduler does not answer within {_ANSWER_SECONDS:g} s") from None
+    return _by_name(identity)
+
+
+def _by_name(identity: dict[str, Any]) -> dict[str, str]:
+    workers = identity.get("workers", {})
+    return {str(workers[address]["name"]): address for address in sorted(workers)}
 
 
 def _configured_dask() -> contextlib.AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from distributed import Client
 
 from kernels.devices import Device
-from workers.cluster import Cluster
+from workers.cluster import Cluster, workers_of
 from workers.datasets import ColumnSize, Dataset, column_sizes
 from workers.jobs import Job, MatchOptions, with_id
 from workers.memory import available_bytes, references_at_once, search_bytes
@@ -198,7 +198,7 @@ async def estimate(
     OSError
         When no worker answers within some seconds.
     """
-    workers = await asyncio.to_thread(cluster.workers)
+    workers = await workers_of(client)
     if not workers:
         raise OSError("there are no workers")
     rows = observations.rows, references.rows

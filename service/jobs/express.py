@@ -22,6 +22,9 @@ _MOST_UNANSWERED = 16 * _BATCH
 """Each has its sets in memory."""
 _MOST_OF_ONE_KEY = 4 * _BATCH
 _ATTEMPTS = 3
+_PATIENCE_SECONDS = 10.0
+"""A worker that has a batch for longer is stopped or in trouble: another one gets its requests."""
+_DEADLINE_SECONDS = 30.0
 
 
 @dataclass(eq=False)
@@ -83,7 +86,7 @@ class ExpressLane:
         NotResident
             When the worker whose turn it is would have to load its references for long.
         NotReady
-            When workers are lost again and again, or the lane is closed.
+            When workers are lost or do not answer, again and again, or the lane is closed.
         QueueFull, TooManyJobs
             When too many wait for theirs: of all owners, or of this one.
         """
@@ -109,7 +112,11 @@ class ExpressLane:
         try:
             self._waiting.append(request)
             self._send()
-            return await request.answer
+            async with asyncio.timeout(_DEADLINE_SECONDS):
+                return await request.answer
+        except TimeoutError:
+            detail = f"no worker has answered within {_DEADLINE_SECONDS:g} s: try again"
+            raise NotReady(detail, headers={"Retry-After": "5"}) from None
         finally:
             self._unanswered.discard(request)
 
@@ -139,18 +146,29 @@ class ExpressLane:
 
     async def _answer(self, worker: str, batch: list[_Request]) -> None:
         call = self._calls[worker]
-        await asyncio.wait([call])
+        await asyncio.wait([call], timeout=_PATIENCE_SECONDS)
+        if is_late := not call.done():
+            # The worker keeps its call, and gets no other until that ends.
+            late = OSError(f"no answer within {_PATIENCE_SECONDS:g} s")
+            self._give_up(worker, batch, late)
+            self._send()
+            await asyncio.wait([call])
         del self._calls[worker]
-        error = OSError(f"{worker} is gone") if call.cancelled() else call.exception()
+        error = OSError("the worker is gone") if call.cancelled() else call.exception()
+        if error is None:
+            for request, answer in zip(batch, call.result(), strict=True):
+                if not request.answer.done():
+                    request.answer.set_result(answer)
+        elif not is_late:
+            self._give_up(worker, batch, error)
+        self._send()
+
+    def _give_up(self, worker: str, batch: list[_Request], error: BaseException) -> None:
         if isinstance(error, OSError):
             logger.warning("worker %s did not answer small requests: %s", worker, error)
             self._workers = [other for other in self._workers if other != worker]
-        for i, request in enumerate(batch):
-            if error is not None:
-                self._retry(request, error, was_alone=len(batch) == 1)
-            elif not request.answer.done():
-                request.answer.set_result(call.result()[i])
-        self._send()
+        for request in batch:
+            self._retry(request, error, was_alone=len(batch) == 1)
 
     def _retry(self, request: _Request, error: BaseException, *, was_alone: bool) -> None:
         """Queue a request again, now alone: one that is at fault takes no other one with it."""
@@ -158,7 +176,7 @@ class ExpressLane:
             return
         request.attempts += 1
         if isinstance(error, OSError) and request.attempts == _ATTEMPTS:
-            detail = "workers were lost again and again while they had this request: try again"
+            detail = "workers that had this request were lost or did not answer: try again"
             _refuse(request, NotReady(detail, headers={"Retry-After": "5"}))
         elif isinstance(error, NotResident) or (was_alone and not isinstance(error, OSError)):
             _refuse(request, error)

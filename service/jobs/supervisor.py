@@ -28,7 +28,7 @@ from service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from service.metrics import Metrics
 from service.settings import Settings
 from service.turns import Turns
-from workers.cluster import Cluster, in_event_loop, open_cluster
+from workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from workers.estimate import Estimator, Pace, estimate
 from workers.express import express
 from workers.gpus import choose_device
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.5
 _REOPEN_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
+_SILENCE_SECONDS = 10.0
+"""A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
 
 
 class Supervisor:
@@ -54,8 +56,8 @@ class Supervisor:
         Who answers small requests on it; None while there is no cluster.
     estimate
         Tells what a job would take on it; None while there is no cluster.
-    trouble
-        Why there is none, in words.
+    workers
+        Addresses of its workers by name, as the scheduler told last: nobody waits for it to ask.
     pace
         How long jobs take here, for estimates.
     stopping
@@ -73,7 +75,7 @@ class Supervisor:
         self.cluster: Cluster | None = None
         self.express: ExpressLane | None = None
         self.estimate: Estimator | None = None
-        self.trouble = "the cluster is being opened"
+        self.workers: dict[str, str] = {}
         self.pace = Pace()
         self._settings = settings
         self._store = store
@@ -81,6 +83,8 @@ class Supervisor:
         self._checksums = checksums
         self._metrics = metrics
         self._opened = asyncio.Event()
+        self._trouble = "the cluster is being opened"
+        self._heard_at = 0.0
         self._places = Turns(settings.concurrent_jobs)
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -134,9 +138,26 @@ class Supervisor:
         self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
 
     @property
+    def silence_seconds(self) -> float:
+        """Time since the scheduler last answered; 0 while there is no cluster."""
+        return 0.0 if self.cluster is None else time.monotonic() - self._heard_at
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the cluster cannot be asked, in words; None while it can."""
+        if self.cluster is None:
+            return self._trouble
+        seconds = self.silence_seconds
+        if seconds <= _SILENCE_SECONDS:
+            return None
+        last = f"it had {len(self.workers)} workers"
+        return f"the scheduler has not answered for {seconds:.0f} s; {last}"
+
+    @property
     def waiting(self) -> str | None:
-        """Why no job on the cluster gets on, in words; None while there is a cluster."""
-        return f"waiting for workers: {self.trouble}" if self.cluster is None else None
+        """Why no job on the cluster gets on, in words; None while it can be asked."""
+        trouble = self.trouble
+        return None if trouble is None else f"waiting for workers: {trouble}"
 
     async def _keep_cluster_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
@@ -145,23 +166,25 @@ class Supervisor:
         while not self.stopping:
             opening = open_cluster(self._settings.cluster())
             try:
-                self.cluster = await asyncio.to_thread(opening.__enter__)
+                cluster = await asyncio.to_thread(opening.__enter__)
             except Exception as error:
                 # Whatever it was, without another try there would be no cluster ever again.
-                self.trouble = f"the cluster cannot be opened: {error}"
-                logger.error(self.trouble, exc_info=not isinstance(error, OSError))
+                self._trouble = f"the cluster cannot be opened: {error}"
+                logger.error(self._trouble, exc_info=not isinstance(error, OSError))
                 await asyncio.sleep(_REOPEN_SECONDS)
                 continue
+            self.workers, self._heard_at = {}, time.monotonic()
+            self.cluster = cluster
             self._opened.set()
             try:
-                await self._watch(self.cluster)
+                await self._watch(cluster)
                 logger.error("the cluster was lost")
             except Exception:
                 logger.exception("the cluster can no longer be watched, and is opened anew")
             finally:
                 self._opened.clear()
                 self.cluster = None
-                self.trouble = "the cluster was lost"
+                self._trouble = "the cluster was lost"
                 await asyncio.to_thread(_close, opening)
 
     async def _watch(self, cluster: Cluster) -> None:
@@ -172,8 +195,13 @@ class Supervisor:
                 try:
                     while cluster.is_up():
                         cluster.restore()
-                        workers = await asyncio.to_thread(cluster.workers)
-                        self.express.notice(list(workers.values()))
+                        try:
+                            self.workers = await workers_of(client)
+                            self._heard_at = time.monotonic()
+                        except OSError as error:
+                            # It is stopped, or lost. What was known of it gets old.
+                            logger.warning("%s", error)
+                        self.express.notice(list(self.workers.values()))
                         await asyncio.sleep(_WATCH_SECONDS)
                 finally:
                     self.express = self.estimate = None

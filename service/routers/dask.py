@@ -182,7 +182,7 @@ def _address(connection: HTTPConnection, path: str, scheme: str) -> str:
         raise NotThere(f"{path[:80]!r} leads away from the dashboard, and is closed here")
     cluster = service.supervisor.cluster
     if cluster is None or cluster.dashboard_url is None:
-        why = service.supervisor.trouble if cluster is None else "the cluster has no dashboard"
+        why = service.supervisor.trouble or "the cluster has no dashboard"
         raise NotReady(why, headers={"Retry-After": "2"})
     root = urlsplit(cluster.dashboard_url)
     # Of the path that was looked at: how it was written may read otherwise.

@@ -2,7 +2,7 @@
 
 import logging
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -52,8 +52,21 @@ async def live() -> Health:
     summary="The same as /readyz",
     responses=_readiness("/healthz"),
 )
-def ready(service: WholeService, response: Response) -> Health:
-    """The service can do its work; 503 and why when it cannot."""
+def ready(request: Request, service: WholeService, response: Response) -> Health:
+    """The service can do its work; 503 when it cannot.
+
+    The checks say why, to those who have a key or need none.
+    """
+    health = _health(service)
+    if health.status == "unavailable":
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+    if getattr(request.state, "owner", None) is None:
+        return Health(status=health.status, checks=[])
+    return health
+
+
+def _health(service: Service) -> Health:
     decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
     checks = [_store(service), _disk(service), decoders, *_cluster(service)]
     store, disk, *others = checks
@@ -61,8 +74,6 @@ def ready(service: WholeService, response: Response) -> Health:
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
     if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
         return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
-    response.status_code = 503
-    response.headers["Retry-After"] = "2"
     return Health(status="unavailable", checks=checks)
 
 
@@ -108,10 +119,9 @@ def _disk(service: Service) -> Check:
 
 def _cluster(service: Service) -> list[Check]:
     supervisor = service.supervisor
-    cluster = supervisor.cluster
-    if cluster is None:
-        return [Check(name="cluster", ok=False, detail=supervisor.trouble)]
-    workers = cluster.workers()
+    cluster, workers, trouble = supervisor.cluster, supervisor.workers, supervisor.trouble
+    if cluster is None or trouble is not None:
+        return [Check(name="cluster", ok=False, detail=trouble or "the cluster was lost")]
     return [
         Check(name="workers", ok=bool(workers), detail=f"{len(workers)} that passed their check"),
         Check(name="device", ok=True, detail=cluster.device),

@@ -23,7 +23,9 @@ from service.web.handlers import problem_response
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
-"""What anybody may ask: probes know neither keys nor names."""
+"""What anybody may ask: probes know neither keys nor names, and are told the status alone."""
+_ALIVE = "/livez"
+"""It waits for nothing, the keys included."""
 DASHBOARD = "/dask"
 DOCUMENTATION = "/docs"
 _PAGES = (DASHBOARD, DOCUMENTATION, "/api")
@@ -76,18 +78,19 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] in ("http", "websocket") and scope["path"] not in OPEN_PATHS:
+        if scope["type"] in ("http", "websocket") and scope["path"] != _ALIVE:
             connection = HTTPConnection(scope)
             try:
                 self._check_host(connection)
                 connection.state.owner = await self._owner_of(connection)
             except Problem as problem:
-                response = problem_response(problem, connection)
-                if scope["type"] == "websocket":
-                    await WebSocket(scope, receive, send).send_denial_response(response)
-                else:
-                    await response(scope, receive, send)
-                return
+                if scope["path"] not in OPEN_PATHS:
+                    response = problem_response(problem, connection)
+                    if scope["type"] == "websocket":
+                        await WebSocket(scope, receive, send).send_denial_response(response)
+                    else:
+                        await response(scope, receive, send)
+                    return
         await self._app(scope, receive, send)
 
     def _check_host(self, connection: HTTPConnection) -> None:

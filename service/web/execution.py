@@ -93,10 +93,10 @@ async def refuse_unready(request: Request, service: Service, terms: Terms) -> No
 
 
 def refuse_without_cluster(service: Service) -> None:
-    """Refuse what asks the cluster, while there is none; raises NotReady."""
-    if service.supervisor.cluster is None:
+    """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
+    if (trouble := service.supervisor.trouble) is not None:
         raise NotReady(
-            f"{service.supervisor.trouble}: try again, or send 'Prefer: respond-async'",
+            f"{trouble}: try again, or send 'Prefer: respond-async'",
             headers={"Retry-After": "2"},
         )
 
@@ -250,7 +250,7 @@ async def _is_small(service: Service, inputs: Inputs, parameters: MatchParameter
     options = parameters.options()
     # No worker holds what has just come.
     is_cold = isinstance(inputs.references, Ingested) and references > QUICKLY_INDEXED
-    if cluster is None or express is None or is_cold:
+    if cluster is None or express is None or service.supervisor.trouble or is_cold:
         return False
     if not is_small(observations, references, options, cluster.device):
         return False

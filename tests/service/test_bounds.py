@@ -165,7 +165,9 @@ def test_room_that_must_stay_on_the_disk(tmp_path, device):
         table = {"lat": [1.0], "lon": [2.0]}
         body = {"observations": table, "references": table}
         assert client.post("/resolve", json=body, headers=LATER).status_code == 507
-        [disk] = (c for c in client.get("/readyz").json()["checks"] if c["name"] == "disk")
+        health = client.get("/readyz").json()
+        assert health["status"] == "full"
+        [disk] = (c for c in health["checks"] if c["name"] == "disk")
         assert not disk["ok"]
         assert f"{2 * free} must stay free" in disk["detail"]
         # What needs no disk is answered, and what makes room would be.

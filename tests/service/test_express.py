@@ -5,7 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from service.errors import TooManyJobs
+from service.errors import NotReady, TooManyJobs
+from service.jobs import express
 from service.jobs.express import ExpressLane
 from tests.conftest import points, store_points
 from workers.express import ExpressAnswer
@@ -78,5 +79,50 @@ def test_one_key_may_have_so_many_unanswered(job):
             lane.notice(["one"])
             await asyncio.gather(*asked)
             await lane.resolve(job("ann-again"), "ann")
+
+    asyncio.run(check())
+
+
+class OneHangs(HeldBack):
+    """As held back, but only the worker `hung`; the others answer at once."""
+
+    async def __call__(self, worker, jobs):
+        if worker == "hung":
+            return await super().__call__(worker, jobs)
+        self.given.append((worker, [job.id for job in jobs]))
+        return [ExpressAnswer(job.id.encode(), {}, {}) for job in jobs]
+
+
+def test_what_a_hung_worker_has_goes_elsewhere(job, monkeypatch):
+    monkeypatch.setattr(express, "_PATIENCE_SECONDS", 0.05)
+
+    async def check():
+        workers = OneHangs()
+        with closing(ExpressLane(workers)) as lane:
+            lane.notice(["hung", "well"])
+            answers = await asyncio.gather(*(lane.resolve(job(f"{i}"), "") for i in range(10)))
+            assert [answer.content for answer in answers] == [b"%d" % i for i in range(10)]
+            # The scheduler does not know yet, and tells of it again and again.
+            for i in range(20):
+                lane.notice(["hung", "well"])
+                await lane.resolve(job(f"more-{i}"), "")
+            assert [worker for worker, _ in workers.given].count("hung") == 1
+            workers.may_answer.set()
+            await asyncio.sleep(0.01)
+            lane.notice(["hung"])
+            assert (await lane.resolve(job("last"), "")).content == b"last"
+
+    asyncio.run(check())
+
+
+def test_a_request_that_no_worker_answers_ends(job, monkeypatch):
+    monkeypatch.setattr(express, "_DEADLINE_SECONDS", 0.05)
+
+    async def check():
+        with closing(ExpressLane(HeldBack())) as lane:
+            for workers in ([], ["hung"]):
+                lane.notice(workers)
+                with pytest.raises(NotReady, match="no worker has answered within"):
+                    await lane.resolve(job("only"), "")
 
     asyncio.run(check())

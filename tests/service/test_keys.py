@@ -52,7 +52,8 @@ def guarded(tmp_path_factory, device):
 def test_without_a_key_only_probes_are_answered(guarded):
     client, ann, _ = guarded
     for path in ("/livez", "/readyz", "/healthz"):
-        assert client.get(path).status_code == 200
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()) == (200, {"status": "ok", "checks": []})
     for method, path in (
         ("GET", "/"),
         ("GET", "/jobs"),
@@ -342,6 +343,16 @@ def test_the_commands_about_keys_load_no_dask():
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_holders_are_told_what_a_service_is_made_of(guarded):
+    client, ann, _ = guarded
+    for path in ("/readyz", "/healthz"):
+        names = [check["name"] for check in ann.get(path).json()["checks"]]
+        assert {"store", "disk", "workers", "dashboard"} <= set(names)
+        for headers in ({"X-API-Key": "gr_wrong"}, {"Host": "elsewhere.example"}):
+            answer = client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["checks"]) == (200, [])
 
 
 def test_jobs_of_keys_take_turns(guarded):

@@ -1,0 +1,99 @@
+"""A scheduler and a worker that are stopped where they are: nothing of theirs is waited for."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.conftest import (
+    free_port,
+    kill_with_children,
+    running_service,
+    start_scheduler,
+    start_worker,
+    wait_until,
+)
+from tests.service.test_small_requests import ask, register, workers_of
+
+AT_ONCE = 60
+"""More than the service has threads."""
+SOON = 8.0
+"""Seconds: what is shared with other processes may take some of them."""
+
+
+@contextmanager
+def suspended(process):
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+@pytest.fixture
+def existing(tmp_path, device):
+    """A service with a scheduler that it does not own; yields client and scheduler."""
+    port = free_port()
+    processes = [start_scheduler(port), start_worker(port)]
+    flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    try:
+        with running_service(tmp_path / "data", *flags) as client:
+            yield client, psutil.Process(processes[0].pid)
+    finally:
+        for process in processes:
+            kill_with_children(process)
+
+
+def test_no_request_waits_for_a_hung_scheduler(existing):
+    client, scheduler = existing
+    references = register(client)
+
+    def answered(path):
+        start = time.monotonic()
+        answer = client.get(path)
+        assert time.monotonic() - start < SOON, path
+        return answer
+
+    with suspended(scheduler), ThreadPoolExecutor(AT_ONCE) as threads:
+        seconds = time.monotonic() + 4
+        while time.monotonic() < seconds:
+            paths = ["/readyz", "/metrics", "/datasets", "/livez"] * (AT_ONCE // 4)
+            for answer in threads.map(answered, paths):
+                assert answer.status_code in (200, 503)
+        wait_until(lambda: client.get("/readyz").status_code == 503)
+        [check] = (c for c in client.get("/readyz").json()["checks"] if not c["ok"])
+        assert check["detail"].startswith("the scheduler has not answered for 1")
+        assert check["detail"].endswith("it had 1 workers")
+        assert "georesolve_cluster_up 0.0" in answered("/metrics").text
+        assert ask(client, references, 1).status_code == 503
+        job = ask(client, references, 1, prefer="respond-async")
+        assert job.status_code == 201
+        assert "the scheduler has not answered" in job.json()["message"]
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert ask(client, references, 1).status_code == 200
+    location = job.headers["location"]
+    wait_until(lambda: client.get(location).json()["status"] == "successful")
+
+
+def test_small_requests_go_round_a_hung_worker(tmp_path, device):
+    if device == "cuda":
+        pytest.skip("on the CPU there are two workers")
+    with running_service(tmp_path / "data", "--workers", 2) as client:
+        references = register(client)
+        expected = ask(client, references, 1).content
+        wait_until(lambda: len(workers_of(client)) == 2)
+
+        def content(_):
+            start = time.monotonic()
+            answer = ask(client, references, 1)
+            assert answer.status_code == 200, answer.text
+            assert answer.content == expected
+            return time.monotonic() - start
+
+        with suspended(workers_of(client)[0]), ThreadPoolExecutor(8) as threads:
+            seconds = list(threads.map(content, range(40)))
+        assert max(seconds) < 10 + SOON
+        # Only those that the worker had in hand have waited.
+        assert sorted(seconds)[len(seconds) // 2] < SOON
