@@ -99,6 +99,7 @@ NotAcceptable = _problem(
 )
 BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body did not come")
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
+DatasetDamaged = _problem("DatasetDamaged", 409, "dataset-damaged", "The dataset is damaged")
 KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
 )
@@ -116,6 +117,7 @@ KeyReused = _problem(
 )
 TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
+ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")
 QueueFull = _problem("QueueFull", 503, "queue-full", "The service has too many jobs")
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")

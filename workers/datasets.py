@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernels.coordinates import is_valid
-from workers.files import sha256_of
+from workers.files import Look, look_at, sha256_of
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
@@ -253,6 +254,31 @@ def _leaves(type: pa.DataType) -> int:
     """How many columns of a Parquet file a type takes."""
     stored = type.storage_type if isinstance(type, pa.BaseExtensionType) else type
     return sum(_leaves(stored.field(i).type) for i in range(stored.num_fields)) or 1
+
+
+def looks_whole(dataset: Dataset) -> bool:
+    """Whether the file of a dataset is there and its footer tells of as many rows.
+
+    A file that was cut off has no footer. What is damaged within shows when the file is counted.
+    """
+    if not isinstance(dataset.file, Path):
+        return True
+    try:
+        return _rows_of(dataset.file, look_at(dataset.file)) == dataset.rows
+    except (FileNotFoundError, pa.ArrowInvalid):
+        return False
+    except OSError as error:
+        # With a number it is one of the system: the file itself may be well.
+        if error.errno is not None:
+            raise
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _rows_of(path: Path, look: Look) -> int:
+    # A footer of many row groups takes milliseconds.
+    rows: int = pq.read_metadata(path).num_rows
+    return rows
 
 
 def in_dictionaries(schema: pa.Schema) -> list[str]:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pyarrow import Buffer
 
@@ -56,6 +57,25 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Look(NamedTuple):
+    """What changes with a file."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+def look_at(path: Path) -> Look:
+    """A look at a file; another one differs when the file was written to or replaced meanwhile.
+
+    Raises
+    ------
+    FileNotFoundError
+    """
+    found = path.stat()
+    return Look(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def sha256_of(file: Path | Buffer) -> str:

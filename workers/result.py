@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m")
+_BATCH_ROWS = 65_536
 
 
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
@@ -35,6 +37,27 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
         if table.num_rows:
             # In one piece: pages break where pieces do, and must not show the chunks.
             writer.write_table(table.combine_chunks(), table.num_rows)
+
+
+def check_pages(path: Path) -> None:
+    """Read a result to the end, by the checksums of its pages.
+
+    Raises
+    ------
+    OSError
+        When one of them is damaged, or the file is not there.
+    """
+    try:
+        for _ in opened(path).iter_batches(_BATCH_ROWS):
+            pass
+    except pa.ArrowInvalid as error:
+        raise OSError(f"{path.name} is damaged: {error}") from error
+
+
+def opened(file: Path | BinaryIO) -> pq.ParquetFile:
+    """A result to go through once, batch by batch; a damaged page of it raises OSError."""
+    # pyarrow by itself keeps what it has read: at the end, all of it.
+    return pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
 
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:

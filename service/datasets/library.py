@@ -1,5 +1,7 @@
 """The datasets that the service keeps: their files and their rows in the store, together."""
 
+import errno
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +11,11 @@ from service.clock import in_hours, is_id, new_id, now
 from service.database.rows import DatasetRow
 from service.database.store import Store
 from service.datasets.ingest import Ingested
-from service.errors import DatasetInUse, NoSuchDataset, is_disk_full
-from workers.files import durable, make_folder, move_durably
+from service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
+from workers.datasets import Dataset, looks_whole
+from workers.files import durable, make_folder, move_durably, sha256_of
+
+logger = logging.getLogger(__name__)
 
 _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
@@ -48,9 +53,15 @@ class Library:
         self._store.quarantine.take(path for id, path in found if id and id not in known)
 
     def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
-        """Register a dataset just made; the second is False when its content already was."""
+        """Register a dataset just made; the second is False when its content already was.
+
+        What is damaged of the one that was there is replaced.
+        """
         row = self._store.registered_dataset(ingested.dataset)
         if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
+            if not _is_whole(row.dataset):
+                logger.error("the dataset %s was damaged, and is replaced", row.id)
+                _place(ingested.dataset, self._store.dataset_path(row.id))
             return self.get(row.id), False
         try:
             return self.keep(ingested, registered=True), True
@@ -62,11 +73,7 @@ class Library:
         id = new_id()
         path = self._store.dataset_path(id)
         dataset = ingested.dataset
-        if isinstance(dataset.file, Path):
-            move_durably(dataset.file, path)
-        else:
-            with durable(path) as temporary:
-                temporary.write_bytes(dataset.file)
+        _place(dataset, path)
         row = DatasetRow(
             id=id,
             owner=self._store.owner or "",
@@ -103,14 +110,44 @@ class Library:
             raise NoSuchDataset(f"there is no dataset {id[:80]!r}")
         return row
 
+    def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
+        """The dataset with this id, whose file is as it should be.
+
+        Parameters
+        ----------
+        every_byte
+            Whether to compare all of it with its checksum, which takes a second a gigabyte.
+
+        Raises
+        ------
+        NoSuchDataset
+        DatasetDamaged
+        """
+        row = self.get(id)
+        if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
+            return row
+        # One that was removed meanwhile is none.
+        row = self.get(id)
+        logger.error("the file of the dataset %s is damaged or missing", id)
+        mend = (
+            "register the same content again, which mends it under its id"
+            if row.registered
+            else "send the request again, with its files"
+        )
+        raise DatasetDamaged(
+            f"the file of the dataset {id!r} is damaged or missing on the disk of the service: "
+            f"{mend}"
+        )
+
     def use(self, id: str) -> DatasetRow:
         """The dataset with this id, which from now on is kept for as long again.
 
         Raises
         ------
         NoSuchDataset
+        DatasetDamaged
         """
-        row = self.get(id)
+        row = self.whole(id)
         # Noted once in a while, not with every request.
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             try:
@@ -153,3 +190,22 @@ def _id_of(name: str) -> str | None:
     """The id in the name of a dataset's file, be it half written; None for files of others."""
     id, dot, suffix = name.removeprefix(".").partition(".")
     return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None
+
+
+def _place(dataset: Dataset, path: Path) -> None:
+    """Put the file of a dataset just made where it is kept."""
+    if isinstance(dataset.file, Path):
+        move_durably(dataset.file, path)
+    else:
+        with durable(path) as temporary:
+            temporary.write_bytes(dataset.file)
+
+
+def _is_whole(dataset: Dataset) -> bool:
+    """Whether the file of a dataset is there and has the bytes that it was made with."""
+    try:
+        return looks_whole(dataset) and sha256_of(dataset.file) == dataset.sha256
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return False
+        raise

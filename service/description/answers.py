@@ -16,6 +16,10 @@ _HEADERS = {
 _FILE_HEADERS = {
     **_HEADERS,
     "Accept-Ranges": {"description": "bytes", "schema": {"type": "string"}},
+    "Repr-Digest": {
+        "description": "the sha256 of the whole file, if it was wanted",
+        "schema": {"type": "string"},
+    },
 }
 _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ROWS: dict[str, Any] = {

@@ -8,6 +8,7 @@ from service.errors import (
     PROBLEM_JSON,
     BadRange,
     BodyTimeout,
+    DatasetDamaged,
     DatasetInUse,
     Forbidden,
     InvalidInput,
@@ -24,6 +25,7 @@ from service.errors import (
     Problem,
     QueueFull,
     RangeNotSatisfiable,
+    ResultDamaged,
     ResultExpired,
     ResultNotReady,
     StorageFull,
@@ -123,6 +125,10 @@ _EXAMPLES = [
     DatasetInUse(
         f"a job that is not finished needs the dataset {examples.DATASET_ID!r}; dismiss it"
     ),
+    DatasetDamaged(
+        f"the file of the dataset {examples.DATASET_ID!r} is damaged or missing on the disk of the "
+        "service: register the same content again, which mends it under its id"
+    ),
     KeyInUse(
         "a request with the Idempotency-Key '1f0c' is being received: send this one again when "
         "that one is answered"
@@ -149,6 +155,10 @@ _EXAMPLES = [
         "100 jobs of this key wait or run, and 100 may: wait for one to end, or dismiss one"
     ),
     JobFailed("an error of the service; its log has the details"),
+    ResultDamaged(
+        f"the result of the job {_ID!r} is damaged on the disk of the service, and is not given "
+        "out: dismiss the job, and send it again"
+    ),
     QueueFull("1000 jobs of the service wait or run, and 1000 may: come again later"),
     NotReady("the cluster is being opened: try again, or send 'Prefer: respond-async'"),
     disk_full(),
@@ -162,9 +172,18 @@ CHANGES = (Forbidden, StorageFull)
 """What whoever changes something may be told."""
 BODIES = (BodyTimeout, TooLarge, UnsupportedFormat)
 """What a body may be refused with, whatever is in it."""
-TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset)
+TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset, DatasetDamaged)
 """What point sets may be refused with."""
-JOBS = (KeyInUse, KeyReused, TooManyJobs, QueueFull, NotReady, JobFailed, JobDismissed)
+JOBS = (
+    KeyInUse,
+    KeyReused,
+    TooManyJobs,
+    QueueFull,
+    NotReady,
+    JobFailed,
+    JobDismissed,
+    ResultDamaged,
+)
 """What stands in the way of a job, or of an answer at once."""
 RESULTS = (
     NoSuchJob,
@@ -172,6 +191,8 @@ RESULTS = (
     ResultNotReady,
     JobDismissed,
     ResultExpired,
+    ResultDamaged,
+    DatasetDamaged,
     JobFailed,
     TooLarge,
     StorageFull,

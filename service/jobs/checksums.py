@@ -1,22 +1,34 @@
-"""SHA-256 of results, which may be known some moments after their jobs have ended."""
+"""SHA-256 of results, which may be known some moments after their jobs have ended.
+
+And whether files have theirs still: a disk may lose a bit, and a file that is served by its
+checksum must have it.
+"""
 
 import asyncio
+import errno
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from pathlib import Path
 from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.database.rows import JobRow
 from service.database.store import Store
-from workers.files import sha256_of
+from workers.files import Look, look_at, sha256_of
 from workers.jobs import RESULT_NAME
+from workers.result import check_pages
 
 logger = logging.getLogger(__name__)
+
+_MOST_WHOLE = 10_000
+_SMALL_BYTES = 16 << 20
+"""So much is counted in some hundredths of a second."""
 
 
 class Checksums:
@@ -32,8 +44,11 @@ class Checksums:
         self._counting: dict[str, Future[str]] = {}
         self._noting = threading.Lock()
         self._is_open = True
-        # Who counts again reads a whole file: one at a time.
+        # Who counts again reads a whole file: one at a time, but for small ones.
         self._reading = threading.Lock()
+        # Files that had their checksum when they looked like that, the one used last at the end.
+        self._whole: OrderedDict[Path, tuple[str, Look]] = OrderedDict()
+        self._checking: dict[Path, Future[bool]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -66,6 +81,8 @@ class Checksums:
                 except SQLAlchemyError:
                     logger.exception("job %s: the checksum of its result could not be noted", id)
                     return
+                with suppress(OSError):
+                    self.note_whole(self._result(id), sha256.result())
             self._counting.pop(id, None)
 
     async def of(self, job: JobRow) -> str:
@@ -97,7 +114,66 @@ class Checksums:
                 sha256.set_result(row.report["sha256"])
                 return
             with self._reading:
-                sha256.set_result(sha256_of(self._store.job_folder(id) / RESULT_NAME))
+                # Nobody knows its checksum: those of its pages tell of damage.
+                check_pages(self._result(id))
+                sha256.set_result(sha256_of(self._result(id)))
         except Exception as error:
             # Whoever waits for it is told.
             sha256.set_exception(error)
+
+    def _result(self, id: str) -> Path:
+        return self._store.job_folder(id) / RESULT_NAME
+
+    def note_whole(self, path: Path, sha256: str) -> None:
+        """Note that a file has its checksum, which was counted just now.
+
+        Raises
+        ------
+        FileNotFoundError
+        """
+        self._whole[path] = sha256, look_at(path)
+        with suppress(KeyError):
+            self._whole.move_to_end(path)
+            if len(self._whole) > _MOST_WHOLE:
+                self._whole.popitem(last=False)
+
+    async def is_whole(self, path: Path, sha256: str, *, anew: bool = False) -> bool:
+        """Whether a file has its checksum; counted when it is first asked for, or has changed.
+
+        Parameters
+        ----------
+        anew
+            Whether to count it in any case.
+
+        Raises
+        ------
+        OSError
+            When it is not there any more, or cannot be read.
+        """
+        if not anew and self._whole.get(path) == (sha256, look_at(path)):
+            return True
+        checking = self._checking.get(path)
+        if checking is None:
+            checking = self._checking[path] = Future()
+            checking.add_done_callback(lambda _: self._checking.pop(path, None))
+            # A process that ends does not wait for it.
+            again = threading.Thread(target=self._check, args=(path, sha256, checking), daemon=True)
+            again.start()
+        return await asyncio.shield(asyncio.wrap_future(checking))
+
+    def _check(self, path: Path, sha256: str, checking: Future[bool]) -> None:
+        try:
+            look = look_at(path)
+            with nullcontext() if look.size < _SMALL_BYTES else self._reading:
+                is_whole = sha256_of(path) == sha256
+            if not is_whole:
+                self._whole.pop(path, None)
+            # What came into it meanwhile changed how it looks.
+            elif look == look_at(path):
+                self.note_whole(path, sha256)
+            checking.set_result(is_whole)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                checking.set_result(False)
+            else:
+                checking.set_exception(error)

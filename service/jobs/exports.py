@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from service.disk import LOOK_BYTES, Disk
 from service.errors import TooLarge, stopping
 from service.jobs.representations import Format
-from workers.datasets import streamed
 from workers.files import move_durably
+from workers.result import opened
 
 _AT_A_TIME = 2
 CONVERTED_BYTES = 64 << 20
@@ -27,10 +27,11 @@ CONVERTED_BYTES = 64 << 20
 
 
 class Export(NamedTuple):
-    """A file, and the SHA-256 of its bytes."""
+    """A file, the SHA-256 of its bytes, and whether it was made just now."""
 
     path: Path
     sha256: str
+    is_new: bool
 
 
 class Exports:
@@ -103,14 +104,14 @@ class Exports:
 
     def _made(self, result: Path, format: Format) -> Export:
         for path in result.parent.glob(f"{result.stem}.*.{format.suffix}"):
-            return Export(path, path.suffixes[0].removeprefix("."))
+            return Export(path, path.suffixes[0].removeprefix("."), is_new=False)
         making = result.with_name(f".{result.stem}.{uuid.uuid4().hex}")
         try:
             with making.open("xb") as handle, result.open("rb") as source:
                 sink = _Sink(handle, self._most_bytes, format, self._disk, self._stopping)
                 _write(source, sink, format)
                 sha256 = sink.sha256
-            made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256)
+            made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256, is_new=True)
             move_durably(making, made.path)
         finally:
             making.unlink(missing_ok=True)
@@ -124,7 +125,7 @@ class Exports:
 def _write(source: BinaryIO, sink: "_Sink", format: Format) -> None:
     """Make a format from Parquet."""
     assert format.write is not None, "Parquet is there"
-    format.write(streamed(source), cast(BinaryIO, sink))
+    format.write(opened(source), cast(BinaryIO, sink))
 
 
 class _Sink(io.RawIOBase):

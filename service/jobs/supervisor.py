@@ -19,7 +19,14 @@ from service.clock import in_hours, is_id
 from service.database.rows import LIVE, EchoOptions, JobStatus
 from service.database.store import Store
 from service.datasets.library import Library
-from service.errors import JobDismissed, Problem, is_disk_full, is_out_of_descriptors
+from service.errors import (
+    DatasetDamaged,
+    JobDismissed,
+    NoSuchDataset,
+    Problem,
+    is_disk_full,
+    is_out_of_descriptors,
+)
 from service.jobs.checksums import Checksums
 from service.jobs.express import ExpressLane
 from service.jobs.failures import problem_of_failure, problem_of_guilt
@@ -358,7 +365,7 @@ class Supervisor:
                 logger.warning("job %s waits until files can be opened again: %s", id, error)
                 return False
             logger.exception("job %s failed", id)
-            problem = problem_of_failure(error)
+            problem = self._damage(id) or problem_of_failure(error)
             if is_disk_full(error):
                 # What it wrote is in its own way, and in that of the line that says so.
                 shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
@@ -367,12 +374,25 @@ class Supervisor:
             self._clear(id)
         return True
 
+    def _damage(self, id: str) -> Problem | None:
+        """What is wrong with the files of a job that failed, which may be why; None for nothing."""
+        row = self._store.job(id)
+        assert row is not None, "only jobs that have ended are forgotten"
+        try:
+            for dataset in {row.observations, row.references}:
+                self._library.whole(dataset, every_byte=True)
+        except (DatasetDamaged, NoSuchDataset) as damage:
+            return damage
+        except OSError:
+            logger.exception("job %s: its files cannot be checked", id)
+        return None
+
     def _run_started(self, id: str, cluster: Cluster) -> None:
         row = self._store.job(id)
         assert row is not None, "only jobs that have ended are forgotten"
         assert isinstance(row.options, MatchOptions), "an echo does not run here"
-        observations = self._library.get(row.observations)
-        references = self._library.get(row.references)
+        observations = self._library.whole(row.observations)
+        references = self._library.whole(row.references)
         folder = self._store.job_folder(id)
         job = Job(id, folder, observations.dataset, references.dataset, row.options)
         logger.info("job %s started", id)

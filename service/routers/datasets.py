@@ -15,16 +15,17 @@ from service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
+    WANT_REPR_DIGEST,
     DatasetId,
     headers,
 )
-from service.errors import DatasetInUse, InvalidRequest, NoSuchDataset
+from service.errors import DatasetDamaged, DatasetInUse, InvalidRequest, NoSuchDataset
 from service.jobs.representations import PARQUET
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import DatasetInfo, DatasetList, TableParameters
 from service.point_sets import FEATURES
 from service.web.bounds import media_type
-from service.web.files import file_response
+from service.web.files import file_response, wants_digest
 from service.web.queries import PageQuery, links_of_page
 
 router = APIRouter(tags=["datasets"])
@@ -70,7 +71,7 @@ _REGISTERED[200]["model"] = DatasetInfo
     status_code=201,
     responses=json_answer(examples.DATASET, "registered", 201, created("the dataset"))
     | _REGISTERED
-    | refusals("/datasets", *(one for one in TABLES if one is not NoSuchDataset)),
+    | refusals("/datasets", *(one for one in TABLES if one not in (NoSuchDataset, DatasetDamaged))),
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
 )
 async def register_dataset(
@@ -136,18 +137,20 @@ def show_dataset(id: DatasetId, service: ServiceContext) -> DatasetInfo:
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points")
-    | refusals(f"{_HERE}/data.parquet", NoSuchDataset, *FILES),
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
+    | refusals(f"{_HERE}/data.parquet", NoSuchDataset, DatasetDamaged, *FILES),
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
 )
-def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
+async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
 
     A download is a use: the dataset expires later.
     """
-    row = service.library.use(id)
-    path = service.store.dataset_path(row.id)
+    row = await asyncio.to_thread(service.library.use, id)
+    path, sha256 = service.store.dataset_path(row.id), row.dataset.sha256
     try:
-        return file_response(path, row.dataset.sha256, PARQUET.media_type, "data.parquet", request)
+        if not await service.checksums.is_whole(path, sha256, anew=wants_digest(request)):
+            await asyncio.to_thread(service.library.whole, id, every_byte=True)
+        return file_response(path, sha256, PARQUET.media_type, "data.parquet", request)
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

@@ -17,7 +17,14 @@ from service.description.answers import (
     matches_content,
 )
 from service.description.refusals import CHANGES, FILES, RESULTS, refusals
-from service.description.requests import IF_NONE_MATCH, IF_RANGE, RANGE, JobId, headers
+from service.description.requests import (
+    IF_NONE_MATCH,
+    IF_RANGE,
+    RANGE,
+    WANT_REPR_DIGEST,
+    JobId,
+    headers,
+)
 from service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from service.jobs.representations import FORMATS, Format
 from service.links import EXAMPLE_BASE, Link, base_of
@@ -99,7 +106,7 @@ def show_job(
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
 )
 async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -119,7 +126,7 @@ def _add_route(format: Format) -> None:
         response_class=Response,
         responses=file_answers(content, "the result")
         | refusals(f"{_HERE}/results/{format.name}", *RESULTS, *FILES),
-        openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
+        openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
     )
     async def show_result_file(id: JobId, service: ServiceContext, request: Request) -> Response:
         """The result of a job in the format that the address names."""

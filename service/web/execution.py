@@ -21,7 +21,7 @@ from service.clock import new_id
 from service.context import Service
 from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
 from service.datasets.ingest import Ingested
-from service.errors import JobDismissed, KeyReused, NotReady, TooLarge
+from service.errors import JobDismissed, KeyReused, NotReady, Problem, TooLarge
 from service.jobs.claims import Claim
 from service.jobs.exports import CONVERTED_BYTES
 from service.jobs.matching import accept_job, check_match
@@ -283,11 +283,13 @@ async def _express(
     )
     try:
         answer = await lane.resolve(job, service.owner)
-    except RuntimeError:
-        # A worker could not read its input. What was removed meanwhile is not there, and no error.
+    except (NotResident, Problem):
+        raise
+    except Exception:
+        # A dataset may be damaged, or removed meanwhile.
         for one in inputs:
             if isinstance(one, DatasetRow):
-                await asyncio.to_thread(service.library.get, one.id)
+                await asyncio.to_thread(service.library.whole, one.id, every_byte=True)
         raise
     service.metrics.count_rows("express", job.observations.rows, answer.counts)
     content = await service.exports.converted(answer.content, format)

@@ -1,6 +1,8 @@
 """A file that never changes as an HTTP answer: whole, a range of it, or 304 (RFC 9110, 13, 14)."""
 
+import base64
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,6 +13,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import BadRange, RangeNotSatisfiable
 from service.web.handlers import problem_response
+
+_WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
 
 
 def file_response(
@@ -39,11 +43,19 @@ def file_response(
     """
     etag = f'"{sha256}"'
     headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
+    if wants_digest(request):
+        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
+        headers["Repr-Digest"] = f"sha-256=:{digest}:"
     known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
     # For other methods it means something else, which no client of theirs can want.
     if request.method == "GET" and known & {etag, f"W/{etag}", "*"}:
         return Response(status_code=304, headers=headers)
     return _File(path.open("rb"), media_type=media_type, filename=name, headers=headers)
+
+
+def wants_digest(request: Request) -> bool:
+    """Whether a client wants the file counted now, and told its checksum (RFC 9530)."""
+    return bool(_WANTED.search(request.headers.get("want-repr-digest", "")))
 
 
 class _File(FileResponse):

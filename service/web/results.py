@@ -2,8 +2,12 @@
 
 import asyncio
 import base64
+import errno
+import logging
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
@@ -12,6 +16,7 @@ from service.database.rows import Delivery, EchoOptions, JobRow
 from service.errors import (
     JobDismissed,
     Problem,
+    ResultDamaged,
     ResultExpired,
     ResultNotReady,
     StorageFull,
@@ -19,8 +24,10 @@ from service.errors import (
 )
 from service.jobs.representations import PARQUET, Format
 from service.links import OGC_RELATION, base_of
-from service.web.files import file_response
+from service.web.files import file_response, wants_digest
 from service.web.negotiation import wanted_format
+
+logger = logging.getLogger(__name__)
 
 
 async def result_response(service: Service, job: JobRow, request: Request) -> Response:
@@ -34,6 +41,8 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         When it was dismissed.
     NotAcceptable
         When it is wanted in a format that there is not.
+    ResultDamaged
+        When its file has not the bytes of its checksum.
     ResultExpired
         When its result was kept for as long as results are.
     TooLarge
@@ -54,6 +63,8 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
     else:
         href = _url(job, PARQUET, request)
         try:
+            if job.delivery.transmission == "value":
+                await _whole_file(service, job, PARQUET, request)
             response = await asyncio.to_thread(_ogc_response, service, job, href)
         except FileNotFoundError:
             raise _gone(job) from None
@@ -70,22 +81,41 @@ async def format_response(
         raise ResultNotReady(
             f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
         )
-    path = service.store.job_folder(job.id) / PARQUET.name
     try:
-        if format == PARQUET:
-            sha256 = await service.checksums.of(job)
-        else:
-            path, sha256 = await service.exports.export(path, format)
-        return file_response(
-            path,
-            sha256,
-            format.media_type,
-            format.name,
-            request,
-            {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'},
-        )
+        path, sha256 = await _whole_file(service, job, format, request)
+        headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
+        return file_response(path, sha256, format.media_type, format.name, request, headers)
     except FileNotFoundError:
         raise _gone(job) from None
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
+            raise
+        # What pyarrow raises has no number: a page without its checksum, a footer that is none.
+        logger.exception("the result of the job %s is damaged", job.id)
+        raise _damaged(job) from None
+
+
+async def _whole_file(
+    service: Service, job: JobRow, format: Format, request: Request
+) -> tuple[Path, str]:
+    """The file of a result in a format, which has the bytes of its checksum, and that."""
+    result = service.store.job_folder(job.id) / PARQUET.name
+    anew = wants_digest(request)
+    if format == PARQUET or anew:
+        sha256 = await service.checksums.of(job)
+        if not await service.checksums.is_whole(result, sha256, anew=anew):
+            raise _damaged(job)
+        if format == PARQUET:
+            return result, sha256
+    export = await service.exports.export(result, format)
+    if export.is_new:
+        service.checksums.note_whole(export.path, export.sha256)
+    elif not await service.checksums.is_whole(export.path, export.sha256, anew=anew):
+        # It is made of the result, and can be made again.
+        logger.error("%s of the job %s is damaged, and is made anew", format.name, job.id)
+        export.path.unlink(missing_ok=True)
+        export = await service.exports.export(result, format)
+    return export.path, export.sha256
 
 
 def _url(job: JobRow, format: Format, request: Request) -> str:
@@ -113,6 +143,13 @@ def _gone(job: JobRow) -> Problem:
 def _expired(job: JobRow) -> Problem:
     return ResultExpired(
         f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
+    )
+
+
+def _damaged(job: JobRow) -> Problem:
+    return ResultDamaged(
+        f"the result of the job {job.id!r} is damaged on the disk of the service, and is not given "
+        "out: dismiss the job, and send it again"
     )
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import hashlib
+import io
+import struct
 import threading
 from concurrent.futures import Future
 from contextlib import closing
 
+import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -18,8 +21,16 @@ from service.jobs.checksums import Checksums
 from tests.conftest import points, store_points, wait_until
 from workers.files import sha256_of
 from workers.jobs import RESULT_NAME, MatchOptions
+from workers.result import write_rows
 
-CONTENT = b"a result"
+
+def parquet():
+    sink = io.BytesIO()
+    write_rows(sink, pa.table({"observation": range(5), "distance_m": [1.5] * 5}))
+    return sink.getvalue()
+
+
+CONTENT = parquet()
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -142,3 +153,12 @@ def test_nothing_is_noted_once_the_service_stops(store, job):
         pass
     counting.set_result("counted")
     assert store.job(job).report == {"rows": 5}
+
+
+def test_what_is_damaged_before_it_was_counted_gets_no_checksum(store, job):
+    path = store.job_folder(job) / RESULT_NAME
+    damaged = bytearray(CONTENT)
+    damaged[CONTENT.index(struct.pack("<d", 1.5) * 5)] ^= 1
+    path.write_bytes(damaged)
+    with Checksums(store) as checksums, pytest.raises(OSError, match="CRC checksum"):
+        asyncio.run(checksums.of(store.job(job)))

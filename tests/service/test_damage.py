@@ -1,0 +1,153 @@
+"""Files that a disk has damaged: told of, never given out as whole, and mended by their content."""
+
+import base64
+import os
+import shutil
+
+import pytest
+
+from tests.conftest import finished, points
+from tests.service.test_jobs import PARQUET, parquet, start_job
+
+
+def flip(path, at=None):
+    """Flip a bit of a file, in its middle unless told where."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 1
+    path.write_bytes(content)
+
+
+def cut_off(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.fixture(scope="module")
+def data_dir(service):
+    return service.log.with_suffix("")
+
+
+@pytest.fixture
+def register(service):
+    """Registers points; what it registered is removed in the end."""
+    registered = set()
+
+    def register(seed, status=201):
+        content = parquet(points(3_000, seed))
+        answer = service.post("/datasets", content=content, headers={"Content-Type": PARQUET})
+        assert answer.status_code == status, answer.text
+        registered.add(answer.json()["id"])
+        return answer.json()["id"]
+
+    yield register
+    for id in registered:
+        service.delete(f"/datasets/{id}").raise_for_status()
+
+
+@pytest.mark.parametrize("damage", [cut_off, os.unlink, flip])
+def test_a_damaged_dataset_is_told_of_and_mended(service, data_dir, register, damage):
+    id = register(31)
+    file = data_dir / "datasets" / f"{id}.parquet"
+    body = {"observations": {"dataset": id}, "references": {"lat": [1, 2], "lon": [3, 4]}}
+    whole = service.get(f"/datasets/{id}/data.parquet")
+    expected = service.post("/resolve", json=body).raise_for_status().content
+    damage(file)
+    refusals = [service.get(f"/datasets/{id}/data.parquet")]
+    if damage is not flip:
+        refusals += [service.post(path, json=body) for path in ("/resolve", "/estimate")]
+    for answer in refusals:
+        assert answer.status_code == 409, answer.text
+        assert answer.json()["type"].endswith(":dataset-damaged")
+        assert id in answer.json()["detail"]
+        assert "register the same content again" in answer.json()["detail"]
+        assert "etag" not in answer.headers
+    assert service.get(f"/datasets/{id}").status_code == 200
+    assert register(31, status=200) == id
+    again = service.get(f"/datasets/{id}/data.parquet")
+    assert (again.content, again.headers["etag"]) == (whole.content, whole.headers["etag"])
+    assert service.post("/resolve", json=body).content == expected
+
+
+@pytest.mark.parametrize("prefer", ["respond-async", "wait=60"])
+def test_what_shows_only_when_a_worker_reads_it_is_told_of(service, data_dir, register, prefer):
+    id = register(32)
+    # The head of the first page: the end of the file says nothing of it.
+    with (data_dir / "datasets" / f"{id}.parquet").open("r+b") as file:
+        file.seek(4)
+        file.write(b"\xff" * 200)
+    body = {"observations": {"dataset": id}, "references": {"lat": [1, 2], "lon": [3, 4]}}
+    answer = service.post("/resolve", json=body, headers={"Prefer": prefer})
+    if answer.status_code == 201:
+        job = answer.headers["location"]
+        assert finished(service, job)["status"] == "failed"
+        answer = service.get(f"{job}/results")
+        service.delete(job)
+    assert answer.status_code == 409, answer.text
+    assert answer.json()["type"].endswith(":dataset-damaged")
+    assert id in answer.json()["detail"]
+
+
+@pytest.fixture
+def job(service):
+    """A successful job, and the file of its result."""
+    job = start_job(service, points(3_000, 33), points(500, 34))
+    assert finished(service, job)["status"] == "successful"
+    # Its checksum has been counted.
+    service.get(f"{job}/report").raise_for_status()
+    yield job
+    service.delete(job)
+
+
+def result_of(data_dir, job):
+    return data_dir / "jobs" / job.rpartition("/")[2] / "matches.parquet"
+
+
+def test_a_damaged_result_is_not_given_out(service, data_dir, job, tmp_path):
+    file, copy = result_of(data_dir, job), tmp_path / "whole"
+    whole = service.get(f"{job}/results")
+    shutil.copy(file, copy)
+    for at in (10, None, file.stat().st_size - 20):
+        flip(file, at)
+        for name in ("", "/matches.parquet"):
+            for headers in ({}, {"Range": "bytes=0-99"}, {"Want-Repr-Digest": "sha-256=1"}):
+                answer = service.get(f"{job}/results{name}", headers=headers)
+                assert answer.status_code == 500
+                assert answer.json()["type"].endswith(":result-damaged")
+                assert "dismiss the job, and send it again" in answer.json()["detail"]
+                assert "etag" not in answer.headers
+        assert service.head(f"{job}/results").status_code == 500
+        shutil.copy(copy, file)
+        again = service.get(f"{job}/results")
+        assert (again.content, again.headers["etag"]) == (whole.content, whole.headers["etag"])
+    flip(file)
+    for name in ("csv", "json", "arrows"):
+        answer = service.get(f"{job}/results/matches.{name}")
+        assert answer.json()["type"].endswith(":result-damaged"), answer.text
+    shutil.copy(copy, file)
+    assert service.get(f"{job}/results/matches.csv").status_code == 200
+
+
+def test_a_result_is_counted_again_on_demand(service, data_dir, job):
+    file = result_of(data_dir, job)
+    answer = service.head(f"{job}/results", headers={"Want-Repr-Digest": "sha-512=3, sha-256=10"})
+    sha256 = bytes.fromhex(answer.headers["etag"].strip('"'))
+    expected = f"sha-256=:{base64.b64encode(sha256).decode()}:"
+    assert answer.headers["repr-digest"] == expected
+    for not_wanted in ("sha-256=0", "sha-512=1", "sha-256", ""):
+        answer = service.head(f"{job}/results", headers={"Want-Repr-Digest": not_wanted})
+        assert (answer.status_code, "repr-digest" in answer.headers) == (200, False)
+    # As a disk does it, which tells nobody.
+    before = file.stat()
+    flip(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    wanted = {"Want-Repr-Digest": "sha-256=1"}
+    assert service.head(f"{job}/results", headers=wanted).status_code == 500
+    # From then on it is known.
+    assert service.get(f"{job}/results").json()["type"].endswith(":result-damaged")
+
+
+def test_a_damaged_export_is_made_anew(service, data_dir, job):
+    whole = service.get(f"{job}/results/matches.csv")
+    [file] = result_of(data_dir, job).parent.glob("*.csv")
+    flip(file)
+    again = service.get(f"{job}/results/matches.csv")
+    assert (again.content, again.headers["etag"]) == (whole.content, whole.headers["etag"])
