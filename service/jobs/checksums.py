@@ -98,7 +98,8 @@ class Checksums:
         if job.report is not None and "sha256" in job.report:
             return str(job.report["sha256"])
         counting = self._counting.get(job.id)
-        if counting is None:
+        # One that failed a moment ago may not be noted yet.
+        if counting is None or (counting.done() and counting.exception()):
             counting = self._counting[job.id] = Future()
             counting.add_done_callback(partial(self._note, job.id))
             # A process that ends does not wait for it.
