@@ -225,7 +225,11 @@ BAD_INPUT = {
     "ragged row": (b"lat,lon\n1,2\n1,2,3\n", "3 fields .* header has 2", {"row": 1}),
     "empty file": (b"", "the file is empty", {}),
     "not UTF-8": (b"lat,lon,name\n1,2,\xff\n", "not UTF-8", {"column": "name"}),
-    "header not UTF-8": (b"lat,lon,\xff\n1,2,3\n", "not a readable csv file", {}),
+    "header not UTF-8": (
+        b"lat,lon,\xff\n1,2,3\n",
+        "is not UTF-8: declare its charset",
+        {"column": "\N{REPLACEMENT CHARACTER}"},
+    ),
     "truncated Parquet": (PQ[:-20], "not a readable parquet file", {}),
     "half a Parquet": (PQ[: len(PQ) // 2], "not a readable parquet file", {}),
     "text in Parquet": (pq_of(lat=["1"], lon=[2.0]), "holds string", {"column": "lat", "row": 0}),
