@@ -98,6 +98,7 @@ NotAcceptable = _problem(
     "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
 )
 BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body did not come")
+HeadTimeout = _problem("HeadTimeout", 408, "head-timeout", "The headers did not come in time")
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
 DatasetDamaged = _problem("DatasetDamaged", 409, "dataset-damaged", "The dataset is damaged")
 KeyInUse = _problem(
@@ -116,9 +117,13 @@ KeyReused = _problem(
     "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
 TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
+HeadTooLarge = _problem("HeadTooLarge", 431, "head-too-large", "The headers are too large")
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")
 QueueFull = _problem("QueueFull", 503, "queue-full", "The service has too many jobs")
+TooManyConnections = _problem(
+    "TooManyConnections", 503, "too-many-connections", "The service has too many connections"
+)
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
 

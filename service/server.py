@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import signal
 import socket
 from types import FrameType
@@ -12,14 +13,13 @@ from fastapi import FastAPI
 from service.app import create_app
 from service.errors import CannotStart
 from service.settings import Settings
+from service.web.connections import BACKLOG, Connections, raise_descriptors
 from workers.gpus import NoGpuError
 from workers.logs import configure_log
 
 logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10
-_KEEP_ALIVE_SECONDS = 75
-"""Longer than clients and proxies keep a connection: whoever closes first breaks no request."""
 
 
 class CannotListenError(CannotStart):
@@ -69,15 +69,20 @@ def serve(settings: Settings) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         sockets = _listening(settings)
+        raise_descriptors()
+        connections = Connections(settings)
         app = create_app(settings)
         config = uvicorn.Config(
             app,
+            http=connections.protocol(),
+            backlog=BACKLOG,
             lifespan="off",
             forwarded_allow_ips=settings.proxies,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            # A connection ends itself; uvicorn's own timer forgets one that has sent something.
+            timeout_keep_alive=math.ceil(2 * settings.idle_seconds),
         )
         _Server(app, config).run(sockets)
     except (CannotStart, NoGpuError) as error:

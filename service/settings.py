@@ -110,11 +110,22 @@ class Settings(BaseSettings):
         description="observations times k, and references, that a synchronous request may have",
     )
     upload_bytes: int = Field(8 << 30, ge=1, description="bytes that one request may send")
+    connections: int = Field(
+        1000,
+        ge=1,
+        description="connections that may be open; at most a quarter of the open files allowed",
+    )
+    header_seconds: float = Field(
+        20.0, gt=0, le=_DAY_SECONDS, description="time that the headers of a request may take"
+    )
+    idle_seconds: float = Field(
+        75.0, gt=0, le=_DAY_SECONDS, description="time that a connection may be without a request"
+    )
     body_seconds: float = Field(
         60.0,
         gt=0,
         le=_DAY_SECONDS,
-        description="time that a client may pause while it sends a body",
+        description="time that a client may pause while it sends a body or reads an answer",
     )
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
