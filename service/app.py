@@ -21,6 +21,7 @@ from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
 from service.jobs.retention import Retention
 from service.jobs.supervisor import Supervisor
+from service.memory import Memory
 from service.metrics import Metrics
 from service.routers import (
     dask,
@@ -90,6 +91,7 @@ def create_app(settings: Settings) -> FastAPI:
                     supervisor=supervisor,
                     claims=Claims(),
                     disk=disk,
+                    memory=Memory(settings),
                     quotas=Quotas(settings),
                     metrics=metrics,
                     # JSON is read in the thread of the event loop.

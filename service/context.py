@@ -14,6 +14,7 @@ from service.jobs.claims import Claims
 from service.jobs.exports import Exports
 from service.jobs.quotas import Quotas
 from service.jobs.supervisor import Supervisor
+from service.memory import Memory
 from service.metrics import Metrics
 from service.settings import Settings
 from service.turns import Turns
@@ -32,6 +33,7 @@ class Service:
     supervisor: Supervisor
     claims: Claims
     disk: Disk
+    memory: Memory
     quotas: Quotas
     metrics: Metrics
     reading: Turns

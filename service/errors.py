@@ -13,6 +13,8 @@ from typing import Any
 
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
+_LONGEST_TEXT = 2000
+"""Characters of a detail or a pointer: a name that it quotes may have millions."""
 OWN_TYPES = "urn:georesolve:problem:"
 _SQLITE_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 _POSTGRES_FULL = "53100"
@@ -50,11 +52,13 @@ class Problem(Exception):
         # Files and requests of strangers are quoted in it, and terminals obey what they are shown.
         detail = "".join(
             char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
-            for char in detail
+            for char in _shortened(detail)
         )
         super().__init__(detail)
         self.detail = detail
-        self.errors = errors or []
+        self.errors = [
+            {name: _shortened(value) for name, value in error.items()} for error in errors or []
+        ]
         self.headers = headers or {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,6 +78,15 @@ class Problem(Exception):
         if self.errors:
             document["errors"] = self.errors
         return document
+
+
+def _shortened(value: Any) -> Any:
+    """A text without its middle if it is long: its end says what to do."""
+    if not isinstance(value, str) or len(value) <= _LONGEST_TEXT:
+        return value
+    left_out = len(value) - _LONGEST_TEXT
+    half = _LONGEST_TEXT // 2
+    return f"{value[:half]} [{left_out} characters left out] {value[-half:]}"
 
 
 def _problem(name: str, status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
@@ -121,6 +134,9 @@ HeadTooLarge = _problem("HeadTooLarge", 431, "head-too-large", "The headers are 
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")
 QueueFull = _problem("QueueFull", 503, "queue-full", "The service has too many jobs")
+TooManyBodies = _problem(
+    "TooManyBodies", 503, "too-many-bodies", "The service has too many bodies in memory"
+)
 TooManyConnections = _problem(
     "TooManyConnections", 503, "too-many-connections", "The service has too many connections"
 )

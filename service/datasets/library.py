@@ -37,13 +37,13 @@ class Library:
     def __init__(self, store: Store, dataset_hours: float = 0) -> None:
         self._store = store
         self._hours = dataset_hours
-        make_folder(store.datasets_folder)
 
     def sweep(self) -> None:
         """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
+        make_folder(self._store.datasets_folder)
         if not self._hours:
             self._store.keep_datasets_for_ever()
         for id in self._store.dataset_ids(registered=False):

@@ -259,7 +259,7 @@ async def _pieces(request: Request) -> AsyncIterator[bytes]:
     digest.check()
 
 
-def check_digest(request: Request, content: bytes) -> None:
+def check_digest(request: Request, content: bytes | bytearray) -> None:
     """Check a whole body against its digest.
 
     Raises

@@ -19,6 +19,10 @@ from workers import __version__
 class NearestInputs(MatchParameters, InlineRequest):
     """What the process `nearest` takes."""
 
+    def parameters(self) -> MatchParameters:
+        """The same without the sets."""
+        return MatchParameters(**self.model_dump(exclude=set(InlineRequest.model_fields)))
+
 
 class EchoInputs(Parameters):
     """What the process `echo` takes."""

@@ -30,6 +30,7 @@ from service.errors import (
     ResultNotReady,
     StorageFull,
     TooLarge,
+    TooManyBodies,
     TooManyJobs,
     Unauthorized,
     UnknownHost,
@@ -154,6 +155,10 @@ _EXAMPLES = [
     TooManyJobs(
         "100 jobs of this key wait or run, and 100 may: wait for one to end, or dismiss one"
     ),
+    TooManyBodies(
+        "the JSON bodies that are being read have 268435457 bytes, and all may have 268435456: "
+        "send fewer at a time, or files"
+    ),
     JobFailed("an error of the service; its log has the details"),
     ResultDamaged(
         f"the result of the job {_ID!r} is damaged on the disk of the service, and is not given "
@@ -170,7 +175,7 @@ _GUARDED = (InvalidRequest, UnknownHost, Unauthorized, NotReady)
 
 CHANGES = (Forbidden, StorageFull)
 """What whoever changes something may be told."""
-BODIES = (BodyTimeout, TooLarge, UnsupportedFormat)
+BODIES = (BodyTimeout, TooLarge, UnsupportedFormat, TooManyBodies)
 """What a body may be refused with, whatever is in it."""
 TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset, DatasetDamaged)
 """What point sets may be refused with."""

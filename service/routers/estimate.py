@@ -20,7 +20,7 @@ from service.jobs.room import PlannedSet, set_bytes, sizes_of
 from service.models import MatchParameters, Role, point_set
 from service.point_sets import POINT_SET
 from service.web.execution import refuse_without_cluster
-from service.web.inputs import ROLES, input_of_json, json_body
+from service.web.inputs import ROLES, input_of_json, json_content, parsed
 from workers.estimate import job_bytes
 
 router = APIRouter(tags=["resolve"])
@@ -101,12 +101,12 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_without_cluster(service)
     asked: EstimateRequest | NearestInputs
-    if (await json_body(request, _Either)).inputs is None:
-        asked, pointer = await json_body(request, EstimateRequest), ""
-    else:
-        # The body of an execution can be sent as it is.
-        asked, pointer = (await json_body(request, NearestExecution)).inputs, "/inputs"
-    async with service.ingest.folder() as folder:
+    async with json_content(request, service) as content, service.ingest.folder() as folder:
+        if (await parsed(service, content, _Either)).inputs is None:
+            asked, pointer = await parsed(service, content, EstimateRequest), ""
+        else:
+            # The body of an execution can be sent as it is.
+            asked, pointer = (await parsed(service, content, NearestExecution)).inputs, "/inputs"
         sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):

@@ -1,12 +1,14 @@
 """`/processes`: what can be run, what it takes and gives, and how it is run."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from service.context import ServiceContext
+from service.context import Service, ServiceContext
+from service.database.rows import Delivery
 from service.description import examples
 from service.description.answers import (
     IN_DOCUMENT,
@@ -28,10 +30,14 @@ from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
 from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
 from service.errors import NoSuchProcess, NotAcceptable
 from service.links import EXAMPLE_BASE, Link, base_of
+from service.models import MatchParameters
 from service.web.execution import answer, echo, refuse_unready, terms_of
-from service.web.inputs import inputs_of_json, json_body
+from service.web.inputs import Inputs, inputs_of_json, json_content, parsed
 
 router = APIRouter(tags=["processes"])
+
+_INPUTS = "/inputs"
+"""Where the parameters stand in an execution."""
 
 
 class ProcessList(BaseModel):
@@ -100,12 +106,21 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     """Find the nearest reference of every observation, as `/resolve` does."""
     with terms_of(request, service) as terms:
         await refuse_unready(request, service, terms)
-        execution = await json_body(request, NearestExecution)
-        terms = replace(terms, delivery=execution.delivery())
-        asked, pointer = execution.inputs, "/inputs"
         async with service.ingest.folder() as folder:
-            inputs = await inputs_of_json(asked, service, asked, folder, pointer)
-            return await answer(request, service, inputs, asked, terms, pointer)
+            inputs, parameters, delivery = await _asked(request, service, folder)
+            terms = replace(terms, delivery=delivery)
+            return await answer(request, service, inputs, parameters, terms, _INPUTS)
+
+
+async def _asked(
+    request: Request, service: Service, folder: Path
+) -> tuple[Inputs, MatchParameters, Delivery]:
+    """What an execution asks for; nothing of its body stays in memory."""
+    async with json_content(request, service) as content:
+        execution = await parsed(service, content, NearestExecution)
+        asked = execution.inputs
+        inputs = await inputs_of_json(asked, service, asked, folder, _INPUTS)
+    return inputs, asked.parameters(), execution.delivery()
 
 
 @router.post(
@@ -120,7 +135,8 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent, at once or as a job, for a client that learns to speak."""
     with terms_of(request, service) as terms:
-        execution = await json_body(request, EchoExecution)
+        async with json_content(request, service) as content:
+            execution = await parsed(service, content, EchoExecution)
         terms = replace(terms, delivery=execution.delivery())
         return await echo(request, service, execution.inputs.options(), terms)
 

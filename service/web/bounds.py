@@ -1,6 +1,8 @@
 """What holds for every request before its handler: bounds on its body, HEAD as GET."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -8,6 +10,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.disk import LOOK_BYTES, Disk
 from service.errors import BodyTimeout, TooLarge
 from service.settings import Settings
+
+_LITTLE_BYTES = 256 << 10
+"""So much takes less time than a thread takes to get its turn."""
+
+T = TypeVar("T")
+
+
+async def off_the_loop(function: Callable[[bytes | bytearray], T], content: bytes | bytearray) -> T:
+    """Call a function with bytes, in a thread if they are many: others are answered meanwhile."""
+    if len(content) <= _LITTLE_BYTES:
+        return function(content)
+    return await asyncio.to_thread(function, content)
 
 
 class BodyLimit:

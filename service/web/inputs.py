@@ -2,12 +2,18 @@
 
 import asyncio
 import json
+import re
 import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
 from service.context import Service
 from service.database.rows import DatasetRow
@@ -16,12 +22,14 @@ from service.datasets.ingest import Ingested
 from service.datasets.receiving import Upload, check_digest, keep_upload, receive_form
 from service.errors import InvalidRequest, TooLarge, UnsupportedFormat, invalid_request, step
 from service.models import InlineRequest, MatchParameters, Role
-from service.web.bounds import media_type
+from service.web.bounds import media_type, off_the_loop
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}
 """What OGC API lets stand beside a value; the value itself tells as much."""
 
+_PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
+"""An array without texts, arrays and objects in it; or a part of a text that looks like one."""
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
@@ -58,54 +66,108 @@ async def inputs_of_body(
             ]
         )
     if given == "application/json":
-        inline = await json_body(request, InlineRequest)
-        return await inputs_of_json(inline, service, parameters, folder)
+        async with json_content(request, service) as content:
+            inline = await parsed(service, content, InlineRequest)
+            return await inputs_of_json(inline, service, parameters, folder)
     raise UnsupportedFormat(
         f"the media type {given[:80] or 'none'} is not supported here: send multipart/form-data "
         "with the parts 'observations' and 'references', or application/json"
     )
 
 
-async def json_body(request: Request, model: type[M]) -> M:
-    """The body of a request as a model.
+@asynccontextmanager
+async def json_content(request: Request, service: Service) -> AsyncIterator[bytearray]:
+    """Hold the body of a request, which is JSON, in the memory that there is for bodies.
 
     Raises
     ------
     UnsupportedFormat
         When it is not JSON: only of JSON so little is taken that it fits into memory.
+    TooManyBodies
+        When there is no memory for it.
     TooLarge
         When it has so many arrays and objects that all others would wait while it is read.
     InvalidRequest
-        When the model does not take it, or its digest is not the one that was sent with it.
+        When its digest is not the one that was sent with it, or an object has a name twice.
     """
     given = media_type(request.headers)
     if given != "application/json":
         raise UnsupportedFormat(
             f"the media type {given[:80] or 'none'} is not supported here: send application/json"
         )
-    content = await request.body()
+    with service.memory.body(service.owner) as grow:
+        content = bytearray()
+        async for piece in request.stream():
+            grow(len(piece))
+            content += piece
+        await off_the_loop(partial(check_digest, request), content)
+        async with _turn(service, content):
+            await off_the_loop(_check_structure, content)
+        yield content
+
+
+@asynccontextmanager
+async def _turn(service: Service, content: bytearray) -> AsyncIterator[None]:
+    """Wait until nobody else reads a large body, if this is one."""
     if len(content) <= _QUICKLY_READ:
-        return _read(request, content, model)
-    service: Service = request.app.state.service
-    async with service.reading.place(request.state.owner):
+        yield
+        return
+    async with service.reading.place(service.owner):
         start = time.monotonic()
         try:
-            return _read(request, content, model)
+            yield
         finally:
-            # Meanwhile nobody else was answered. They have as long before the next is read.
+            # Meanwhile others were hardly answered. They have as long before the next is read.
             await asyncio.sleep(time.monotonic() - start)
 
 
-def _read(request: Request, content: bytes, model: type[M]) -> M:
-    check_digest(request, content)
+def _check_structure(content: bytes | bytearray) -> None:
+    """Refuse what is too nested, and an object with a name twice; other mistakes are found later.
+
+    Readers of JSON take any one of two values of a name.
+    """
     nested = content.count(b"[") + content.count(b"{")
     if nested > _MOST_NESTED:
         raise TooLarge(
             f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
             "GeoJSON as a file, or one array for each column"
         )
+    # Without the arrays of numbers, which are most of it and take most of the time. A name may
+    # look like one, so what is found without them is looked for with them.
+    if _repeated_name(_PLAIN_ARRAY.sub(b"[]", content)) is not None:
+        name = _repeated_name(content)
+        if name is not None:
+            raise InvalidRequest(
+                f"an object of the body has the name {name[:80]!r} more than once: send it once"
+            )
+
+
+def _repeated_name(content: bytes | bytearray) -> str | None:
+    """A name that an object has twice; None if there is none, or if this is no JSON."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            found.append(max(counts, key=counts.__getitem__))
+
+    # Integers may have more digits than Python makes an integer of.
+    with suppress(ValueError, RecursionError):
+        json.loads(content, object_pairs_hook=look, parse_int=float)
+    return found[0] if found else None
+
+
+async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
+    """A body as a model.
+
+    Raises
+    ------
+    InvalidRequest
+        When the model does not take it.
+    """
     try:
-        return model.model_validate_json(content, strict=True)
+        async with _turn(service, content):
+            return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
 
@@ -153,8 +215,7 @@ async def input_of_json(
         case {"dataset": str(id), **rest} if not rest:
             return await asyncio.to_thread(service.library.use, id)
         case {"type": "FeatureCollection"}:
-            content = json.dumps(value).encode()
-            upload = keep_upload(content, folder, "application/geo+json", pointer)
+            upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
             return await service.ingest.from_upload(upload, reading, folder, service.owner)
     for name, column in value.items():
         if not isinstance(column, list):

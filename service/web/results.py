@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 
 from service.context import Service
 from service.database.rows import Delivery, EchoOptions, JobRow
@@ -178,7 +179,9 @@ def _ogc_response(service: Service, job: JobRow, href: str) -> Response:
         )
     value = base64.b64encode(path.read_bytes()).decode()
     about = {"mediaType": PARQUET.media_type, "encoding": "base64"}
-    return JSONResponse({"matches": {"value": value, **about}})
+    # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
+    content = to_json({"matches": {"value": value, **about}})
+    return Response(content, media_type="application/json")
 
 
 def _as_problem(document: dict[str, Any]) -> Problem:
