@@ -121,7 +121,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(PackedBody, settings=settings)
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Access, settings=settings)
+    app.add_middleware(Access, settings=settings, metrics=metrics)
     app.add_middleware(Journal, metrics=metrics)
     install_error_handlers(app)
     for module in (landing, resolve, estimate, datasets, processes, jobs, events):

@@ -110,6 +110,9 @@ ResultNotReady = _problem(
 NotAcceptable = _problem(
     "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
 )
+ResultTooLarge = _problem(
+    "ResultTooLarge", 406, "result-too-large", "The result is too large for that format"
+)
 BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body did not come")
 HeadTimeout = _problem("HeadTimeout", 408, "head-timeout", "The headers did not come in time")
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
@@ -130,6 +133,9 @@ KeyReused = _problem(
     "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
 TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
+TooManyWrongKeys = _problem(
+    "TooManyWrongKeys", 429, "too-many-wrong-keys", "The address sent too many wrong keys"
+)
 HeadTooLarge = _problem("HeadTooLarge", 431, "head-too-large", "The headers are too large")
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")

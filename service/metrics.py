@@ -69,6 +69,11 @@ class Metrics:
         self._received = Counter(
             "georesolve_received_bytes", "Bytes of the bodies of requests.", registry=self.registry
         )
+        self._wrong_keys = Counter(
+            "georesolve_wrong_keys",
+            "Requests with a key that opens nothing.",
+            registry=self.registry,
+        )
         self._jobs = Counter(
             "georesolve_jobs",
             "Jobs that ended; the reason is the type of the problem of one that failed.",
@@ -117,6 +122,10 @@ class Metrics:
         known = method if method in _METHODS else "other"
         self._requests.labels(route, known, status).observe(seconds)
         self._received.inc(received_bytes)
+
+    def count_wrong_key(self) -> None:
+        """Count a request whose key was refused."""
+        self._wrong_keys.inc()
 
     def count_job(self, job: JobRow) -> None:
         """Count a job that has ended."""

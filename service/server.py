@@ -20,6 +20,13 @@ from workers.logs import configure_log
 logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10
+_HEADERS = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Content-Security-Policy", "frame-ancestors 'self'"),
+    ("X-Frame-Options", "SAMEORIGIN"),
+]
+"""Of every answer: a browser takes none for what it is not called, and no page of another site
+shows one in a frame."""
 
 
 class CannotListenError(CannotStart):
@@ -75,6 +82,7 @@ def serve(settings: Settings) -> int:
         config = uvicorn.Config(
             app,
             http=connections.protocol(),
+            headers=_HEADERS,
             backlog=BACKLOG,
             lifespan="off",
             forwarded_allow_ips=settings.proxies,

@@ -15,6 +15,7 @@ import dask
 from distributed import Client, LocalCluster, Scheduler
 
 from kernels.devices import Device
+from workers.dashboard import guard_dashboard
 from workers.gpus import choose_device, count_gpus
 from workers.interrupts import uninterrupted
 from workers.plan import CHUNKS_IN_HAND
@@ -201,4 +202,5 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
             else:
                 cluster = LocalCluster(n_workers=n_workers, **common)
         with cluster:
+            guard_dashboard(cluster.scheduler, settings.dashboard_address)
             yield cluster

@@ -28,10 +28,12 @@ from service.errors import (
     ResultDamaged,
     ResultExpired,
     ResultNotReady,
+    ResultTooLarge,
     StorageFull,
     TooLarge,
     TooManyBodies,
     TooManyJobs,
+    TooManyWrongKeys,
     Unauthorized,
     UnknownHost,
     UnsupportedFormat,
@@ -119,6 +121,9 @@ _EXAMPLES = [
         f"{', '.join(one.media_type for one in FORMATS)}: accept one of them, or leave the header "
         "out for Parquet"
     ),
+    ResultTooLarge(
+        "as text/csv the result is larger than the limit of 17179869184 bytes: take it as Parquet"
+    ),
     BodyTimeout(
         "nothing came for 60 s after 65536 bytes of the body, and a pause may have 60 s: send it "
         "again, with shorter ones"
@@ -155,6 +160,10 @@ _EXAMPLES = [
     TooManyJobs(
         "100 jobs of this key wait or run, and 100 may: wait for one to end, or dismiss one"
     ),
+    TooManyWrongKeys(
+        "the key that was sent opens nothing here, and too many such keys came from 192.0.2.7: "
+        "come again with a right one, or in 48 s"
+    ),
     TooManyBodies(
         "the JSON bodies that are being read have 268435457 bytes, and all may have 268435456: "
         "send fewer at a time, or files"
@@ -170,7 +179,7 @@ _EXAMPLES = [
 ]
 _BY_KIND = {type(one): one for one in _EXAMPLES}
 
-_GUARDED = (InvalidRequest, UnknownHost, Unauthorized, NotReady)
+_GUARDED = (InvalidRequest, UnknownHost, Unauthorized, TooManyWrongKeys, NotReady)
 """What every operation that asks for a key may answer."""
 
 CHANGES = (Forbidden, StorageFull)
@@ -199,7 +208,7 @@ RESULTS = (
     ResultDamaged,
     DatasetDamaged,
     JobFailed,
-    TooLarge,
+    ResultTooLarge,
     StorageFull,
 )
 """What stands in the way of a result."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from service.disk import LOOK_BYTES, Disk
-from service.errors import TooLarge, stopping
+from service.errors import ResultTooLarge, stopping
 from service.jobs.representations import Format
 from workers.files import move_durably
 from workers.result import opened
@@ -67,7 +67,7 @@ class Exports:
         ------
         NotAcceptable
             When it has values that the format cannot have.
-        TooLarge
+        ResultTooLarge
             When it would be larger than allowed.
         StorageFull
             When there is no room for it, before it is made or on the way.
@@ -91,7 +91,7 @@ class Exports:
         ------
         NotAcceptable
             When it has values that the format cannot have.
-        TooLarge
+        ResultTooLarge
             When it would take much memory: as a file it may be had all the same.
         """
         if format.write is None:
@@ -163,7 +163,7 @@ class _Sink(io.RawIOBase):
         size = memoryview(data).nbytes
         self._left -= size
         if self._left < 0:
-            raise TooLarge(
+            raise ResultTooLarge(
                 f"as {self._format.media_type} the result is larger than the limit of "
                 f"{self._most_bytes} bytes: take it as Parquet"
             )

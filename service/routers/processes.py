@@ -28,7 +28,7 @@ from service.description.processes import (
 )
 from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
 from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
-from service.errors import NoSuchProcess, NotAcceptable
+from service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
 from service.links import EXAMPLE_BASE, Link, base_of
 from service.models import MatchParameters
 from service.web.execution import answer, echo, refuse_unready, terms_of
@@ -84,7 +84,7 @@ _MATCHES: Answers = {
     **TAKEN,
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
-    **refusals("/processes/nearest/execution", *TABLES, *JOBS, NotAcceptable),
+    **refusals("/processes/nearest/execution", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
 }
 _MESSAGE: Answers = {
     **TAKEN,

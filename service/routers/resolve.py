@@ -10,7 +10,7 @@ from service.description.answers import TAKEN, matches_answer
 from service.description.refusals import JOBS, TABLES, refusals
 from service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
 from service.description.schemas import schema_of
-from service.errors import NotAcceptable
+from service.errors import NotAcceptable, ResultTooLarge
 from service.models import InlineRequest, MatchParameters
 from service.web.execution import answer, refuse_unready, terms_of
 from service.web.inputs import ROLES, inputs_of_body
@@ -45,7 +45,7 @@ _BODY: dict[str, Any] = {
     response_class=Response,
     responses=matches_answer("the result, in the format that the header Accept likes best")
     | TAKEN
-    | refusals("/resolve", *TABLES, *JOBS, NotAcceptable),
+    | refusals("/resolve", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
     openapi_extra=_BODY | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def resolve(

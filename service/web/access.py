@@ -16,8 +16,18 @@ from starlette.websockets import WebSocket
 
 from service.clock import now
 from service.database.keys import Key, Keys, hash_of, prefix_of
-from service.errors import CannotStart, Forbidden, Problem, Unauthorized, UnknownHost, store_away
+from service.errors import (
+    CannotStart,
+    Forbidden,
+    Problem,
+    TooManyWrongKeys,
+    Unauthorized,
+    UnknownHost,
+    store_away,
+)
+from service.metrics import Metrics
 from service.settings import Settings
+from service.web.addresses import WrongKeys, address_of
 from service.web.handlers import problem_response
 
 logger = logging.getLogger(__name__)
@@ -68,8 +78,10 @@ class Access:
     and the service listens on loopback or was told that something else protects it.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
+        self._metrics = metrics
+        self._wrong_keys = WrongKeys()
         self._settings = settings
         self._hosts = settings.hosts()
         self._keys: dict[str, Key] = {}
@@ -111,15 +123,28 @@ class Access:
         given = _key_of(connection)
         key = self._keys.get(prefix_of(given))
         if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
-            raise Unauthorized(
-                "the key that was sent opens nothing here: it is wrong, or was revoked",
-                headers=_challenge(connection, 'Bearer error="invalid_token"'),
-            )
+            raise self._refusal(connection)
         if key.last_used is None or key.last_used < now(-_NOTE_SECONDS):
             # A note less is no reason to refuse a request.
             with contextlib.suppress(SQLAlchemyError):
                 await asyncio.to_thread(keys.note_use, key)
         return key.id
+
+    def _refusal(self, connection: HTTPConnection) -> Problem:
+        """The answer to a wrong key; the right one is taken from any address, at any time."""
+        self._metrics.count_wrong_key()
+        address = address_of(connection.scope)
+        seconds = self._wrong_keys.count(address)
+        if seconds:
+            return TooManyWrongKeys(
+                f"the key that was sent opens nothing here, and too many such keys came from "
+                f"{address}: come again with a right one, or in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
+        return Unauthorized(
+            "the key that was sent opens nothing here: it is wrong, or was revoked",
+            headers=_challenge(connection, 'Bearer error="invalid_token"'),
+        )
 
     async def _read(self, keys: Keys) -> None:
         if time.monotonic() < self._read_at + _READ_SECONDS:

@@ -36,7 +36,8 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
+        # Only POST has a body that is read.
+        if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -48,8 +49,8 @@ class BodyLimit:
         # Arrays stay in memory unless a job is made of them, which looks for itself; a body that is
         # a file is stored, whatever it is called.
         is_stored = has_body and (not is_json or scope["path"] == "/datasets")
-        # What comes after a body, or with a method that has none, is that the client has gone.
-        is_coming = has_body and scope["method"] == "POST"
+        # What comes after a body is that the client has gone.
+        is_coming = has_body
         pause = self._settings.body_seconds
         received = looked_at = 0
 

@@ -262,9 +262,10 @@ class Connection(HttpToolsProtocol):
                 "Content-Length": str(len(body)),
                 "Connection": "close",
             }
-            lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
-            lines += [f"{name}: {value}" for name, value in headers.items()]
-            self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+            lines += [b"%b: %b" % pair for pair in self.server_state.default_headers]
+            lines += [f"{name}: {value}".encode() for name, value in headers.items()]
+            self.transport.write(b"\r\n".join([*lines, b"", body]))
         if not self._is_idle():
             # Whoever reads the request hears that the client has gone.
             self.cycle.disconnected = True

@@ -21,7 +21,7 @@ from service.clock import new_id
 from service.context import Service
 from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
 from service.datasets.ingest import Ingested
-from service.errors import JobDismissed, KeyReused, NotReady, Problem, TooLarge
+from service.errors import JobDismissed, KeyReused, NotReady, Problem, ResultTooLarge, TooLarge
 from service.jobs.claims import Claim
 from service.jobs.exports import CONVERTED_BYTES
 from service.jobs.matching import accept_job, check_match
@@ -144,7 +144,7 @@ async def answer(
     if bare and preference.waits and await _is_small(service, inputs, parameters):
         # After half of the time that the client waits it is not too late to accept a job.
         patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
-        with suppress(NotResident, TooLarge, TimeoutError):
+        with suppress(NotResident, ResultTooLarge, TimeoutError):
             async with asyncio.timeout(patience):
                 return await _express(request, service, inputs, parameters, preference)
     accept = partial(_accept, service, inputs, parameters, delivery, repeat)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.clock import new_id
 from service.errors import Problem
 from service.metrics import Metrics
+from service.web.addresses import address_of
 from service.web.handlers import problem_response
 from workers.logs import about
 
@@ -94,7 +95,9 @@ class Journal:
     def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
         # As it came: what is decoded could break the line.
         path = quote(scope["path"])[:_LONGEST_PATH]
+        client = address_of(scope)
         fields = {
+            "client": client,
             "method": method,
             "path": path,
             "status": entry.status,
@@ -103,7 +106,8 @@ class Journal:
             "job": _job_of(scope["path"]) or entry.job,
         }
         known = {name: value for name, value in fields.items() if value not in (None, "")}
-        logger.info("%s %s %d in %.3f s", method, path, entry.status, seconds, extra=known)
+        line = "%s %s %s %d in %.3f s"
+        logger.info(line, client, method, path, entry.status, seconds, extra=known)
         self._metrics.count_request(
             route_of(scope), method, entry.status, seconds, entry.received_bytes
         )

@@ -20,8 +20,8 @@ from service.errors import (
     ResultDamaged,
     ResultExpired,
     ResultNotReady,
+    ResultTooLarge,
     StorageFull,
-    TooLarge,
 )
 from service.jobs.representations import PARQUET, Format
 from service.links import OGC_RELATION, base_of
@@ -46,7 +46,7 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         When its file has not the bytes of its checksum.
     ResultExpired
         When its result was kept for as long as results are.
-    TooLarge
+    ResultTooLarge
         When it is wanted as a value in JSON and does not fit.
     Problem
         The job's own, when it failed.
@@ -173,7 +173,7 @@ def _ogc_response(service: Service, job: JobRow, href: str) -> Response:
         return JSONResponse({"matches": {"href": href, "type": PARQUET.media_type}})
     path, limit = service.store.job_folder(job.id) / PARQUET.name, service.settings.inline_bytes
     if path.stat().st_size > limit:
-        raise TooLarge(
+        raise ResultTooLarge(
             f"the result has {path.stat().st_size} bytes, and JSON takes up to {limit}: it is at "
             f"{href}, or ask for 'transmissionMode': 'reference'"
         )

@@ -198,3 +198,20 @@ def test_what_is_no_http_is_told_as_a_problem(hurried):
     client, _ = hurried
     status, problem = problem_in(exchanged(client, b"\x16\x03\x01 hello\r\n\r\n"))
     assert (status, problem["type"]) == (400, "urn:georesolve:problem:invalid-request")
+
+
+def test_a_body_that_nobody_reads_has_no_limit(hurried):
+    client, key = hurried
+    for length in (f"Content-Length: {1 << 60}", "Transfer-Encoding: chunked"):
+        lines = head(f"X-API-Key: {key}", "Accept: text/event-stream", length, start="GET /jobs")
+        assert int(exchanged(client, lines + b"1\r\na\r\n").split()[1]) == 200
+
+
+@pytest.mark.parametrize("path", ["/livez", "/docs", "/nowhere", "/a%00b", "/jobs/%00", "/%ff"])
+def test_every_answer_has_the_headers_that_browsers_need(hurried, path):
+    client, key = hurried
+    answer = client.get(path, headers={"X-API-Key": key})
+    assert answer.status_code == 200 if path in ("/livez", "/docs") else 404
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "SAMEORIGIN"
+    assert answer.headers["content-security-policy"] == "frame-ancestors 'self'"
