@@ -198,6 +198,12 @@ def test_the_proxy_refuses_what_is_too_large(stack, client):
     assert limit in body
 
 
+def test_the_proxy_tells_what_it_cannot_read(stack, client):
+    for path in ("/a%00b", "/" + 40_000 * "a"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.json()["status"]) == (400, 400)
+
+
 def test_the_proxy_waits_for_no_slow_client(stack, client):
     start = time.monotonic()
     assert send_the_beginning(stack, client, 1000) == ("", ""), "it hangs up"

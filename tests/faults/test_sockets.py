@@ -2,10 +2,8 @@
 
 import contextlib
 import functools
-import json
 import resource
 import subprocess
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 from tests.conftest import finished, points, running_service, wait_until
 from tests.service.test_connections import head, opened
 from tests.service.test_jobs import PARQUET, parquet
-from tests.service.test_keys import as_holder, new_key
 
 SETS = {name: {"lat": [1.0], "lon": [2.0]} for name in ("observations", "references")}
 LATER = {"Prefer": "respond-async"}
@@ -74,7 +71,7 @@ def test_headers_without_end(attacked, piece):
 
 def test_bodies_that_nobody_finishes(attacked):
     before = peak(attacked)
-    size = attacked_size = 16 << 20
+    size = 16 << 20
     start = head(
         "Content-Type: application/json",
         "Prefer: respond-async",
@@ -83,7 +80,7 @@ def test_bodies_that_nobody_finishes(attacked):
     )
     with ExitStack() as stack, ThreadPoolExecutor(30) as threads:
         connections = [stack.enter_context(opened(attacked)) for _ in range(150)]
-        content = start + b" " * (attacked_size - 1000)
+        content = start + b" " * (size - 1000)
         answers = list(threads.map(functools.partial(send, content=content), connections))
         refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 503 ")]
         # Some of the others were cut off before they could read why.
@@ -109,33 +106,3 @@ def test_more_sockets_than_descriptors_and_no_job_fails(attacked):
                 jobs.append(answer.raise_for_status().headers["location"])
         assert [finished(attacked, job)["status"] for job in jobs] == ["successful"] * 8
     assert "Too many open files" not in attacked.log.read_text()
-
-
-def test_large_bodies_of_one_key_leave_others_their_answers(tmp_path, device):
-    data_dir = tmp_path / "data"
-    ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
-    column = json.dumps([0.123456789012345] * 420_000)
-    table = f'{{"lat": {column}, "lon": {column}}}'
-    body = f'{{"observations": {table}, "references": "dataset:{32 * "0"}"}}'.encode()
-    with (
-        running_service(data_dir, "--device", device) as client,
-        as_holder(client, ann) as flood,
-        as_holder(client, ben) as other,
-        ThreadPoolExecutor(20) as threads,
-    ):
-        is_over = threading.Event()
-
-        def post(_):
-            headers = {"Content-Type": "application/json"}
-            while not is_over.is_set():
-                with contextlib.suppress(Exception):
-                    flood.post("/resolve", content=body, headers=headers)
-
-        floods = [threads.submit(post, n) for n in range(20)]
-        try:
-            answers = [other.post("/resolve", json=SETS).status_code for _ in range(20)]
-        finally:
-            is_over.set()
-        for one in floods:
-            one.result()
-        assert answers == [200] * 20
