@@ -46,7 +46,7 @@ class Service:
     def of(self, owner: str) -> "Service":
         """The service as one owner sees it: datasets and jobs of others are not there."""
         store = self.store.of(owner)
-        return replace(self, store=store, library=Library(store, self.settings.dataset_hours))
+        return replace(self, store=store, library=self.library.of(store))
 
 
 # Async, or every request would take a turn through the pool of threads for it.

@@ -1,9 +1,11 @@
 """The datasets that the service keeps: their files and their rows in the store, together."""
 
+import copy
 import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -37,13 +39,19 @@ class Library:
     def __init__(self, store: Store, dataset_hours: float = 0) -> None:
         self._store = store
         self._hours = dataset_hours
+        make_folder(store.datasets_folder)
+
+    def of(self, store: Store) -> Self:
+        """The same with the store as one owner sees it; it touches no file."""
+        own = copy.copy(self)
+        own._store = store
+        return own
 
     def sweep(self) -> None:
         """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
-        make_folder(self._store.datasets_folder)
         if not self._hours:
             self._store.keep_datasets_for_ever()
         for id in self._store.dataset_ids(registered=False):

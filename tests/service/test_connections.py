@@ -200,6 +200,18 @@ def test_what_is_no_http_is_told_as_a_problem(hurried):
     assert (status, problem["type"]) == (400, "urn:georesolve:problem:invalid-request")
 
 
+def test_a_request_does_not_touch_the_data_folder_unless_it_needs_it(hurried):
+    client, key = hurried
+    folder = client.log.with_suffix("") / "datasets"
+    folder.rmdir()
+    try:
+        assert client.get("/processes", headers={"X-API-Key": key}).status_code == 200
+        assert client.get("/jobs", headers={"X-API-Key": key}).status_code == 200
+        assert not folder.exists()
+    finally:
+        folder.mkdir(exist_ok=True)
+
+
 def test_a_body_that_nobody_reads_has_no_limit(hurried):
     client, key = hurried
     for length in (f"Content-Length: {1 << 60}", "Transfer-Encoding: chunked"):
