@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from starlette.types import Scope
 
 _WINDOW_SECONDS = 60.0
-_WRONG_A_WINDOW = 30
+_WRONG_A_WINDOW = 120
 _MOST_ADDRESSES = 10_000
 _NETWORK_BITS = 64
 """A host of IPv6 may take any address of such a network."""
