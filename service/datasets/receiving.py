@@ -286,7 +286,7 @@ class Digest:
         self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
         self._hashes = {name: _DIGESTS[name]() for name in self._expected}
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | bytearray) -> None:
         """Count the next bytes."""
         for one in self._hashes.values():
             one.update(piece)
