@@ -13,6 +13,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from service.clock import new_id
 from service.database.listing import Page
 from service.database.rows import Delivery
 from service.database.store import Store
@@ -135,9 +136,10 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
         wait_until(lambda: client.get(running).json()["progress"] > 10)
         assert client.get(running).json()["status"] == "running"
         kill_with_children(client.process)
-    stale = data_dir / "incoming" / "half-received"
+    # Named as the service names them: what has another name is not its own.
+    stale = data_dir / "incoming" / new_id()
     stale.mkdir()
-    orphan = data_dir / "datasets" / "orphan.parquet"
+    orphan = data_dir / "datasets" / f"{new_id()}.parquet"
     orphan.touch()
     result = data_dir / undisturbed.strip("/") / "matches.parquet"
     (result.parent / ".matches.parquet.half-written").touch()
