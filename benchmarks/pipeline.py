@@ -17,6 +17,7 @@ import argparse
 import functools
 import io
 import json
+import os
 import random
 import statistics
 import tempfile
@@ -38,6 +39,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Worker, WorkerPlugin
+from distributed.security import Security
 
 import kernels
 from benchmarks.inputs import cartesian, inputs
@@ -78,6 +80,20 @@ class Stand(NamedTuple):
 
 
 @contextmanager
+def _let_in(security: Security) -> Iterator[None]:
+    """Let what is started meanwhile connect to an own cluster: Dask reads its key from these."""
+    tls = security.get_tls_config_for_role("client")
+    names = {"ca_file": "CA_FILE", "cert": "CLIENT__CERT", "key": "CLIENT__KEY"}
+    keys = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": tls[own] for own, name in names.items()}
+    os.environ.update(keys)
+    try:
+        yield
+    finally:
+        for name in keys:
+            os.environ.pop(name, None)
+
+
+@contextmanager
 def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Stand]:
     """Open a cluster, start a service that connects to it, register both sets."""
     settings = ClusterSettings(
@@ -91,9 +107,12 @@ def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Sta
         scheduler = cluster.client.scheduler
         assert scheduler is not None, "an open cluster has a scheduler"
         address = str(scheduler.address)
-        with running(
-            options.device, folder / "data", folder / "log", "--scheduler", address
-        ) as client:
+        with (
+            _let_in(cluster.client.security),
+            running(
+                options.device, folder / "data", folder / "log", "--scheduler", address
+            ) as client,
+        ):
             observations, references = (register(client, dataset) for dataset in sets)
             yield Stand(cluster, client, (observations, references))
 

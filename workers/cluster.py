@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster, Scheduler
 
 from kernels.devices import Device
 from workers.dashboard import guard_dashboard
+from workers.encryption import throw_away_security
 from workers.gpus import choose_device, count_gpus
 from workers.interrupts import uninterrupted
 from workers.plan import CHUNKS_IN_HAND
@@ -187,6 +188,9 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
         "threads_per_worker": CHUNKS_IN_HAND[device],
         "local_directory": str(settings.scratch) if settings.scratch else None,
         "silence_logs": logging.WARNING,
+        # A scheduler and its workers run code for every client that connects, and any user of this
+        # machine can connect to loopback.
+        "security": throw_away_security(),
     }
     most = count_gpus() if on_gpus else min(cores, _LARGEST_CPU_CLUSTER)
     n_workers = min(settings.workers or most, most) if on_gpus else settings.workers or most

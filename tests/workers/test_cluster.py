@@ -9,6 +9,8 @@ import dask
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cryptography import x509
+from distributed import Client
 
 from tests.conftest import (
     free_port,
@@ -23,6 +25,7 @@ from tests.conftest import (
 from tests.oracle import nearest
 from workers import plugin
 from workers.cluster import open_cluster
+from workers.encryption import throw_away_security
 from workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
 from workers.jobs import Job, MatchOptions
 from workers.pipeline import run
@@ -30,6 +33,39 @@ from workers.plugin import WorkerCheckError, check_known_answer
 from workers.settings import ClusterSettings
 
 
+@pytest.fixture
+def let_in(cluster):
+    """Other clients than ours have the key of the cluster from Dask's configuration."""
+    security = cluster.client.security
+    client = {"cert": security.tls_client_cert, "key": security.tls_client_key}
+    tls = {"ca-file": security.tls_ca_file, "client": client}
+    with dask.config.set({"distributed.comm.tls": dask.config.get("distributed.comm.tls") | tls}):
+        yield
+
+
+def test_an_own_cluster_takes_nobody_without_its_key(cluster):
+    workers = cluster.client.scheduler_info(n_workers=-1)["workers"]
+    addresses = [cluster.client.scheduler.address, *workers]
+    addresses += [worker["nanny"] for worker in workers.values()]
+    assert len(addresses) == 1 + 2 * len(workers) >= 3
+    other = throw_away_security()
+    # A certificate is shown to all who ask: it opens nothing without its key.
+    other.tls_ca_file = cluster.client.security.tls_ca_file
+    for address in addresses:
+        plain = address.replace("tls://", "tcp://")
+        for another, security in ((plain, None), (address, other)):
+            with pytest.raises(OSError, match=r"closed|Timed out"):
+                Client(another, security=security, timeout=2, set_as_default=False)
+
+
+def test_a_clock_that_is_wrong_keeps_no_worker_out():
+    """Nor does a year of running: workers that start anew show the same certificate."""
+    [own] = x509.load_pem_x509_certificates(throw_away_security().tls_ca_file.encode())
+    assert own.not_valid_before_utc.year == 2000
+    assert own.not_valid_after_utc.year == 9999
+
+
+@pytest.mark.usefixtures("let_in")
 def test_an_existing_scheduler(cluster, device, tmp_path):
     settings = ClusterSettings(scheduler=cluster.client.scheduler.address, device=device)
     job = Job(
@@ -47,6 +83,7 @@ def test_an_existing_scheduler(cluster, device, tmp_path):
     assert cluster.client.submit(sum, [1, 2]).result() == 3, "it was theirs, and still runs"
 
 
+@pytest.mark.usefixtures("let_in")
 def test_the_file_of_an_existing_scheduler(cluster, device, tmp_path):
     settings = ClusterSettings(scheduler_file=tmp_path / "scheduler.json", device=device)
     with pytest.raises(OSError, match=r"scheduler\.json"), open_cluster(settings):

@@ -1,0 +1,41 @@
+"""`throw_away_security`: TLS for one own cluster, with a key that nobody else ever holds."""
+
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from distributed.security import Security
+
+_ROLES = ("client", "scheduler", "worker")
+
+
+def throw_away_security() -> Security:
+    """Make a key and a certificate that the scheduler, workers and clients of a cluster share.
+
+    Both are in memory only: whoever lacks them is not connected. `Security.temporary` makes a
+    certificate that is valid from now on for a year: a clock that is set back, or a service that
+    runs for longer, would keep out each worker that is started anew.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "georesolve")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, tzinfo=UTC))
+        .sign(key, hashes.SHA256())
+    )
+    own = certificate.public_bytes(Encoding.PEM).decode()
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    return Security(
+        require_encryption=True,
+        tls_ca_file=own,
+        **{f"tls_{role}_cert": own for role in _ROLES},
+        **{f"tls_{role}_key": secret for role in _ROLES},
+    )
