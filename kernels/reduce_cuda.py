@@ -183,8 +183,6 @@ def search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Fou
     tile = _TILE if query.k == 1 else 1
     blocks = max(1, min(-(-n_observations // (_WARPS * tile)), resident, 65535))
     slices = max(1, min(resident // blocks, n_references // _MIN_SLICE))
-    # The grid is at least as large as numba wants one: slices of no references leave no candidates.
-    blocks = max(blocks, -(-blocks_for(0, 1) // slices))
     candidate_row = cp.empty((slices, n_observations, query.k), cp.int64)
     candidate_chord2 = cp.empty(candidate_row.shape)
     if n_observations:
