@@ -5,10 +5,13 @@ then over groups of 32 boxes, up to a root of at most 32. Observations lie along
 and a warp takes 32 neighbouring ones through one walk. The walk is that of a single point, the
 warp's *centre* c: each lane tests one of 32 boxes, or one of a leaf's 32 points, against c and the
 warp's *reach* B. What lies beyond B cannot matter to any of the 32 observations; of a leaf's points
-few are left, and those every lane compares with its own observation, in float64.
+few are left, and those every lane compares with its own observation, in float64. A lane holds its
+best one in registers, or for k > 1 a sorted list (`kernels.keys_cuda`).
 
-A warp whose observations lie far apart for the density of references takes them in groups, in the
-limit one by one; so a walk never opens much more than its observations need.
+The leaf that is nearest of all is opened first, because it bounds B for the rest; from there the
+walk goes depth first, the nearest box before the others. A warp whose observations lie far apart
+for the density of references takes them in groups, in the limit one by one; so a walk never opens
+much more than its observations need.
 
 float32 may only discard
 ------------------------
@@ -39,13 +42,27 @@ first line for every p inside.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, float64, int64, uint32, uint64
+from numba import cuda, float32, float64, int32, int64, uint32, uint64
 
 from kernels.arithmetic import product, total
 from kernels.distance import closer, squared_chord
+from kernels.keys_cuda import (
+    COLUMNS,
+    FREE,
+    NO_KEY,
+    clear,
+    drives_out,
+    insert,
+    key_of,
+    largest_of_key,
+    line_up,
+    no_keys,
+    store,
+)
 from kernels.launch_cuda import blocks_for, launch
 from kernels.order_cuda import box_corners, extent, order
 from kernels.query import Found, Query
@@ -54,9 +71,6 @@ from kernels.warp_cuda import (
     WARP,
     ballot,
     first_lane,
-    list_merge,
-    list_place,
-    list_store,
     warp_max,
     warp_min,
     without_first,
@@ -74,22 +88,28 @@ _WARPS = 4
 """Warps a block. Each works alone; a block of few gives its place back sooner."""
 _LEVELS = 7
 """Levels of boxes at most: 32^7 leaves are more than `MAX_ROWS` points fill."""
-_PATIENCE = 64
-"""Leaves a walk opens for a whole group; then it goes on for the centre's observation alone."""
+_PATIENCE = 24
+"""Leaves, beyond one for each of its places, that a walk opens before its group gets smaller."""
 _SORT_FROM = 1 << 17
-"""Observations from which sorting them pays; fewer are walked as they come, one a warp."""
-_SPARSE = 2
-"""References an observation, beyond which neighbouring observations have too little in common."""
+_SORT_FROM_PLACES = 1 << 20
+"""Observations, or places in their lists, from which sorting observations pays."""
 _BRUTE_PAIRS = 1 << 26
 _BRUTE_REFERENCES = 1024
 """Brute force is faster up to so many references and pairs: it neither sorts nor walks."""
-_LAST_ROW = 0x7FFFFFFFFFFFFFFF
 
-_SHARE2 = np.float32(0.35**2)
+_SHARE2 = {
+    places: np.float32(share**2)
+    for places, share in {1: 0.35, 2: 0.6, 4: 0.6, 8: 0.6, 16: 0.6, 32: 1.0, 64: 1.0}.items()
+}
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
+_LESS = np.float32(0.25**2)
+"""What is left of that once a group has proved too wide."""
+_REGISTERS = {1: 64, 2: 80, 4: 80, 8: 80, 16: 96, 32: 128, 64: 128}
+"""Registers a thread that lists of so many places get; the compiler would take up to 230."""
 
 _INFINITY: Any = np.float32(math.inf)
 _ZERO: Any = np.float32(0.0)
+_ONE = np.float32(1.0)
 _TWO = np.float32(2.0)
 _HALF = np.float32(0.5)
 _GROWTH = np.float32(1.0 + 2.0**-20)
@@ -254,12 +274,35 @@ def _beyond(low, high, x):  # type: ignore[no-untyped-def]
     return gap
 
 
-def _make_walk(many: bool) -> Any:
-    # One source, compiled apart: for k = 1, and for more, where a warp takes one observation at a
-    # time (width 1) and holds its list in registers. Lists of 32 observations lie in memory, and
-    # moving their entries took 60 times as long.
-    @cuda.jit(cache=True)
-    def walk(  # type: ignore[no-untyped-def]
+@cuda.jit(device=True, forceinline=True)
+def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z):  # type: ignore[no-untyped-def]
+    # Which boxes come first: how far (x, y, z) lies outside the box; among boxes that hold it, a
+    # negative number, the least where the box's middle is nearest. Where references crowd, many
+    # boxes hold a point, and most have none of its neighbours.
+    gap = _length(_beyond(low_x, high_x, x), _beyond(low_y, high_y, y), _beyond(low_z, high_z, z))
+    if gap == _ZERO:
+        middle_x = (low_x + high_x) * _HALF - x
+        middle_y = (low_y + high_y) * _HALF - y
+        middle_z = (low_z + high_z) * _HALF - z
+        middle2 = middle_x * middle_x + middle_y * middle_y + middle_z * middle_z
+        gap = -_ONE / (middle2 + _UNDERFLOW)
+    return gap
+
+
+@cache
+def walk(places: int) -> Any:
+    """The kernel that finds up to `places` references an observation, a power of two.
+
+    One source, compiled for each number of places that is asked for: only so does a list of that
+    length lie in registers.
+    """
+    many = places > 1
+    slots = places - 1
+    patience = _PATIENCE + places
+    most_share2 = _SHARE2[places]
+
+    @cuda.jit(cache=True, max_registers=_REGISTERS.get(places))
+    def walk_tree(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width, k,
         exclude_self, first_row, reference, chord2,
     ):  # fmt: skip
@@ -279,7 +322,7 @@ def _make_walk(many: bool) -> Any:
         rows : int64 array, shape (n,) or (0,)
             Rows of neighbouring observations; none to take them as they come.
         width : int
-            Observations a warp, a power of two up to 32; 1 for k > 1.
+            Observations a warp, a power of two up to 32.
         k, exclude_self, first_row
             As `Query` has them.
         reference, chord2 : int64 and float64 array, shape (n, k)
@@ -295,7 +338,7 @@ def _make_walk(many: bool) -> Any:
         )
         if position - int64(lane & uint32(width - 1)) >= n:
             return
-        top = starts.size - 1
+        top = int32(starts.size - 1)
         origin_x, origin_y, origin_z, radius = _origin(box)
 
         writes = lane < uint32(width) and position < n
@@ -312,17 +355,21 @@ def _make_walk(many: bool) -> Any:
         offset_x = float32(total(x, -origin_x))
         offset_y = float32(total(y, -origin_y))
         offset_z = float32(total(z, -origin_z))
-        worst_chord2 = math.inf
-        worst_row = -1.0
-        low_chord2 = high_chord2 = math.inf
-        low_row = high_row = int64(-1)
+        if many:
+            found = cuda.shared.array((_WARPS, places, COLUMNS), int32)[warp]
+            keys = no_keys(places, k)
+            clear(found, lane)
+        else:
+            best_chord2 = math.inf
+            best_row = -1.0
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
         waiting = ballot(writes and offset_x == offset_x)
         half = uint32(uint32(width) >> uint32(1))
-        nearest_needed = k
+        nearest_needed = int32(k)
         if exclude_self:
-            nearest_needed += 1
+            nearest_needed = int32(k + 1)
+        share2 = most_share2
         while waiting != uint32(0):
             # With as many waiting on either side of the centre as the last group had, groups tile.
             highest = uint32(31) - uint32(cuda.clz(waiting))
@@ -333,38 +380,52 @@ def _make_walk(many: bool) -> Any:
             centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
             away = _length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
             slack = _SLACK * (radius + abs(centre_x) + abs(centre_y) + abs(centre_z)) + _UNDERFLOW
+            alone = uint32(uint32(1) << centre)
             group = waiting
-            widest = _ZERO
+            member = False
+            widest = wide2 = _ZERO
             reach = _INFINITY
-            opened = 0
+            opened = int32(0)
             level = top
             node = uint32(0)
             descended = True
             while level <= top:
                 if descended:
                     i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-                    gap = _length(
-                        _beyond(boxes[0, i], boxes[3, i], centre_x),
-                        _beyond(boxes[1, i], boxes[4, i], centre_y),
-                        _beyond(boxes[2, i], boxes[5, i], centre_z),
-                    )
+                    turn = _turn(
+                        boxes[0, i], boxes[1, i], boxes[2, i],
+                        boxes[3, i], boxes[4, i], boxes[5, i],
+                        centre_x, centre_y, centre_z,
+                    )  # fmt: skip
                     descended = False
-                    pending[warp, level, lane] = gap
+                    pending[warp, level, lane] = turn
                 else:
-                    gap = pending[warp, level, lane]
-                if not gap <= reach:
-                    gap = _INFINITY
-                least = warp_min(gap)
+                    turn = pending[warp, level, lane]
+                if not turn <= reach:
+                    turn = _INFINITY
+                least = warp_min(turn)
                 if least == _INFINITY:
-                    level += 1
+                    level = int32(level + 1)
                     node = uint32(node >> uint32(5))
                     continue
-                nearest = first_lane(ballot(gap == least))
+                if opened == 0 and least > _ZERO and level < top:
+                    # What is opened first bounds all the rest: so it is the leaf that is nearest
+                    # of all, and where another box may hold that one, this node waits its turn.
+                    rival = _INFINITY
+                    for upper in range(level + 1, top + 1):
+                        rival = min(rival, pending[warp, upper, lane])
+                    if warp_min(rival) < least:
+                        level = int32(level + 1)
+                        if lane == node & uint32(WARP - 1):
+                            pending[warp, level, lane] = least
+                        node = uint32(node >> uint32(5))
+                        continue
+                nearest = first_lane(ballot(turn == least))
                 if lane == nearest:
                     pending[warp, level, lane] = _INFINITY
                 child = uint32(node * uint32(WARP) + nearest)
                 if level > 0:
-                    level -= 1
+                    level = int32(level - 1)
                     node = child
                     descended = True
                     continue
@@ -374,19 +435,17 @@ def _make_walk(many: bool) -> Any:
                     corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
                 )
                 if opened == 0:
+                    # Observations as far away as this leaf is wide have other neighbours.
+                    wide_x = boxes[3, child] - boxes[0, child]
+                    wide_y = boxes[4, child] - boxes[1, child]
+                    wide_z = boxes[5, child] - boxes[2, child]
+                    wide2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
                     if top > 0:
-                        # Observations as far away as this leaf is wide have other neighbours.
-                        wide_x = boxes[3, child] - boxes[0, child]
-                        wide_y = boxes[4, child] - boxes[1, child]
-                        wide_z = boxes[5, child] - boxes[2, child]
-                        near2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
-                        group = uint32(group & ballot(away * away <= _SHARE2 * near2))
-                    if (group >> lane) & uint32(1) != uint32(0):
-                        widest = away
-                    widest = warp_max(widest)
-                    group = uint32(group | uint32(uint32(1) << centre))
-                opened += 1
-                member = (group >> lane) & uint32(1) != uint32(0)
+                        group = uint32(group & ballot(away * away <= share2 * wide2))
+                    group = uint32(group | alone)
+                    member = (group >> lane) & uint32(1) != uint32(0)
+                    widest = warp_max(away if member else _ZERO)
+                opened = int32(opened + 1)
                 # The leaf's points bound every member's k-th best before any is compared: each is
                 # at most `widest` farther from the member than from the centre.
                 if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
@@ -410,51 +469,60 @@ def _make_walk(many: bool) -> Any:
                 candidates = ballot(apart <= reach)
                 if candidates == uint32(0):
                     continue
-                if many:
-                    candidate_chord2 = math.inf
-                    candidate_row = int64(_LAST_ROW)
-                    if apart <= reach and points[i, 3] != own:
-                        candidate_chord2 = squared_chord(
-                            x, y, z, points[i, 0], points[i, 1], points[i, 2]
-                        )
-                        candidate_row = int64(points[i, 3])
-                    low_chord2, low_row, high_chord2, high_row = list_merge(
-                        k, candidate_chord2, candidate_row,
-                        low_chord2, low_row, high_chord2, high_row,
-                    )  # fmt: skip
-                    worst_chord2 = list_place(k - 1, low_chord2, high_chord2)
-                else:
-                    # All lanes fetch at once: in turn, each candidate would wait for memory.
-                    cuda.syncwarp()
-                    if apart <= reach:
-                        stage[warp, 0, lane] = points[i, 0]
-                        stage[warp, 1, lane] = points[i, 1]
-                        stage[warp, 2, lane] = points[i, 2]
-                        stage[warp, 3, lane] = points[i, 3]
-                    cuda.syncwarp()
-                    while candidates != uint32(0):
-                        j = first_lane(candidates)
-                        candidates = without_first(candidates)
-                        row_found = stage[warp, 3, j]
-                        chord2_found = squared_chord(
-                            x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
-                        )
-                        if (
-                            closer(chord2_found, row_found, worst_chord2, worst_row)
-                            and member
-                            and row_found != own
-                        ):
-                            worst_chord2 = chord2_found
-                            worst_row = row_found
-                alone = uint32(uint32(1) << centre)
-                if opened >= _PATIENCE and group != alone:
-                    # Too many leaves: the members' neighbourhoods have little in common after all.
-                    group = alone
-                    member = lane == centre
-                    widest = _ZERO
+                # All lanes fetch at once: in turn, each candidate would wait for memory.
+                cuda.syncwarp()
+                if apart <= reach:
+                    stage[warp, 0, lane] = points[i, 0]
+                    stage[warp, 1, lane] = points[i, 1]
+                    stage[warp, 2, lane] = points[i, 2]
+                    stage[warp, 3, lane] = points[i, 3]
+                cuda.syncwarp()
+                while candidates != uint32(0):
+                    j = first_lane(candidates)
+                    candidates = without_first(candidates)
+                    row_found = stage[warp, 3, j]
+                    chord2_found = squared_chord(
+                        x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
+                    )
+                    able = member and row_found != own
+                    if many:
+                        code = key_of(chord2_found, slots)
+                        last = keys[slots] & int32(~slots)
+                        enters = able and code <= last
+                        if cuda.any_sync(ALL_LANES, enters):
+                            slot = keys[slots] & int32(slots)
+                            key = int32(NO_KEY)
+                            # Keys of equal upper bits do not say which of them is the farthest.
+                            equal = code == last or keys[slots - 1] & int32(~slots) == last
+                            if enters and equal and last < int32(FREE):
+                                enters = drives_out(
+                                    points, x, y, z, chord2_found, row_found, found, lane, k, slot
+                                )
+                            if enters:
+                                found[slot, lane] = int32(child * uint32(WARP) + j)
+                                key = code | slot
+                            keys = insert(keys, key)
+                    elif closer(chord2_found, row_found, best_chord2, best_row) and able:
+                        best_chord2 = chord2_found
+                        best_row = row_found
+                if opened >= patience and group != alone:
+                    # The members' neighbourhoods have too little in common: go on for the nearer
+                    # ones, and expect less of the groups to come.
+                    opened = int32(1)
+                    share2 *= _LESS
+                    group = uint32((group & ballot(away * away <= share2 * wide2)) | alone)
+                    leaves = member
+                    member = (group >> lane) & uint32(1) != uint32(0)
+                    widest = warp_max(away if member else _ZERO)
+                    if many and leaves and not member:
+                        keys = no_keys(places, k)
+                        clear(found, lane)
                 needed = _ZERO
                 if member:
-                    needed = math.sqrt(float32(worst_chord2)) + away
+                    if many:
+                        needed = math.sqrt(largest_of_key(keys[slots], slots)) + away
+                    else:
+                        needed = math.sqrt(float32(best_chord2)) + away
                 needed = warp_max(needed) * _GROWTH + slack
                 if needed < reach:
                     reach = needed
@@ -462,16 +530,13 @@ def _make_walk(many: bool) -> Any:
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
         if many:
-            list_store(k, low_chord2, low_row, high_chord2, high_row, reference[row], chord2[row])
+            line_up(keys, found, lane)
+            store(points, x, y, z, row, writes, width, found, k, reference, chord2)
         elif writes:
-            reference[row, 0] = int64(worst_row)
-            chord2[row, 0] = worst_chord2
+            reference[row, 0] = int64(best_row)
+            chord2[row, 0] = best_chord2
 
-    return walk
-
-
-walk_one = _make_walk(many=False)
-walk_many = _make_walk(many=True)
+    return walk_tree
 
 
 def build(vectors: cp.ndarray) -> Tree:
@@ -538,7 +603,7 @@ def search(
         What is asked.
     width : int, optional
         Observations a warp: a power of two up to 32, after sorting them, or 1 as they come. Chosen
-        by their number where it is not given, and always 1 for k > 1; the answer is the same.
+        by their number where it is not given; the answer is the same.
 
     Raises
     ------
@@ -557,10 +622,9 @@ def search(
         found.reference.fill(-1)
         found.chord2.fill(math.inf)
         return found
+    places = 1 << (query.k - 1).bit_length()
     if width is None:
-        width = WARP if n >= _SORT_FROM and n_references <= _SPARSE * n else 1
-    if query.k > 1:
-        width = 1
+        width = WARP if n >= _SORT_FROM or n * places >= _SORT_FROM_PLACES else 1
     if width > 1:
         rows, copies = order(observations, extent(observations))
         seen, row_step, axis_step = copies.ravel(), 4, 1
@@ -568,7 +632,7 @@ def search(
         rows = cp.empty(0, cp.int64)
         seen, row_step, axis_step = observations.ravel(), 1, n
     launch(
-        walk_one if query.k == 1 else walk_many, blocks_for(n, width * _WARPS), (WARP, _WARPS),
+        walk(places), blocks_for(n, width * _WARPS), (WARP, _WARPS),
         *index.tree, seen, row_step, axis_step, rows, width,
         query.k, query.exclude_self, query.first_row, *found,
     )  # fmt: skip

@@ -33,7 +33,7 @@ KERNELS = {
     "fill_leaves": (tree_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
     "fill_boxes": (tree_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
     "walk_one": (
-        tree_cuda.walk_one,
+        tree_cuda.walk(1),
         (
             F8_2,
             F4_2,
@@ -52,7 +52,7 @@ KERNELS = {
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
 }
-KERNELS["walk_many"] = (tree_cuda.walk_many, KERNELS["walk_one"][1])
+KERNELS["walk_many"] = (tree_cuda.walk(8), KERNELS["walk_one"][1])
 ORDERING = {"bound", "place"}
 """Kernels whose rounding shows in no answer: they only say what stands next to what."""
 

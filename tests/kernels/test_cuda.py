@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
-from benchmarks import kernels_cuda  # noqa: E402
+from benchmarks import kernels_cuda, peers_cuda  # noqa: E402
 from kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
 from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
@@ -91,6 +91,21 @@ def inputs(name):
         lat, lon = uniform(rng, 2000)
         lat[::3], lon[1::7] = math.nan, 1e9
         return lat, lon, lat[::-1][:700].copy(), lon[:700].copy()
+    if name == "rings":
+        # Around each of few centres, references all but equally near: float32 tells no two apart.
+        lat, lon = uniform(rng, 9)
+        turn, pick = rng.uniform(0, 2 * math.pi, 3000), rng.integers(0, 9, 3000)
+        radius = 0.5 + rng.choice([0, 1e-13, 1e-11, 1e-9], 3000)
+        lat = np.clip(lat, -60, 60)
+        middle, away = np.radians(lat[pick]), np.radians(radius)
+        north = np.sin(middle) * np.cos(away) + np.cos(middle) * np.sin(away) * np.cos(turn)
+        east = np.arctan2(
+            np.sin(turn) * np.sin(away) * np.cos(middle), np.cos(away) - np.sin(middle) * north
+        )
+        return (
+            np.degrees(np.arcsin(north)), np.clip(lon[pick] + np.degrees(east), -180, 180),
+            np.repeat(lat, 99), np.repeat(lon, 99),
+        )  # fmt: skip
     if name == "nothing valid":
         return np.full(40_000, math.nan), np.zeros(40_000), np.zeros(40), np.zeros(40)
     raise ValueError(name)
@@ -98,10 +113,10 @@ def inputs(name):
 
 NAMES = [
     "uniform", "one leaf", "one", "many", "clustered", "box", "box seen from afar", "millimetres",
-    "grid", "duplicates", "seams", "invalid", "nothing valid",
+    "grid", "duplicates", "rings", "seams", "invalid", "nothing valid",
 ]  # fmt: skip
 QUERIES = [
-    Query(1), Query(2), Query(7), Query(64),
+    Query(1), Query(2), Query(7), Query(16), Query(20), Query(64),
     Query(1, True), Query(7, True), Query(1, True, 100), Query(2, True, -50),
 ]  # fmt: skip
 
@@ -235,3 +250,10 @@ def test_search_bytes_covers_what_a_search_takes():
 @pytest.mark.parametrize("kind", ["uniform", "cities", "box", "grid"])
 def test_the_benchmark_finds_no_wrong_row(kind):
     assert kernels_cuda.measure(kind, 10, 8, repeats=1)["wrong"] == 0
+
+
+@pytest.mark.parametrize("name", [peers_cuda.OURS, "CuPy KDTree"])
+def test_the_benchmark_of_peers_counts_rows_that_are_not_ours(name):
+    row = peers_cuda.measure(name, "toy 2^16 x 2^13", 2, repeats=1)
+    assert row["median"] > 0
+    assert row.get("wrong", 0) == 0
