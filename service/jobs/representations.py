@@ -17,21 +17,29 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from service.errors import NotAcceptable, Problem
+from service.errors import NotAcceptable, Problem, TooLarge
+from workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
+_BATCH_BYTES = 4 << 20
+"""Memory that a batch takes, if it is not a single row: as objects of Python it takes tenfold."""
+_READ_ROWS = 1_024
+"""Decoded at a time: what a row group carries in memory is bounded, so these take a part of it."""
+_TEXT_BYTES = 32 << 20
+"""Memory that a row may take of which text is made."""
 _OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
 def _write_arrow(result: pq.ParquetFile, sink: BinaryIO) -> None:
     with pa.ipc.new_stream(sink, result.schema_arrow) as writer:
-        for batch in result.iter_batches(_BATCH_ROWS):
+        for batch in _batches(result):
             writer.write_batch(batch)
 
 
@@ -40,7 +48,7 @@ def _write_csv(result: pq.ParquetFile, sink: BinaryIO) -> None:
     nothing = [pa.nulls(0, type) for type in result.schema_arrow.types]
     schema = pa.RecordBatch.from_arrays(_converted(nothing, names, _as_csv), names).schema
     with pa.csv.CSVWriter(sink, schema) as writer:
-        for batch in result.iter_batches(_BATCH_ROWS):
+        for batch in _batches(result, _TEXT_BYTES):
             columns = _converted(batch.columns, names, _as_csv)
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
@@ -65,7 +73,7 @@ def _rows_as_json(result: pq.ParquetFile) -> Iterator[list[str]]:
     text = pa.large_string()
     before = [pa.scalar(f"{'{' if i == 0 else ','}{key}:", text) for i, key in enumerate(keys)]
     end, nothing = pa.scalar("}", text), pa.scalar("", text)
-    for batch in result.iter_batches(_BATCH_ROWS):
+    for batch in _batches(result, _TEXT_BYTES):
         values = [
             array.cast(text).fill_null("null")
             for array in _converted(batch.columns, names, _as_json)
@@ -73,6 +81,46 @@ def _rows_as_json(result: pq.ParquetFile) -> Iterator[list[str]]:
         pieces = [piece for pair in zip(before, values, strict=True) for piece in pair]
         if batch.num_rows:
             yield pc.binary_join_element_wise(*pieces, end, nothing).to_pylist()
+
+
+def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
+    """All rows, in batches of so many that they take little memory.
+
+    Raises
+    ------
+    TooLarge
+        When a single row takes more than it may.
+    """
+    for read in _read(result):
+        each = np.zeros(read.num_rows, np.int64)
+        for column in read.columns:
+            each += value_bytes(column)
+        widest = int(each.max(initial=0))
+        if most_row_bytes is not None and widest > most_row_bytes:
+            raise TooLarge(
+                f"a row of the result takes {widest} bytes of memory, and one of which text is "
+                f"made may take {most_row_bytes}: take the result as Parquet or Arrow"
+            )
+        ends, start = np.cumsum(each), 0
+        while start < read.num_rows:
+            most = ends[start] - each[start] + _BATCH_BYTES
+            stop = max(start + 1, int(np.searchsorted(ends, most, "right")))
+            yield read.slice(start, stop - start)
+            start = stop
+
+
+def _read(result: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    """All rows, in batches of `_BATCH_ROWS`, or fewer where those decoded so far take much."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in result.iter_batches(_READ_ROWS):
+        held.append(batch)
+        size += batch.nbytes
+        if len(held) * _READ_ROWS >= _BATCH_ROWS or size > _BATCH_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _converted(

@@ -1,0 +1,110 @@
+"""How many bytes values take in memory, whatever their type; files tell only what is encoded.
+
+A few bytes of Parquet may be a text of megabytes in each of many rows, or a list of as many zeros.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_OFFSET_BYTES = 4
+_RECORD_BYTES = 16
+"""Of a struct beside its members: as an object of Python it takes many times what they do."""
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+
+
+class Width(NamedTuple):
+    """Bytes that columns of a dataset take in memory.
+
+    Attributes
+    ----------
+    total
+        In all rows.
+    group
+        In the row group of the dataset that takes most.
+    row
+        In the row that takes most.
+    """
+
+    total: int = 0
+    group: int = 0
+    row: int = 0
+
+    def beside(self, other: "Width") -> "Width":
+        """Both columns together: at most, as their widest rows need not be the same."""
+        return Width(*map(sum, zip(self, other, strict=True)))
+
+    def with_group(self, total: int, row: int) -> "Width":
+        """The same column with one more row group."""
+        return Width(self.total + total, max(self.group, total), max(self.row, row))
+
+
+class Carried(NamedTuple):
+    """Widths of the columns that a result carries, of each set together."""
+
+    observations: Width = Width()
+    references: Width = Width()
+
+
+NOTHING = Carried()
+
+
+def value_bytes(array: pa.Array) -> "int | np.ndarray":
+    """Bytes that each value takes in memory: one number where it is the same for all.
+
+    The values alone decide, not how they are cut or encoded: a dictionary counts as what it stands
+    for, a null of variable length as an empty value.
+    """
+    type = array.type
+    if isinstance(type, pa.BaseExtensionType):
+        return value_bytes(array.storage)
+    if pa.types.is_dictionary(type):
+        return _taken(value_bytes(array.dictionary), array.indices)
+    if type in _VIEWS:
+        return value_bytes(array.cast(_VIEWS[type]))
+    if pa.types.is_struct(type):
+        return sum(map(value_bytes, array.flatten()), _RECORD_BYTES)
+    if pa.types.is_nested(type):
+        return _list_bytes(array)
+    if _is_text(type):
+        return _host(pc.binary_length(array)) + _OFFSET_BYTES
+    # A list may have any number of what takes no memory, and JSON spells each of them out.
+    return 1 if pa.types.is_null(type) else max(1, type.bit_width // 8)
+
+
+def _is_text(type: pa.DataType) -> bool:
+    is_it = (
+        pa.types.is_string,
+        pa.types.is_binary,
+        pa.types.is_large_string,
+        pa.types.is_large_binary,
+    )
+    return any(one(type) for one in is_it)
+
+
+def _taken(each: "int | np.ndarray", indices: pa.Array) -> "int | np.ndarray":
+    if isinstance(each, int):
+        return each
+    if not each.size:
+        return np.zeros(len(indices), np.int64)
+    return np.where(indices.is_valid(), each[_host(indices)], 0)
+
+
+def _list_bytes(array: pa.Array) -> np.ndarray:
+    if pa.types.is_map(array.type):
+        array = array.cast(pa.list_(array.type.field(0)))
+    # Of those that are null neither has anything.
+    lengths, values = _host(pc.list_value_length(array)), value_bytes(array.flatten())
+    if isinstance(values, int):
+        return lengths * values + _OFFSET_BYTES
+    before = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(lengths)
+    bytes: np.ndarray = before[ends] - before[ends - lengths] + _OFFSET_BYTES
+    return bytes
+
+
+def _host(numbers: pa.Array) -> np.ndarray:
+    host: np.ndarray = pc.fill_null(numbers.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    return host
