@@ -4,6 +4,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -14,14 +15,17 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.database.rows import LIVE, DatasetRow, JobRow, JobStatus, ProcessId
-from service.datasets.columns import OnInvalid, Reading, Trust
+from service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
+from service.datasets.columns import LONGEST_NAME, OnInvalid, Reading, Trust
 from service.links import OGC_RELATION, Link
 from service.point_sets import POINT_SET
 from workers.jobs import How, MatchOptions
 
 Role = Literal["observations", "references"]
 _UNKNOWN_SHOWN = 10
+ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
+ColumnNames = Annotated[list[ColumnName], AfterValidator(lambda names: [*dict.fromkeys(names)])]
+"""Each once: all of them stand in the row of a job."""
 _PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
 
 
@@ -61,10 +65,12 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
 class TableParameters(Parameters):
     """How to read a table of points."""
 
-    lat: str | None = Field(None, description="name of the column of latitudes")
-    lon: str | None = Field(None, description="name of the column of longitudes")
-    geometry: str | None = Field(None, description="name of a column of points (WKB or GeoArrow)")
-    id: str | None = Field(None, description="name of the id column")
+    lat: ColumnName | None = Field(None, description="name of the column of latitudes")
+    lon: ColumnName | None = Field(None, description="name of the column of longitudes")
+    geometry: ColumnName | None = Field(
+        None, description="name of a column of points (WKB or GeoArrow)"
+    )
+    id: ColumnName | None = Field(None, description="name of the id column")
     on_invalid: OnInvalid = Field(
         "error", description="error: refuse invalid coordinates; null: keep them with a status"
     )
@@ -88,16 +94,18 @@ class MatchParameters(TableParameters):
     it for both (`lat`).
     """
 
-    observation_lat: str | None = Field(None, description="`lat` of the observations alone")
-    observation_lon: str | None = Field(None, description="`lon` of the observations alone")
-    observation_geometry: str | None = Field(
+    observation_lat: ColumnName | None = Field(None, description="`lat` of the observations alone")
+    observation_lon: ColumnName | None = Field(None, description="`lon` of the observations alone")
+    observation_geometry: ColumnName | None = Field(
         None, description="`geometry` of the observations alone"
     )
-    observation_id: str | None = Field(None, description="`id` of the observations alone")
-    reference_lat: str | None = Field(None, description="`lat` of the references alone")
-    reference_lon: str | None = Field(None, description="`lon` of the references alone")
-    reference_geometry: str | None = Field(None, description="`geometry` of the references alone")
-    reference_id: str | None = Field(None, description="`id` of the references alone")
+    observation_id: ColumnName | None = Field(None, description="`id` of the observations alone")
+    reference_lat: ColumnName | None = Field(None, description="`lat` of the references alone")
+    reference_lon: ColumnName | None = Field(None, description="`lon` of the references alone")
+    reference_geometry: ColumnName | None = Field(
+        None, description="`geometry` of the references alone"
+    )
+    reference_id: ColumnName | None = Field(None, description="`id` of the references alone")
 
     k: int = Field(1, ge=1, le=64, description="neighbours an observation, nearest first")
     max_distance_m: float | None = Field(
@@ -110,8 +118,8 @@ class MatchParameters(TableParameters):
         "auto", description="how to search; same answer"
     )
     how: How = Field("left", description="left: all observations; inner: matched ones only")
-    columns: list[str] = Field([], description="reference columns to carry into the result")
-    observation_columns: list[str] = Field([], description="likewise of the observations")
+    columns: ColumnNames = Field([], description="reference columns to carry into the result")
+    observation_columns: ColumnNames = Field([], description="likewise of the observations")
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
@@ -190,6 +198,7 @@ class DatasetInfo(BaseModel):
     lon: str
     id_column: str | None
     sha256: str
+    size_bytes: int = Field(description="of its file, as the service keeps it")
     created: str
     expires: str | None = Field(description="when it is removed unless it is used again")
 
@@ -207,6 +216,7 @@ class DatasetInfo(BaseModel):
             lon=dataset.lon,
             id_column=dataset.id,
             sha256=dataset.sha256,
+            size_bytes=row.size_bytes,
             created=row.created,
             expires=row.expires,
         )
@@ -216,6 +226,11 @@ class DatasetList(BaseModel):
     """Registered datasets, the newest first."""
 
     datasets: list[DatasetInfo]
+    used_bytes: int = Field(
+        description="bytes that the datasets and results of the key take, and unfinished jobs are "
+        "expected to"
+    )
+    quota_bytes: int | None = Field(description="how many they may; null without keys")
     links: list[Link]
 
 
@@ -241,7 +256,7 @@ class StatusInfo(BaseModel):
     links: list[Link]
 
     @classmethod
-    def of(cls, row: JobRow, base: str, waiting: str | None = None) -> "StatusInfo":
+    def of(cls, row: JobState, base: str, waiting: str | None = None) -> "StatusInfo":
         """What a client is told of a job.
 
         Parameters
@@ -264,7 +279,7 @@ class StatusInfo(BaseModel):
                     title="the result",
                 ),
             ]
-        if row.report is not None:
+        if row.has_report:
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.status == "successful")
         # A job is at 100 % when its result stands, not when its last row is resolved.
@@ -291,7 +306,7 @@ class StatusInfo(BaseModel):
         )
 
 
-def _media_type(row: JobRow) -> str:
+def _media_type(row: JobState) -> str:
     is_json = row.process == "echo" or row.delivery.response == "document"
     return "application/json" if is_json else "application/vnd.apache.parquet"
 

@@ -83,6 +83,12 @@ class Settings(BaseSettings):
         1000, ge=1, description="jobs of the service that may wait and run at a time"
     )
     key_jobs: int = Field(100, ge=1, description="jobs of one API key that may wait and run")
+    key_bytes: int = Field(
+        64 << 30,
+        ge=1,
+        description="bytes that the datasets and results of one API key may take, with what its "
+        "unfinished jobs are expected to",
+    )
     free_bytes: int = Field(
         1 << 30, ge=0, description="bytes of the disk below which nothing more is stored"
     )

@@ -47,6 +47,7 @@ class Assembly:
 
     def __init__(self, job: Job, path: Path, file: BinaryIO, stack: ExitStack) -> None:
         self._job = job
+        self._carried = job.widths()
         self._file = file
         self._checksum = stack.enter_context(Checksum(path))
         self._appender = stack.enter_context(_thread())
@@ -96,7 +97,7 @@ class Assembly:
             start, rest = self._rest
             table = pa.concat_tables([rest, table])
         of = table["observation"].to_numpy()
-        for group in Chunk(start, chunk.stop).row_groups(self._job.options.k):
+        for group in Chunk(start, chunk.stop).row_groups(self._job.options.k, self._carried):
             first, last = np.searchsorted(of, group)
             rows = table.slice(first, last - first)
             if not self._is_edge(group.stop):
@@ -108,7 +109,7 @@ class Assembly:
         self._rest = None
 
     def _is_edge(self, row: int) -> bool:
-        grain = observations_a_group(self._job.options.k)
+        grain = observations_a_group(self._job.options.k, self._carried)
         return row % grain == 0 or row == self._job.observations.rows
 
     def finish(self, counts: dict[str, int]) -> Result:

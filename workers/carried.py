@@ -1,6 +1,6 @@
 """The columns that a result carries of both sets, and the memory that they take spelled out.
 
-A few long texts among the references are as many as there are observations near them.
+A few wide values among the references are as many as there are observations near them.
 """
 
 import threading
@@ -9,26 +9,22 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from workers.datasets import read_rows
-from workers.jobs import Job
-from workers.plan import Chunk
-from workers.references import resident_column, resident_lengths
+from workers.jobs import CarriedTooLong, Job
+from workers.plan import Chunk, carried_bytes
+from workers.references import resident_column, resident_widths
+from workers.widths import Carried
 
-_MOST_BYTES = 2**30
-"""Of all texts in a row group: 8 KB a row. Arrow has no more than twice that in one array."""
 _LARGE_BYTES = 2**26
-"""Row groups with more text than that are made one after the other."""
+"""Row groups that carry more than that are made one after the other."""
 _making_large = threading.Lock()
 
 
-class CarriedTooLong(ValueError):
-    """The texts that some rows of a result would carry take too much memory."""
-
-
 @contextmanager
-def carried(job: Job, chunk: Chunk, rows: pa.Table) -> Iterator[pa.Table]:
+def carried(
+    job: Job, chunk: Chunk, rows: pa.Table, most_bytes: int | None = None
+) -> Iterator[pa.Table]:
     """The rows of a result for some observations, with the columns that they carry.
 
     They are to be let go of within: where they take much memory, others wait until then.
@@ -39,17 +35,22 @@ def carried(job: Job, chunk: Chunk, rows: pa.Table) -> Iterator[pa.Table]:
         The observations, of one row group.
     rows
         What `matches` gave for them; those without a reference are left out of an inner result.
+    most_bytes
+        Memory that the columns may take, None for as much as a row group of a job may.
 
     Raises
     ------
     CarriedTooLong
-        Before it takes that memory.
+        When they would take more, or a column of the references does.
     """
     k = job.options.k
     of_observations, of_references = job.carried()
-    own = read_rows(job.observations.file, *chunk, of_observations) if of_observations else None
-    with _making_large if _text_bytes(job, chunk, rows, own) > _LARGE_BYTES else nullcontext():
-        if own is not None:
+    size = _bytes(job, chunk, rows)
+    if most_bytes is not None and size > most_bytes:
+        raise CarriedTooLong(f"{rows.num_rows} rows would carry {size} bytes, not {most_bytes}")
+    with _making_large if size > _LARGE_BYTES else nullcontext():
+        if of_observations:
+            own = read_rows(job.observations.file, *chunk, of_observations)
             repeated = np.repeat(np.arange(chunk.stop - chunk.start), k)
             for name in of_observations:
                 column = own[name] if k == 1 else own[name].take(repeated)
@@ -61,22 +62,12 @@ def carried(job: Job, chunk: Chunk, rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.filter(rows["reference"].is_valid()) if inner else rows
 
 
-def _text_bytes(job: Job, chunk: Chunk, rows: pa.Table, own: pa.Table | None) -> int:
-    """Bytes of the texts that the rows carry."""
-    sizes: dict[str, int] = {}
-    if own is not None:
-        for name in own.column_names:
-            sizes[f"observation_{name}"] = own[name].nbytes * job.options.k
+def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:
+    """Memory that the carried columns take: of the references just so much, of others at most."""
+    of_observations = Carried(observations=job.widths().observations)
+    size = carried_bytes(chunk.stop - chunk.start, job.options.k, of_observations)
+    taken = rows["reference"].drop_null().to_numpy()
     for name in job.carried()[1]:
-        lengths = resident_lengths(job.references, name)
-        if lengths is not None:
-            sizes[f"reference_{name}"] = pc.sum(lengths.take(rows["reference"])).as_py() or 0
-    total = sum(sizes.values())
-    if total > _MOST_BYTES:
-        longest = max(sizes, key=lambda name: sizes[name])
-        raise CarriedTooLong(
-            f"observations {chunk.start} to {chunk.stop - 1} would carry {total} bytes, "
-            f"{sizes[longest]} of them as {longest!r}, and the {rows.num_rows} rows of a row group "
-            f"carry {_MOST_BYTES} at most: carry an id, and join the long texts to it"
-        )
-    return total
+        widths = resident_widths(job.references, name)
+        size += widths * taken.size if isinstance(widths, int) else int(widths[taken].sum())
+    return size

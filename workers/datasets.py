@@ -9,8 +9,9 @@ alone, so their SHA-256 names it.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,10 +21,13 @@ import pyarrow.parquet as pq
 
 from kernels.coordinates import is_valid
 from workers.files import Look, look_at, sha256_of
+from workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
 _INVALID_SHOWN = 10
+_MEASURED_ROWS = 1024
+"""Read at a time where only their widths are wanted."""
 _GEOPARQUET = "1.1.0"
 
 Geometries = dict[str, dict[str, Any]]
@@ -65,6 +69,9 @@ class Dataset:
         West, south, east and north in degrees over the valid rows; None when there are none.
     first_invalid
         The first few rows with invalid coordinates.
+    widths
+        What each column takes in memory, in the order of `columns`. None of a dataset that was
+        written before that was measured: see `measured`.
     """
 
     file: Path | pa.Buffer
@@ -77,11 +84,40 @@ class Dataset:
     columns: tuple[str, ...]
     bbox: tuple[float, float, float, float] | None
     first_invalid: tuple[InvalidRow, ...]
+    widths: tuple[Width, ...] | None
 
     @property
     def valid_rows(self) -> int:
         """Number of rows whose coordinates are valid."""
         return self.rows - self.invalid_rows
+
+    def width(self, names: Iterable[str]) -> Width:
+        """What some columns take in memory together."""
+        assert self.widths is not None, "a dataset is measured before it is used"
+        widths = dict(zip(self.columns, self.widths, strict=True))
+        return reduce(Width.beside, (widths[name] for name in names), Width())
+
+
+class _Tally:
+    """Adds up what the columns of row groups take in memory."""
+
+    def __init__(self, columns: Iterable[str]) -> None:
+        self._widths = dict.fromkeys(columns, Width())
+
+    def add(self, group: Iterable[pa.RecordBatch]) -> None:
+        """Count a row group, which may come in pieces."""
+        sums, widest = Counter[str](), Counter[str]()
+        for piece in group:
+            for name, values in zip(piece.schema.names, piece.columns, strict=True):
+                each = np.broadcast_to(value_bytes(values), len(values))
+                sums[name] += int(each.sum())
+                widest[name] = max(widest[name], int(each.max(initial=0)))
+        for name, total in sums.items():
+            self._widths[name] = self._widths[name].with_group(total, widest[name])
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        return tuple(self._widths.values())
 
 
 class _Census:
@@ -142,7 +178,7 @@ def write_dataset(
     with_digest
         Whether to count the SHA-256; else it is empty.
     """
-    census = _Census()
+    census, tally = _Census(), _Tally(schema.names)
     own = {"lat": lat, "lon": lon, "id": id}
     schema = pa.schema(
         [
@@ -166,7 +202,9 @@ def write_dataset(
             }
             census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), ROW_GROUP)
+            table = pa.Table.from_arrays(columns, schema=schema)
+            tally.add(table.to_batches())
+            writer.write_table(table, ROW_GROUP)
     file = path or memory.getvalue()
     return Dataset(
         file=file,
@@ -179,7 +217,22 @@ def write_dataset(
         columns=tuple(schema.names),
         bbox=census.bbox,
         first_invalid=tuple(census.first_invalid),
+        widths=tally.widths,
     )
+
+
+def measured(dataset: Dataset) -> Dataset:
+    """A dataset with the widths of its columns, for which its file is read when they are missing.
+
+    They are the same as if they had been measured when it was written.
+    """
+    if dataset.widths is not None:
+        return dataset
+    tally = _Tally(dataset.columns)
+    file = streamed(dataset.file if isinstance(dataset.file, Path) else BytesIO(dataset.file))
+    for group in range(file.num_row_groups):
+        tally.add(file.iter_batches(_MEASURED_ROWS, row_groups=[group]))
+    return replace(dataset, widths=tally.widths)
 
 
 def geo(geometries: Geometries) -> dict[str, str]:

@@ -19,8 +19,15 @@ from kernels.devices import Device
 from workers.cluster import Cluster, workers_of
 from workers.datasets import ColumnSize, Dataset, column_sizes
 from workers.jobs import Job, MatchOptions, with_id
-from workers.memory import available_bytes, references_at_once, search_bytes
-from workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, rows_a_second
+from workers.memory import available_bytes, column_bytes, references_at_once, search_bytes
+from workers.plan import (
+    CHUNKS_IN_HAND,
+    chunk_starts,
+    observations_a_group,
+    rows_a_second,
+    too_wide,
+)
+from workers.widths import NOTHING, Carried, Width
 
 
 class _Rates(NamedTuple):
@@ -47,11 +54,21 @@ _DICTIONARY_BYTES = 1 << 20
 
 
 class Size(NamedTuple):
-    """How large one set is: its rows, the bytes of its file, and the columns that are carried."""
+    """How large one set is: its rows, the bytes of its file, and the columns that are carried.
+
+    Attributes
+    ----------
+    width
+        Of these columns together.
+    widest_column
+        Memory that the largest of them takes.
+    """
 
     rows: int
     size_bytes: int
     carried: tuple[ColumnSize, ...] = ()
+    width: Width = Width()
+    widest_column: int = 0
 
 
 class Estimate(NamedTuple):
@@ -67,6 +84,8 @@ class Estimate(NamedTuple):
         Of both sets as the service keeps them, and of the result.
     device_memory, available_memory
         What one device needs at most, and what it has.
+    column_memory
+        What a worker has for one column of the references.
     devices
         How many work on it.
     seconds
@@ -79,6 +98,7 @@ class Estimate(NamedTuple):
     bytes_out: int
     device_memory: int
     available_memory: int
+    column_memory: int
     devices: int
     seconds: float
 
@@ -92,14 +112,22 @@ def size_of_dataset(dataset: Dataset, columns: tuple[str, ...]) -> Size:
     """A set that is there, of which a job carries some columns beside its id."""
     sizes = column_sizes(dataset.file)
     size_bytes = sum(size.stored for size in sizes.values())
-    carried = tuple(sizes[name] for name in with_id(dataset, columns))
-    return Size(dataset.rows, size_bytes, carried)
+    names = with_id(dataset, columns)
+    largest = max((dataset.width([name]).total for name in names), default=0)
+    carried = tuple(sizes[name] for name in names)
+    return Size(dataset.rows, size_bytes, carried, dataset.width(names), largest)
+
+
+def obstacle(observations: Size, references: Size, options: MatchOptions) -> str | None:
+    """Why a job cannot carry what it should, if so."""
+    return too_wide(observations.rows, options.k, Carried(observations.width, references.width))
 
 
 def result_bytes(observations: Size, references: Size, options: MatchOptions) -> int:
     """Bytes of a result in which every observation has its row."""
     rows = observations.rows * options.k
-    groups = -(-observations.rows // observations_a_group(options.k))
+    carried = Carried(observations.width, references.width)
+    groups = -(-observations.rows // observations_a_group(options.k, carried))
     # A difference of two of so many numbers, its sign included.
     bits = references.rows.bit_length() + 1 + (options.k.bit_length() + 1 if options.k > 1 else 0)
     own = rows * (_DISTANCE_BYTES + bits / 8)
@@ -139,7 +167,7 @@ class Pace:
     def note(self, cluster: Cluster, job: Job, seconds: float) -> None:
         """Note how long a job took on a cluster, from its first chunk to its result."""
         rows = job.observations.rows, job.references.rows
-        planned = _planned(cluster.device, len(cluster.workers()), *rows, job.options)
+        planned = _planned(cluster.device, len(cluster.workers()), *rows, job.options, job.widths())
         self._ratios.append(seconds / planned.seconds)
 
     @property
@@ -155,11 +183,16 @@ class _Planned(NamedTuple):
 
 
 def _planned(
-    device: Device, n_workers: int, n_observations: int, n_references: int, options: MatchOptions
+    device: Device,
+    n_workers: int,
+    n_observations: int,
+    n_references: int,
+    options: MatchOptions,
+    carried: Carried = NOTHING,
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
     n_workers = max(1, n_workers)
-    starts = chunk_starts(n_observations, n_references, options, device, n_workers)
+    starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
     rates, largest = _RATES[device], min(starts.step, n_observations)
     search = 1 / rows_a_second(n_references, options, device)
     # Chunks of one length come in rounds: a worker more that has none does not help.
@@ -202,13 +235,14 @@ async def estimate(
     if not workers:
         raise OSError("there are no workers")
     rows = observations.rows, references.rows
-    planned = _planned(cluster.device, len(workers), *rows, options)
+    carried = Carried(observations.width, references.width)
+    planned = _planned(cluster.device, len(workers), *rows, options, carried)
     name, address = next(iter(workers.items()))
     arguments = (cluster.device, references.rows, planned.largest_chunk, options.k)
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             memory = await client.run(_memory_of_worker, *arguments, workers=[address])
-        needed, available = memory[address]
+        needed, available, column_memory = memory[address]
     except (TimeoutError, KeyError):
         raise OSError(
             f"the worker {name} was asked for its memory and did not answer within "
@@ -221,6 +255,7 @@ async def estimate(
         bytes_out=result_bytes(observations, references, options),
         device_memory=needed,
         available_memory=available,
+        column_memory=column_memory,
         devices=len(workers),
         seconds=planned.seconds * pace.factor,
     )
@@ -228,8 +263,12 @@ async def estimate(
 
 def _memory_of_worker(
     device: Device, n_references: int, n_observations: int, k: int
-) -> tuple[int, int]:
-    """Bytes that chunks take on this worker at most, references included, and that it has."""
+) -> tuple[int, int, int]:
+    """Bytes that chunks take on this worker at most, references included, and that it has.
+
+    The last are those that it has for one column of the references.
+    """
     n_references = min(n_references, references_at_once(device))
     n_observations *= CHUNKS_IN_HAND[device]
-    return search_bytes(device, n_references, n_observations, k), available_bytes()
+    needed = search_bytes(device, n_references, n_observations, k)
+    return needed, available_bytes(), column_bytes()

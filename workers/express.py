@@ -18,10 +18,10 @@ import pyarrow as pa
 from distributed import Client
 
 from kernels.coordinates import is_valid
-from workers.carried import CarriedTooLong, carried
+from workers.carried import carried
 from workers.datasets import Dataset, read_rows
 from workers.frames import backend
-from workers.jobs import Job
+from workers.jobs import CarriedTooLong, Job
 from workers.matches import matches, statuses
 from workers.plan import QUICKLY_INDEXED, Chunk
 from workers.references import is_resident, load_all, pieces
@@ -30,6 +30,8 @@ from workers.search import device_in_use, load, search
 
 logger = logging.getLogger(__name__)
 
+_CARRIED_BYTES = 2**26
+"""What is answered from memory carries no more."""
 _warming = threading.Lock()
 
 
@@ -154,7 +156,7 @@ def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnsw
     rows, counts = matches(job, chunk, found)
     sink = io.BytesIO()
     try:
-        with carried(job, chunk, rows) as table:
+        with carried(job, chunk, rows, _CARRIED_BYTES) as table:
             write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
     except CarriedTooLong as error:
         raise NotResident(str(error)) from error

@@ -6,10 +6,15 @@ from typing import Literal
 
 from kernels.nearest import Algorithm
 from workers.datasets import Dataset
+from workers.widths import Carried
 
 How = Literal["left", "inner"]
 
 RESULT_NAME = "matches.parquet"
+
+
+class CarriedTooLong(ValueError):
+    """The columns that a result would carry take too much memory."""
 
 
 class Cancelled(Exception):
@@ -85,6 +90,13 @@ class Job:
         return (
             with_id(self.observations, self.options.observation_columns),
             with_id(self.references, self.options.columns),
+        )
+
+    def widths(self) -> Carried:
+        """What the columns that the result carries take in memory."""
+        of_observations, of_references = self.carried()
+        return Carried(
+            self.observations.width(of_observations), self.references.width(of_references)
         )
 
 

@@ -14,6 +14,8 @@ _INDEXES_SHARE = 0.4
 """For reference sets; the rest is for observations, answers, and a set that is being indexed."""
 _COLUMNS_SHARE = 0.2
 """For columns of reference sets that results carry."""
+_COLUMN_SHARE = 0.5
+"""For a single one of them, which is read whatever else there is."""
 # On a CPU, by `tracemalloc`.
 _CPU_BYTES_A_REFERENCE = 90
 _CPU_BYTES_AN_OBSERVATION = 62
@@ -77,6 +79,11 @@ def indexes_bytes() -> int:
 def columns_bytes() -> int:
     """Memory of the host that columns of reference sets may take together."""
     return int(_COLUMNS_SHARE * _limit(_HOST))
+
+
+def column_bytes() -> int:
+    """Memory of the host that a single column of a reference set may take."""
+    return int(_COLUMN_SHARE * _limit(_HOST))
 
 
 def references_at_once(device: Device) -> int:

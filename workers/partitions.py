@@ -23,7 +23,7 @@ from workers.frames import Frame, backend
 from workers.jobs import Job
 from workers.matches import matches, statuses
 from workers.plan import Chunk
-from workers.result import write_rows
+from workers.result import check_pages, write_rows
 from workers.search import device_in_use, load, search, verify
 from workers.splice import Splice
 from workers.threads import side_by_side
@@ -137,7 +137,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
         splice = Splice(file)
         for group in side_by_side(
-            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k)
+            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, job.widths())
         ):
             splice.add(group.parquet)
             schema = group.schema
@@ -190,7 +190,7 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        pq.read_table(path, memory_map=True, page_checksum_verification=True)
+        check_pages(path)
         record = read_record(path)
     except (OSError, ValueError, KeyError) as error:
         logger.warning("job %s: the part file %s is damaged: %s", job.id, path.name, error)

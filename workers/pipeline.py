@@ -17,7 +17,7 @@ from distributed.scheduler import KilledWorker
 from workers.assembly import Result, assembly
 from workers.cluster import Cluster
 from workers.files import make_folder
-from workers.jobs import Job
+from workers.jobs import CarriedTooLong, Job
 from workers.partitions import (
     PART,
     part_path,
@@ -27,7 +27,7 @@ from workers.partitions import (
     standing_record,
     write_part,
 )
-from workers.plan import Chunk, chunks
+from workers.plan import Chunk, chunks, too_wide
 from workers.suspects import Suspects
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,8 @@ def run(
 
     Raises
     ------
+    CarriedTooLong
+        When the result would carry more than its row groups may.
     JobCancelled
         When `cancelled` said so.
     WorkerLost
@@ -114,14 +116,16 @@ def run(
     ClusterLost
         When the scheduler was lost.
     """
+    carried = job.widths()
+    if obstacle := too_wide(job.observations.rows, job.options.k, carried):
+        raise CarriedTooLong(obstacle)
     make_folder(job.parts)
     job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
-    plan = chunks(
-        job.observations.rows, job.references.rows, job.options, cluster.device, n_workers
-    )
+    rows = job.observations.rows, job.references.rows
+    plan = chunks(*rows, job.options, cluster.device, n_workers, carried)
     start = time.perf_counter()
     with cluster.client.as_current(), assembly(job) as result:
         todo = []

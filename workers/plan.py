@@ -6,9 +6,15 @@ from typing import NamedTuple
 from kernels.devices import Device
 from workers.datasets import ROW_GROUP
 from workers.jobs import MatchOptions
+from workers.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
 """Rows that a row group of the result has at most: part of its bytes."""
+_GROUP_BYTES = 2**29
+"""What the columns that a row group of the result carries take in memory at most: where 4 KB a row
+are exceeded, row groups have fewer rows."""
+_FEWEST_ROWS = 2**10
+"""So few a row group may have for that; with fewer, a result would be all footer."""
 # Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 8e6, "cuda": 1e8}
 _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
@@ -46,49 +52,101 @@ class Chunk(NamedTuple):
         middle = self.start + (size // 2 // ROW_GROUP * ROW_GROUP or size // 2)
         return [Chunk(self.start, middle), Chunk(middle, self.stop)]
 
-    def row_groups(self, k: int) -> "list[Chunk]":
+    def row_groups(self, k: int, carried: Carried = NOTHING) -> "list[Chunk]":
         """The same rows by the row groups of the result that they go into, one at least."""
-        size = observations_a_group(k)
+        size = observations_a_group(k, carried)
         edges = range(self.start - self.start % size + size, self.stop, size)
         return [Chunk(*pair) for pair in pairwise([self.start, *edges, self.stop])]
 
 
-def observations_a_group(k: int) -> int:
+def observations_a_group(k: int, carried: Carried = NOTHING) -> int:
     """Number of observations whose rows make a row group: a power of two.
 
     Row groups hold the rows of fixed ranges of observations, so a chunk that begins and ends with
-    such a range can be encoded where it was resolved.
+    such a range can be encoded where it was resolved. Who joins others decodes one: it has fewer
+    rows where they may carry much.
     """
-    return 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
+    size = 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
+    while size * k > _FEWEST_ROWS and carried_bytes(size, k, carried) > _GROUP_BYTES:
+        size //= 2
+    return size
+
+
+def carried_bytes(n_observations: int, k: int, carried: Carried) -> int:
+    """Memory that the carried columns of a row group of so many observations take at most.
+
+    Any reference may be the nearest one of all observations.
+    """
+    observations, references = carried
+    read = -(-n_observations // ROW_GROUP) * observations.group
+    return k * (min(read, n_observations * observations.row) + n_observations * references.row)
+
+
+def too_wide(n_observations: int, k: int, carried: Carried) -> str | None:
+    """Why a result cannot carry what it should, if so: what is too large, and what to do."""
+    read = carried.observations.group
+    if read > _GROUP_BYTES:
+        return (
+            f"the columns of the observations that are carried take {read} bytes of memory in "
+            f"{ROW_GROUP} rows, and {_GROUP_BYTES} may be read at once: carry an id, and join the "
+            "wide columns to it"
+        )
+    size = min(n_observations, observations_a_group(k, carried))
+    needed = carried_bytes(size, k, carried)
+    if needed <= _GROUP_BYTES:
+        return None
+    return (
+        f"{size * k} rows of the result would carry up to {needed} bytes of memory (the widest row "
+        f"of the references has {carried.references.row} in the columns that are carried, that of "
+        f"the observations {carried.observations.row}), and a row group of the result, of "
+        f"{_FEWEST_ROWS} rows at least, may carry {_GROUP_BYTES}: carry an id, and join the wide "
+        "columns to it"
+    )
 
 
 def chunks(
-    n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int
+    n_observations: int,
+    n_references: int,
+    options: MatchOptions,
+    device: Device,
+    n_workers: int,
+    carried: Carried = NOTHING,
 ) -> list[Chunk]:
     """Cut the observations into chunks: see `chunk_starts`."""
-    starts = chunk_starts(n_observations, n_references, options, device, n_workers)
+    starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
     return [Chunk(start, min(start + starts.step, n_observations)) for start in starts]
 
 
 def chunk_starts(
-    n_observations: int, n_references: int, options: MatchOptions, device: Device, n_workers: int
+    n_observations: int,
+    n_references: int,
+    options: MatchOptions,
+    device: Device,
+    n_workers: int,
+    carried: Carried = NOTHING,
 ) -> range:
     """Where chunks start: the step is how long they are, the last one may be shorter.
 
     A chunk is short enough to take about a second, and there are enough of them to keep every
     worker busy. Large chunks are whole row groups, of the observations and of the result: none is
-    decoded or encoded twice.
+    decoded or encoded twice. Where rows carry much, a chunk is one row group.
 
     A range, which knows its length without being gone through: a client that asks what a job would
     take may name any number of rows.
     """
     rate = rows_a_second(n_references, options, device)
-    size = min(_LARGEST_CHUNK[device], _MOST_ROWS // options.k, int(_CHUNK_SECONDS * rate))
-    size = min(size, -(-n_observations // (_CHUNKS_A_WORKER[device] * n_workers)))
+    most = min(_LARGEST_CHUNK[device], _MOST_ROWS // options.k, int(_CHUNK_SECONDS * rate))
+    group = observations_a_group(options.k, carried)
+    size = min(most, -(-n_observations // (_CHUNKS_A_WORKER[device] * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
-    grain = max(ROW_GROUP, observations_a_group(options.k))
-    if size >= grain // 2:
+    grain = max(ROW_GROUP, group)
+    if group < observations_a_group(options.k):
+        # The service decodes what does not begin and end with a row group, to join it.
+        size = min(group, max(_SMALLEST_CHUNK, most))
+    elif size >= grain // 2:
         size = max(1, round(size / grain)) * grain
+    elif size > group:
+        size -= size % group
     # No observations are one empty chunk: their result has columns, too.
     return range(0, max(1, n_observations), size)
 

@@ -7,13 +7,21 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import kernels
-from workers.datasets import ROW_GROUP, Dataset, column_sizes, read_rows
+from workers.datasets import ROW_GROUP, Dataset, read_rows
 from workers.frames import backend
-from workers.memory import columns_bytes, indexes_bytes, references_at_once, search_bytes
+from workers.jobs import CarriedTooLong
+from workers.memory import (
+    column_bytes,
+    columns_bytes,
+    indexes_bytes,
+    references_at_once,
+    search_bytes,
+)
+from workers.widths import value_bytes
 
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
@@ -21,7 +29,6 @@ Piece = tuple[int, int]
 _Key = tuple[str, Piece | str | tuple[str, str]]
 """The hash of a set and either a piece, for its index, or the name of a column, or what it is of a
 column, and the name of that."""
-_TEXTS = ("is_string", "is_large_string", "is_binary", "is_large_binary")
 
 
 class _Shelf:
@@ -147,26 +154,39 @@ def resident_index(references: Dataset, piece: Piece) -> kernels.ReferenceIndex:
 
 
 def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
-    """A column of a reference set, in row order, read from its file on first need."""
+    """A column of a reference set, in row order, read from its file on first need.
+
+    Raises
+    ------
+    CarriedTooLong
+        When it takes more memory than a worker has for one.
+    """
+    size, most = references.width([name]).total, column_bytes()
+    if size > most:
+        raise CarriedTooLong(
+            f"the column {name[:80]!r} of the references takes {size} bytes of memory, and a "
+            f"worker has {most} for one: carry another, or give workers more memory"
+        )
     column: pa.ChunkedArray = _columns.get(
         (references.sha256, name),
         lambda: read_rows(references.file, 0, references.rows, [name])[name],
-        lambda: column_sizes(references.file)[name].encoded,
+        lambda: size,
     )
     return column
 
 
-def resident_lengths(references: Dataset, name: str) -> pa.ChunkedArray | None:
-    """How many bytes each text of a column has; None for columns of other types."""
+def resident_widths(references: Dataset, name: str) -> "int | np.ndarray":
+    """How many bytes of memory each value of a column takes; a number where all take the same."""
     column = resident_column(references, name)
-    if not any(getattr(pa.types, is_it)(column.type) for is_it in _TEXTS):
-        return None
-    lengths: pa.ChunkedArray = _columns.get(
-        (references.sha256, ("lengths", name)),
-        lambda: pc.binary_length(column),
+    same = value_bytes(pa.array([], column.type))
+    if isinstance(same, int):
+        return same
+    widths: np.ndarray = _columns.get(
+        (references.sha256, ("widths", name)),
+        lambda: np.concatenate([same, *map(value_bytes, column.chunks)]),
         lambda: 8 * references.rows,
     )
-    return lengths
+    return widths
 
 
 def is_resident(references: Dataset, columns: Iterable[str]) -> bool:

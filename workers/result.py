@@ -15,7 +15,7 @@ from workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m")
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 1_024
 
 
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from workers.datasets import Dataset, InvalidRow
 from workers.jobs import MatchOptions
+from workers.widths import Width
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest", "echo"]
@@ -26,6 +27,8 @@ class DatasetRow:
         When it may be removed; None for never.
     registered
         Whether a client registered it; the others came with a request and go with its job.
+    size_bytes
+        Of its file.
     seconds
         Time that receiving and decoding it took.
     """
@@ -35,6 +38,7 @@ class DatasetRow:
     created: str
     expires: str | None
     registered: bool
+    size_bytes: int
     dataset: Dataset
     seconds: dict[str, float]
 
@@ -59,37 +63,23 @@ class Delivery:
 class EchoOptions:
     """What the process `echo` is told: what to give back, and after how many seconds."""
 
-    message: str
+    message: str = ""
     pause: float = 0.0
 
 
 @dataclass(frozen=True)
-class JobRow:
-    """A job as the store knows it; times are RFC 3339 in UTC.
+class JobState:
+    """How far a job is, which is what lists show; times are RFC 3339 in UTC.
 
     Attributes
     ----------
-    owner
-        The id of the key that it was made with; empty without keys.
     expires
         When its result may be removed; None for never.
-    observations, references
-        Ids of its datasets; empty for a process that has none.
-    options
-        What its process was told.
-    size_bytes
-        What it was expected to take on the disk when it was accepted.
     suspicion
         How far it is suspected of ending the service that runs it.
-    oom_kills
-        How many processes the kernel had killed for want of memory when it was started; None while
-        it does not run.
-    has_expired
-        Whether its result was kept for as long as results are.
     """
 
     id: str
-    owner: str
     process: ProcessId
     status: JobStatus
     created: str
@@ -97,18 +87,47 @@ class JobRow:
     finished: str | None
     updated: str
     expires: str | None
-    observations: str
-    references: str
-    options: MatchOptions | EchoOptions
     delivery: Delivery
     rows: int
     rows_done: int
     rows_a_second: float | None
-    size_bytes: int
     message: str
+    suspicion: int
+
+    @property
+    def has_report(self) -> bool:
+        """Whether it has told what it did."""
+        return self.process == "nearest" and self.status == "successful"
+
+
+@dataclass(frozen=True)
+class JobRow(JobState):
+    """A job with all that the store knows of it.
+
+    Attributes
+    ----------
+    owner
+        The id of the key that it was made with; empty without keys.
+    observations, references
+        Ids of its datasets; empty for a process that has none.
+    options
+        What its process was told; of a dismissed job they are forgotten.
+    size_bytes
+        What it takes on the disk: until it ends, what it is expected to.
+    oom_kills
+        How many processes the kernel had killed for want of memory when it was started; None while
+        it does not run.
+    has_expired
+        Whether its result was kept for as long as results are.
+    """
+
+    owner: str
+    observations: str
+    references: str
+    options: MatchOptions | EchoOptions
+    size_bytes: int
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
-    suspicion: int = 0
     oom_kills: int | None = None
     has_expired: bool = False
 
@@ -124,9 +143,17 @@ def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     stored["file"] = path
     stored["columns"] = tuple(stored["columns"])
     stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
+    # Those of before widths were measured have none.
+    widths = stored.get("widths")
+    stored["widths"] = tuple(Width(*width) for width in widths) if widths else None
     stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
     fields = {name: row[name] for name in row if name != "sha256"}
     return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
+
+
+def job_state(row: sa.RowMapping) -> JobState:
+    """What lists show of a row of the table of jobs."""
+    return JobState(**{**row, "delivery": Delivery(**row["delivery"])})
 
 
 def job_row(row: sa.RowMapping, time: str) -> JobRow:
@@ -137,7 +164,7 @@ def job_row(row: sa.RowMapping, time: str) -> JobRow:
         options = EchoOptions(**stored)
     else:
         for name in ("columns", "observation_columns"):
-            stored[name] = tuple(stored[name])
+            stored[name] = tuple(stored.get(name, ()))
         options = MatchOptions(**stored)
     fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
     return JobRow(**fields, has_expired=row["expires"] is not None and row["expires"] <= time)

@@ -25,10 +25,13 @@ datasets = sa.Table(
     sa.Column("expires", sa.String, index=True),
     sa.Column("sha256", sa.String, nullable=False, index=True),
     sa.Column("registered", sa.Boolean, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("dataset", sa.JSON, nullable=False),
     sa.Column("seconds", sa.JSON, nullable=False),
 )
 sa.Index("datasets_of_owner", datasets.c.owner, datasets.c.created, datasets.c.id)
+# What an owner keeps is added up without the rows themselves.
+sa.Index("bytes_of_datasets", datasets.c.owner, datasets.c.size_bytes)
 # An owner registers content once, in however many requests at the same time.
 sa.Index(
     "registered_content",
@@ -68,6 +71,7 @@ jobs = sa.Table(
     sa.Column("report", sa.JSON),
 )
 sa.Index("jobs_of_owner", jobs.c.owner, jobs.c.created, jobs.c.id)
+sa.Index("bytes_of_jobs", jobs.c.owner, jobs.c.status, jobs.c.expires, jobs.c.size_bytes)
 
 # A key itself is known to its holder alone: here stands its beginning, to name it by, and its hash.
 keys = sa.Table(

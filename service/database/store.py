@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,11 +23,13 @@ from service.database.rows import (
     Delivery,
     EchoOptions,
     JobRow,
+    JobState,
     JobStatus,
     ProcessId,
     Repeat,
     dataset_row,
     job_row,
+    job_state,
     stored_dataset,
 )
 from service.database.schema import datasets as _datasets
@@ -42,6 +44,7 @@ from workers.jobs import MatchOptions
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
+_STATE = [_jobs.c[field.name] for field in fields(JobState)]
 
 
 class Store:
@@ -145,6 +148,7 @@ class Store:
             "expires": row.expires,
             "sha256": row.dataset.sha256,
             "registered": row.registered,
+            "size_bytes": row.size_bytes,
             "dataset": stored_dataset(row.dataset),
             "seconds": row.seconds,
         }
@@ -166,6 +170,25 @@ class Store:
         query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
         with self._engine.begin() as connection:
             return bool(connection.execute(query.values(expires=expires)).rowcount)
+
+    def note_size(self, row: DatasetRow) -> None:
+        """Keep the size and the widths of a dataset, which were measured later than others'."""
+        query = _datasets.update().where(_datasets.c.id == row.id)
+        values = {"dataset": stored_dataset(row.dataset), "size_bytes": row.size_bytes}
+        with self._engine.begin() as connection:
+            connection.execute(query.values(values))
+
+    def kept_bytes(self) -> int:
+        """Bytes that datasets and results take, and that unfinished jobs are expected to."""
+        is_kept = _jobs.c.status.in_(LIVE) | (
+            (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        )
+        of_datasets = sa.select(sa.func.sum(_datasets.c.size_bytes)).where(self._own(_datasets))
+        of_jobs = sa.select(sa.func.sum(_jobs.c.size_bytes)).where(is_kept & self._own(_jobs))
+        with self._engine.connect() as connection:
+            return sum(
+                int(connection.execute(query).scalar() or 0) for query in (of_datasets, of_jobs)
+            )
 
     def keep_datasets_for_ever(self) -> None:
         """Let no dataset expire that is there."""
@@ -289,6 +312,7 @@ class Store:
     ) -> str:
         """Accept a job of the process `echo`; returns its id."""
         values = self._new_job("echo", options, delivery)
+        values["size_bytes"] = len(options.message.encode())
         self._insert_job(_jobs.insert().values(values), repeat)
         return str(values["id"])
 
@@ -357,20 +381,20 @@ class Store:
             row = connection.execute(query).mappings().first()
         return job_row(row, self.expiry.now()) if row else None
 
-    def jobs(self, page: Page, selection: Selection = ALL) -> list[JobRow]:
+    def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
-        query = sa.select(_jobs).where(self._seen(_jobs))
+        query = sa.select(*_STATE).where(self._seen(_jobs))
         query = selection.of(query, now(), self._engine.dialect.name)
         with self._engine.connect() as connection:
             rows = connection.execute(page.of(query, _jobs)).mappings()
-            return [job_row(row, self.expiry.now()) for row in rows]
+            return [job_state(row) for row in rows]
 
-    def live_jobs(self) -> list[JobRow]:
+    def live_jobs(self) -> list[JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(_jobs).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
+        query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
         query = query.order_by(_jobs.c.created)
         with self._engine.connect() as connection:
-            return [job_row(row, self.expiry.now()) for row in connection.execute(query).mappings()]
+            return [job_state(row) for row in connection.execute(query).mappings()]
 
     def forget_jobs(self, before: str) -> int:
         """Forget jobs that ended before a time, and the keys of their requests; tells how many.
@@ -461,7 +485,12 @@ class Store:
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
+            # An echo has no report: it keeps what was counted of it.
+            values |= {"size_bytes": report.get("size_bytes", 0)} if report else {}
+        else:
+            values["size_bytes"] = 0
         if status == "dismissed":
+            values["options"] = {}
             return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
@@ -474,6 +503,12 @@ class Store:
             if report is not None and "sha256" not in report:
                 noted = _jobs.update().where((_jobs.c.id == id) & (_jobs.c.status == "successful"))
                 connection.execute(noted.values(report={**report, "sha256": sha256}))
+
+    def note_export(self, id: str, size_bytes: int) -> None:
+        """Count a result in another format, which lies beside the result of a job."""
+        query = _jobs.update().where((_jobs.c.id == id) & (_jobs.c.status == "successful"))
+        with self._engine.begin() as connection:
+            connection.execute(query.values(size_bytes=_jobs.c.size_bytes + size_bytes))
 
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
@@ -489,7 +524,9 @@ class Store:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
         )
-        values = {"status": "dismissed", "message": "removed", "updated": now(), "report": None}
+        values: dict[str, Any] = {"status": "dismissed", "message": "removed", "updated": now()}
+        # Nobody is shown any more what it was told.
+        values |= {"report": None, "options": {}, "size_bytes": 0}
 
         def dismiss() -> bool:
             with self._engine.begin() as connection:

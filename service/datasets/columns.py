@@ -10,6 +10,8 @@ from service.errors import InvalidInput, Problem
 OnInvalid = Literal["error", "null"]
 Trust = Literal["check", "trust"]
 
+LONGEST_NAME = 500
+"""Characters that the name of a column has at most."""
 LATITUDE_NAMES = (
     ("lat", "latitude", "y"),
     ("decimallatitude", "lat_dd", "lat_deg", "latitude_deg"),

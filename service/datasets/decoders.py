@@ -23,6 +23,7 @@ from service.datasets.sources import Source
 from service.errors import InvalidInput, NotReady, Problem, StorageFull, TooLarge, stopping
 from workers.datasets import Dataset, InvalidRow
 from workers.files import sha256_of
+from workers.widths import Width
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class _Decoded(_Answer):
     columns: tuple[str, ...]
     bbox: tuple[float, float, float, float] | None
     first_invalid: tuple[InvalidRow, ...]
+    widths: tuple[Width, ...]
 
 
 class _Refused(_Answer):

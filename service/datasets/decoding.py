@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.datasets.columns import Columns, Origin, Reading, find_columns
+from service.datasets.columns import LONGEST_NAME, Columns, Origin, Reading, find_columns
 from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
 from service.datasets.plausibility import Evidence
 from service.datasets.readers import read
@@ -34,7 +34,6 @@ from service.errors import InvalidInput, Problem, StorageFull, TooLarge, disk_fu
 from workers.datasets import Dataset, streamed, write_dataset
 
 _ERROR_LENGTH = 500
-_NAME_LENGTH = 500
 _PIECE_BYTES = 1 << 20
 _MEMORY = Path("/proc/self/statm")
 # What pyarrow and Python raise for files that are malformed.
@@ -241,10 +240,10 @@ def canonicalise(
 
 def _check_names(names: list[str], file: str) -> None:
     for name in names:
-        if "\0" in name or len(name) > _NAME_LENGTH:
+        if "\0" in name or len(name) > LONGEST_NAME:
             raise InvalidInput(
                 f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
-                f"{_NAME_LENGTH} are allowed, and no NUL among them",
+                f"{LONGEST_NAME} are allowed, and no NUL among them",
                 [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
             )
 

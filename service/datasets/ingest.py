@@ -45,6 +45,12 @@ class Ingested(NamedTuple):
     dataset: Dataset
     seconds: dict[str, float]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its file."""
+        file = self.dataset.file
+        return file.stat().st_size if isinstance(file, Path) else file.size
+
 
 class Ingest:
     """Makes datasets in a folder of its own, from which the caller takes what it keeps.

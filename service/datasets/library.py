@@ -14,7 +14,7 @@ from service.database.rows import DatasetRow
 from service.database.store import Store
 from service.datasets.ingest import Ingested
 from service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
-from workers.datasets import Dataset, looks_whole
+from workers.datasets import Dataset, looks_whole, measured
 from workers.files import durable, make_folder, move_durably, sha256_of
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class Library:
             created=now(),
             expires=in_hours(self._hours) if registered else None,
             registered=registered,
+            size_bytes=path.stat().st_size,
             dataset=replace(dataset, file=path),
             seconds=ingested.seconds,
         )
@@ -133,6 +134,10 @@ class Library:
         """
         row = self.get(id)
         if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
+            if row.dataset.widths is None:
+                size = self._store.dataset_path(id).stat().st_size
+                row = replace(row, dataset=measured(row.dataset), size_bytes=size)
+                self._store.note_size(row)
             return row
         # One that was removed meanwhile is none.
         row = self.get(id)

@@ -76,6 +76,7 @@ DATASET = DatasetInfo(
     lon="lon",
     id_column="id",
     sha256=_CITIES_SHA256,
+    size_bytes=1_573,
     created="2026-11-21T14:36:32.931+00:00",
     expires="2026-12-21T14:36:32.931+00:00",
 )
@@ -126,6 +127,7 @@ _ACCEPTED_ROW = JobRow(
     rows_a_second=None,
     size_bytes=0,
     message="waiting for a free place",
+    suspicion=0,
     problem=None,
     report=None,
 )

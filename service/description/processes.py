@@ -15,6 +15,9 @@ from service.links import OGC_RELATION, Link
 from service.models import InlineRequest, MatchParameters, Parameters
 from workers import __version__
 
+_LONGEST_MESSAGE = 1 << 16
+"""Characters: a client that learns to speak needs no more, and the database keeps them."""
+
 
 class NearestInputs(MatchParameters, InlineRequest):
     """What the process `nearest` takes."""
@@ -27,7 +30,7 @@ class NearestInputs(MatchParameters, InlineRequest):
 class EchoInputs(Parameters):
     """What the process `echo` takes."""
 
-    message: str = Field(description="any text")
+    message: str = Field(max_length=_LONGEST_MESSAGE, description="any text")
     pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
 
     def options(self) -> EchoOptions:

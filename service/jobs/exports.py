@@ -11,12 +11,14 @@ import io
 import shutil
 import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from service.disk import LOOK_BYTES, Disk
-from service.errors import ResultTooLarge, stopping
+from service.errors import Problem, ResultTooLarge, stopping
+from service.jobs.quotas import Storage
 from service.jobs.representations import Format
 from workers.files import move_durably
 from workers.result import opened
@@ -24,6 +26,14 @@ from workers.result import opened
 _AT_A_TIME = 2
 CONVERTED_BYTES = 64 << 20
 """What is made in memory is not larger."""
+
+
+def _unbounded() -> Storage:
+    return Storage(0, None)
+
+
+def _note_nothing(_: int) -> None:
+    pass
 
 
 class Export(NamedTuple):
@@ -60,8 +70,21 @@ class Exports:
         for threads in (self._threads, self._small):
             threads.shutdown(cancel_futures=True)
 
-    async def export(self, result: Path, format: Format) -> Export:
+    async def export(
+        self,
+        result: Path,
+        format: Format,
+        storage: Callable[[], Storage] = _unbounded,
+        note: Callable[[int], None] = _note_nothing,
+    ) -> Export:
         """A result in a format; made now, if this is the first time.
+
+        Parameters
+        ----------
+        storage
+            Tells what its owner may keep.
+        note
+            Is told how many bytes are kept, once they are.
 
         Raises
         ------
@@ -70,7 +93,8 @@ class Exports:
         ResultTooLarge
             When it would be larger than allowed.
         StorageFull
-            When there is no room for it, before it is made or on the way.
+            When there is no room for it, before it is made or on the way, or its owner keeps too
+            much.
         NotReady
             When the service ends meanwhile.
         FileNotFoundError
@@ -79,7 +103,9 @@ class Exports:
         key = (result, format.suffix)
         if key not in self._making:
             loop = asyncio.get_running_loop()
-            self._making[key] = loop.run_in_executor(self._threads, self._made, result, format)
+            self._making[key] = loop.run_in_executor(
+                self._threads, self._made, result, format, storage, note
+            )
             self._making[key].add_done_callback(lambda _: self._making.pop(key))
         # One client that goes away must not take it from the others.
         return await asyncio.shield(self._making[key])
@@ -98,21 +124,33 @@ class Exports:
             return content
         made, loop = io.BytesIO(), asyncio.get_running_loop()
         most_bytes = min(CONVERTED_BYTES, self._most_bytes)
-        sink = _Sink(made, most_bytes, format, None, self._stopping)
+        sink = _Sink(made, most_bytes, _too_large(format, most_bytes), None, self._stopping)
         await loop.run_in_executor(self._small, _write, io.BytesIO(content), sink, format)
         return made.getvalue()
 
-    def _made(self, result: Path, format: Format) -> Export:
+    def _made(
+        self,
+        result: Path,
+        format: Format,
+        storage: Callable[[], Storage],
+        note: Callable[[int], None],
+    ) -> Export:
         for path in result.parent.glob(f"{result.stem}.*.{format.suffix}"):
             return Export(path, path.suffixes[0].removeprefix("."), is_new=False)
+        most_bytes, kept = self._most_bytes, storage()
+        refusal = _too_large(format, most_bytes)
+        if kept.left is not None and kept.left < most_bytes:
+            most_bytes, refusal = kept.left, kept.full(kept.left + 1)
         making = result.with_name(f".{result.stem}.{uuid.uuid4().hex}")
         try:
             with making.open("xb") as handle, result.open("rb") as source:
-                sink = _Sink(handle, self._most_bytes, format, self._disk, self._stopping)
+                sink = _Sink(handle, most_bytes, refusal, self._disk, self._stopping)
                 _write(source, sink, format)
                 sha256 = sink.sha256
             made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256, is_new=True)
+            size = making.stat().st_size
             move_durably(making, made.path)
+            note(size)
         finally:
             making.unlink(missing_ok=True)
         if not result.exists():
@@ -128,6 +166,13 @@ def _write(source: BinaryIO, sink: "_Sink", format: Format) -> None:
     format.write(opened(source), cast(BinaryIO, sink))
 
 
+def _too_large(format: Format, most_bytes: int) -> Problem:
+    return ResultTooLarge(
+        f"as {format.media_type} the result is larger than the limit of {most_bytes} bytes: take "
+        "it as Parquet"
+    )
+
+
 class _Sink(io.RawIOBase):
     """Passes bytes on and hashes them, until there are too many, or no room, or no time."""
 
@@ -135,16 +180,16 @@ class _Sink(io.RawIOBase):
         self,
         handle: BinaryIO,
         most_bytes: int,
-        format: Format,
+        refusal: Problem,
         disk: Disk | None,
         stopping: threading.Event,
     ) -> None:
         self._handle = handle
-        self._left = self._most_bytes = most_bytes
+        self._left = most_bytes
         self._disk = disk
         self._stopping = stopping
         self._look_at = most_bytes
-        self._format = format
+        self._refusal = refusal
         self._hash = hashlib.sha256()
 
     @property
@@ -163,10 +208,7 @@ class _Sink(io.RawIOBase):
         size = memoryview(data).nbytes
         self._left -= size
         if self._left < 0:
-            raise ResultTooLarge(
-                f"as {self._format.media_type} the result is larger than the limit of "
-                f"{self._most_bytes} bytes: take it as Parquet"
-            )
+            raise self._refusal
         if self._disk is not None and self._left < self._look_at:
             self._disk.refuse_when_low(size)
             self._look_at = self._left - LOOK_BYTES

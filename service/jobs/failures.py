@@ -1,7 +1,7 @@
 """What a client is told of a job that failed."""
 
 from service.errors import JobFailed, Problem, disk_full, is_disk_full
-from workers.carried import CarriedTooLong
+from workers.jobs import CarriedTooLong
 from workers.suspects import WorkerLost
 
 

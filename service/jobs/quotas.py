@@ -1,21 +1,55 @@
-"""How many jobs may be unfinished: of the whole service, and of one key."""
+"""What may be unfinished and kept: jobs of the whole service and of a key, bytes of a key."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from service.database.store import Store
-from service.errors import QueueFull, TooManyJobs
+from service.errors import Problem, QueueFull, StorageFull, TooManyJobs
 from service.settings import Settings
 
 
+class Storage(NamedTuple):
+    """Bytes that an owner keeps, and may keep.
+
+    Attributes
+    ----------
+    used
+        By datasets and results, and by unfinished jobs as far as they are known.
+    quota
+        None without a key: then the disk is the bound.
+    """
+
+    used: int
+    quota: int | None
+
+    @property
+    def left(self) -> int | None:
+        """Bytes that may be kept yet; None for as many as the disk has."""
+        return None if self.quota is None else max(0, self.quota - self.used)
+
+    def full(self, coming: int) -> Problem:
+        """The problem of what finds no room."""
+        return StorageFull(
+            f"the datasets, results and unfinished jobs of this key take {self.used} bytes, "
+            f"{coming} would come, and {self.quota} may be kept: remove datasets and results that "
+            "are no longer needed, or wait until they expire",
+            headers={"Retry-After": "60"},
+        )
+
+
 class Quotas:
-    """Gives places in the queue, one to a job."""
+    """Gives places in the queue, one to a job, and room for what is kept."""
 
     def __init__(self, settings: Settings) -> None:
         self._queue = settings.queue_jobs
         self._own = settings.key_jobs
+        self._bytes = settings.key_bytes
         self._lock = threading.Lock()
+        # Bytes of what is being kept and is not in the store yet, by owner.
+        self._coming = Counter[str]()
 
     @contextmanager
     def place(self, store: Store) -> Iterator[None]:
@@ -45,3 +79,29 @@ class Quotas:
                 "dismiss one",
                 headers={"Retry-After": "5"},
             )
+
+    def storage(self, store: Store) -> Storage:
+        """What the owner of a store keeps, and may keep."""
+        owner = store.owner or ""
+        used = store.kept_bytes() + self._coming[owner]
+        return Storage(used, self._bytes if owner else None)
+
+    @contextmanager
+    def room(self, store: Store, size_bytes: int) -> Iterator[None]:
+        """Hold room for what the caller keeps meanwhile for the owner of a store.
+
+        Raises
+        ------
+        StorageFull
+        """
+        owner = store.owner or ""
+        with self._lock:
+            storage = self.storage(store)
+            if storage.left is not None and size_bytes > storage.left:
+                raise storage.full(size_bytes)
+            self._coming[owner] += size_bytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._coming[owner] -= size_bytes

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from service.errors import NotAcceptable, Problem, TooLarge
+from service.errors import NotAcceptable, Problem, ResultTooLarge
 from workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
@@ -88,7 +88,7 @@ def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Itera
 
     Raises
     ------
-    TooLarge
+    ResultTooLarge
         When a single row takes more than it may.
     """
     for read in _read(result):
@@ -97,7 +97,7 @@ def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Itera
             each += value_bytes(column)
         widest = int(each.max(initial=0))
         if most_row_bytes is not None and widest > most_row_bytes:
-            raise TooLarge(
+            raise ResultTooLarge(
                 f"a row of the result takes {widest} bytes of memory, and one of which text is "
                 f"made may take {most_row_bytes}: take the result as Parquet or Arrow"
             )

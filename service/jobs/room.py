@@ -5,8 +5,9 @@ from pathlib import Path
 from service.database.rows import DatasetRow
 from service.datasets.ingest import Ingested
 from service.errors import NoSuchDataset
+from workers.datasets import Dataset
 from workers.estimate import Size, size_of_dataset, size_of_rows
-from workers.jobs import MatchOptions
+from workers.jobs import MatchOptions, with_id
 
 PlannedSet = int | Ingested | DatasetRow
 """A set of a job, or how many rows it will have."""
@@ -37,15 +38,17 @@ def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) ->
     return sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
 
 
-def carried_bytes(sizes: Sizes, options: MatchOptions) -> int:
-    """Bytes of the columns that are carried into a result, each value as often as it stands there.
+def kept_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
+    """Bytes of the sets of a job that will be kept for it, without those that are registered."""
+    sets = zip((observations, references), sizes, strict=True)
+    return sum(size.size_bytes for one, size in sets if not isinstance(one, DatasetRow))
 
-    A value that a file holds once for many of its rows counts once for all of these.
-    """
-    observations, references = sizes
+
+def carried_bytes(observations: Dataset, references: Dataset, options: MatchOptions) -> int:
+    """Memory that the columns take that are carried into a result, if all references are alike."""
     rows = observations.rows * options.k
-    of_references = sum(column.encoded for column in references.carried)
-    of_observations = sum(column.encoded for column in observations.carried)
+    of_references = references.width(with_id(references, options.columns)).total
+    of_observations = observations.width(with_id(observations, options.observation_columns)).total
     return of_observations * options.k + of_references * rows // max(1, references.rows)
 
 

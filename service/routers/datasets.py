@@ -5,7 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.context import ServiceContext
+from service.context import Service, ServiceContext
+from service.database.rows import DatasetRow
+from service.datasets.ingest import Ingested
 from service.datasets.receiving import receive_body, receive_form
 from service.description import examples
 from service.description.answers import bytes_of, created, file_answers, json_answer
@@ -34,6 +36,8 @@ _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _HERE = f"/datasets/{examples.DATASET_ID}"
 _LIST = {
     "datasets": [examples.DATASET],
+    "used_bytes": examples.DATASET.size_bytes,
+    "quota_bytes": None,
     "links": [Link(href=f"{EXAMPLE_BASE}/datasets", rel="self", title="this document")],
 }
 _UPLOAD: dict[str, Any] = {
@@ -95,11 +99,17 @@ async def register_dataset(
         ingested = await service.ingest.from_upload(
             upload, parameters.reading(), folder, service.owner
         )
-        row, is_new = await asyncio.to_thread(service.library.register, ingested)
+        row, is_new = await asyncio.to_thread(_register, service, ingested)
     if not is_new:
         response.status_code = 200
     response.headers["Location"] = f"{base_of(request)}/datasets/{row.id}"
     return DatasetInfo.of(row)
+
+
+def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
+    is_known = service.store.registered_dataset(ingested.dataset) is not None
+    with service.quotas.room(service.store, 0 if is_known else ingested.size_bytes):
+        return service.library.register(ingested)
 
 
 @router.get(
@@ -114,8 +124,11 @@ def list_datasets(
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
     page = query.page()
     rows = service.store.registered_datasets(page)
+    storage = service.quotas.storage(service.store)
     return DatasetList(
         datasets=[DatasetInfo.of(row) for row in rows[: page.limit]],
+        used_bytes=storage.used,
+        quota_bytes=storage.quota,
         links=links_of_page(request, rows, page),
     )
 

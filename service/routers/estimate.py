@@ -16,12 +16,12 @@ from service.description.refusals import TABLES, refusals
 from service.description.requests import json_request
 from service.errors import NotReady
 from service.jobs.matching import check_match
-from service.jobs.room import PlannedSet, set_bytes, sizes_of
+from service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
 from service.models import MatchParameters, Role, point_set
 from service.point_sets import POINT_SET
 from service.web.execution import refuse_without_cluster
 from service.web.inputs import ROLES, input_of_json, json_content, parsed
-from workers.estimate import job_bytes
+from workers.estimate import job_bytes, obstacle
 
 router = APIRouter(tags=["resolve"])
 
@@ -139,14 +139,22 @@ async def _estimate(
         found = await estimate(*sizes, options)
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
+    kept = kept_bytes(observations, references, sizes) + job_bytes(*sizes, options)
+    left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
     to_come = set_bytes(observations, references, sizes) + job_bytes(*sizes, options)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
+        (
+            "bytes of memory in a worker for one column of the references",
+            sizes[1].widest_column,
+            found.column_memory,
+        ),
         (
             "bytes on the disk, without those that must stay free or that accepted jobs need",
             to_come,
             await asyncio.to_thread(service.disk.room),
         ),
+        ("bytes of what this key may keep yet", kept, kept if left is None else left),
         *(
             (f"rows of {role}", _rows(one), service.settings.dataset_rows)
             for role, one in zip(ROLES, (observations, references), strict=True)
@@ -155,6 +163,8 @@ async def _estimate(
     obstacles = [
         f"{need} {what}, there are {max(has, 0)}" for what, need, has in limits if need > has
     ]
+    if why := obstacle(*sizes, options):
+        obstacles.append(why)
     figures = {
         name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
     }

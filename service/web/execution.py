@@ -25,7 +25,7 @@ from service.errors import JobDismissed, KeyReused, NotReady, Problem, ResultToo
 from service.jobs.claims import Claim
 from service.jobs.exports import CONVERTED_BYTES
 from service.jobs.matching import accept_job, check_match
-from service.jobs.room import carried_bytes, set_bytes, sizes_of
+from service.jobs.room import carried_bytes, kept_bytes, set_bytes, sizes_of
 from service.links import base_of
 from service.models import MatchParameters, StatusInfo
 from service.web.bounds import off_the_loop
@@ -34,7 +34,7 @@ from service.web.inputs import ROLES, Inputs
 from service.web.negotiation import wanted_format
 from service.web.preferences import Preference, preference_of
 from service.web.results import echo_response, result_response
-from workers.estimate import job_bytes
+from workers.estimate import job_bytes, obstacle
 from workers.express import NotResident
 from workers.jobs import Job
 from workers.plan import QUICKLY_INDEXED, is_small
@@ -141,13 +141,13 @@ async def answer(
     content = [one.dataset.sha256 for one in inputs]
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
-    if bare and preference.waits and await _is_small(service, inputs, parameters):
+    if bare and preference.waits and _is_small(service, inputs, parameters):
         # After half of the time that the client waits it is not too late to accept a job.
         patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
         with suppress(NotResident, ResultTooLarge, TimeoutError):
             async with asyncio.timeout(patience):
                 return await _express(request, service, inputs, parameters, preference)
-    accept = partial(_accept, service, inputs, parameters, delivery, repeat)
+    accept = partial(asyncio.to_thread, _accept, service, inputs, parameters, delivery, repeat)
     return await _answer_with_job(request, service, terms, repeat, start, accept)
 
 
@@ -166,8 +166,9 @@ async def echo(request: Request, service: Service, options: EchoOptions, terms: 
 def _enter_echo(
     service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
 ) -> str:
-    with service.quotas.place(service.store):
-        return service.store.add_echo(options, delivery, repeat)
+    store, size_bytes = service.store, len(options.message.encode())
+    with service.quotas.room(store, size_bytes), service.quotas.place(store):
+        return store.add_echo(options, delivery, repeat)
 
 
 async def _first(service: Service, repeat: Repeat | None) -> str | None:
@@ -245,7 +246,7 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
         )
 
 
-async def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
+def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
     cluster, express = service.supervisor.cluster, service.supervisor.express
     observations, references = (one.dataset.rows for one in inputs)
     options = parameters.options()
@@ -255,11 +256,9 @@ async def _is_small(service: Service, inputs: Inputs, parameters: MatchParameter
         return False
     if not is_small(observations, references, options, cluster.device):
         return False
-    if not options.columns and not options.observation_columns:
-        return True
-    # A long text in one reference may stand in every row of the result, which is made in memory.
-    sizes = await asyncio.to_thread(sizes_of, *inputs, options)
-    return carried_bytes(sizes, options) <= CONVERTED_BYTES
+    # Where few references are wider than the others, a worker finds out that it is too much.
+    sets = inputs.observations.dataset, inputs.references.dataset
+    return carried_bytes(*sets, options) <= CONVERTED_BYTES
 
 
 async def _express(
@@ -313,7 +312,7 @@ async def _express(
     )
 
 
-async def _accept(
+def _accept(
     service: Service,
     inputs: Inputs,
     parameters: MatchParameters,
@@ -321,30 +320,23 @@ async def _accept(
     repeat: Repeat | None,
 ) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
-    size_bytes = await asyncio.to_thread(_job_bytes, service, inputs, parameters)
-    kept: list[DatasetRow] = []
-    try:
-        for one in inputs:
-            if isinstance(one, Ingested):
-                kept.append(await asyncio.to_thread(service.library.keep, one))
-            else:
-                kept.append(one)
-        return await asyncio.to_thread(
-            _enter, service, kept, parameters, delivery, repeat, size_bytes
-        )
-    except BaseException:
-        for row in kept:
-            await asyncio.to_thread(service.library.release, row.id)
-        raise
-
-
-def _job_bytes(service: Service, inputs: Inputs, parameters: MatchParameters) -> int:
-    """What a job will take on the disk; refuses it before its sets are kept for nothing."""
     options = parameters.options()
     sizes = sizes_of(*inputs, options)
+    if why := obstacle(*sizes, options):
+        raise TooLarge(why)
     size_bytes = job_bytes(*sizes, options)
     service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
-    return size_bytes
+    kept: list[DatasetRow] = []
+    with service.quotas.room(service.store, size_bytes + kept_bytes(*inputs, sizes)):
+        try:
+            kept.extend(
+                service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
+            )
+            return _enter(service, kept, parameters, delivery, repeat, size_bytes)
+        except BaseException:
+            for row in kept:
+                service.library.release(row.id)
+            raise
 
 
 def _enter(

@@ -10,7 +10,7 @@ from pydantic import Field
 from starlette.requests import HTTPConnection
 
 from service.database.listing import Page, Selection, cursor_after
-from service.database.rows import DatasetRow, JobRow, JobStatus, ProcessId
+from service.database.rows import DatasetRow, JobState, JobStatus, ProcessId
 from service.errors import InvalidRequest
 from service.links import Link
 from service.models import MatchParameters, Parameters
@@ -87,7 +87,9 @@ def _time(text: str) -> str | None:
     return time.isoformat(timespec="milliseconds")
 
 
-def links_of_page(request: Request, rows: Sequence[DatasetRow | JobRow], page: Page) -> list[Link]:
+def links_of_page(
+    request: Request, rows: Sequence[DatasetRow | JobState], page: Page
+) -> list[Link]:
     """The links of a list: to itself and, when there are more rows, to the next page."""
     links = [Link(href=str(request.url), rel="self", title="this document")]
     if len(rows) > page.limit:

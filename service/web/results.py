@@ -4,6 +4,7 @@ import asyncio
 import base64
 import errno
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +109,17 @@ async def _whole_file(
             raise _damaged(job)
         if format == PARQUET:
             return result, sha256
-    export = await service.exports.export(result, format)
+    storage = partial(service.quotas.storage, service.store)
+    note = partial(service.store.note_export, job.id)
+    export = await service.exports.export(result, format, storage, note)
     if export.is_new:
         service.checksums.note_whole(export.path, export.sha256)
     elif not await service.checksums.is_whole(export.path, export.sha256, anew=anew):
         # It is made of the result, and can be made again.
         logger.error("%s of the job %s is damaged, and is made anew", format.name, job.id)
+        await asyncio.to_thread(note, -export.path.stat().st_size)
         export.path.unlink(missing_ok=True)
-        export = await service.exports.export(result, format)
+        export = await service.exports.export(result, format, storage, note)
     return export.path, export.sha256
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,9 @@ import pytest
 from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
 from workers import partitions, pipeline
-from workers.carried import CarriedTooLong
 from workers.cluster import open_cluster
-from workers.jobs import Job, MatchOptions
+from workers.datasets import streamed
+from workers.jobs import CarriedTooLong, Job, MatchOptions
 from workers.matches import STATUSES
 from workers.partitions import resolve
 from workers.pipeline import JobCancelled, run
@@ -336,11 +337,50 @@ def test_long_texts_are_carried_while_memory_holds_them(cluster, make_job, how):
     assert table["reference_text"].equals(
         pa.chunked_array([pa.array(texts).take(pa.array(nearest_rows))])
     )
-    # What takes more memory than anybody would want to be taken is told before it is.
-    long = references.set_column(2, "text", pa.array(["a" * 70_000, "b" * 70_000, "c"]))
-    job = make_job(observations, long, columns=("text",), how=how)
-    with pytest.raises(CarriedTooLong, match=r"bytes, \d+ of them as 'reference_text'.* an id"):
+
+
+WIDE = {
+    "text": pa.array(["a" * 140_000, "b"]),
+    "dictionary": pa.array(["a" * 140_000, "b"]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_wide_values_make_row_groups_smaller(cluster, make_job, monkeypatch, kind):
+    """Who joins chunks, and who reads a result, decodes a row group."""
+    references = pa.table({"lat": [0.0, 0.0], "lon": [90.0, -90.0], "wide": WIDE[kind]})
+    job, other = (make_job(points(2_500, 1), references, columns=("wide",)) for _ in range(2))
+    result, _ = run(cluster, job, ignore, never)
+    metadata = pq.read_metadata(job.result)
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    assert sizes == [2048, 452]
+    rows = 0
+    for batch in streamed(job.result).iter_batches(512):
+        expected = WIDE[kind].take(batch["reference"])
+        assert batch["reference_wide"].cast(expected.type).equals(expected)
+        rows += batch.num_rows
+    assert rows == 2_500
+    cut_into(monkeypatch, 1_300)
+    again, _ = run(cluster, other, ignore, never)
+    assert again.sha256.result() == result.sha256.result()
+
+
+def test_what_is_too_wide_fails_before_it_takes_memory(cluster, make_job):
+    """A job that an earlier version accepted; now it is refused before."""
+    references = pa.table({"lat": [0.0], "lon": [0.0], "list": [[0] * 600_000]})
+    job = make_job(points(2_000, 1), references, columns=("list",))
+    with pytest.raises(CarriedTooLong, match=r"widest row of the references has 48000.* an id"):
         run(cluster, job, ignore, never)
+    assert not job.folder.exists()
+
+
+def test_a_column_that_no_worker_can_hold_fails_its_job(cluster, make_job):
+    job = make_job(points(10, 1), points(2, 1, text=["a", "b"]), columns=("text",))
+    # As if it had so many rows: to write them takes longer than a test may.
+    width = job.references.widths[-1]._replace(total=2**50)
+    wide = replace(job.references, widths=(*job.references.widths[:-1], width))
+    with pytest.raises(CarriedTooLong, match=f"takes {2**50} bytes of memory, and a worker has"):
+        run(cluster, replace(job, references=wide), ignore, never)
 
 
 def test_a_chunk_that_fails_fails_the_job(cluster, make_job):

@@ -1,0 +1,125 @@
+"""Wide values that a result would carry: bounded before a job is accepted, and in every format."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from service.database.store import Store
+from service.datasets.ingest import Ingested
+from service.datasets.library import Library
+from service.errors import TooLarge
+from service.jobs.representations import FORMATS
+from tests.conftest import points, store_points
+from tests.service.test_jobs import PARQUET, files_of, parquet
+from workers.datasets import streamed
+
+LATER = {"Prefer": "respond-async"}
+LISTS = pa.array([[0] * 600_000], pa.list_(pa.int8()))
+TEXT = pa.array(["a" * 600_000])
+WIDE = {"list": LISTS, "text": TEXT, "dictionary": TEXT.dictionary_encode(), "id": TEXT}
+
+
+@pytest.mark.parametrize("kind", WIDE)
+def test_what_is_too_wide_is_refused_before_a_job_is_accepted(service, kind):
+    name = "id" if kind == "id" else "wide"
+    tables = {
+        "observations": points(2_000, 1).drop("id"),
+        "references": pa.table({"lat": [0.5], "lon": [0.5], name: WIDE[kind]}),
+    }
+    made = {}
+    for role, table in tables.items():
+        content = parquet(table)
+        assert len(content) < 200_000
+        answer = service.post("/datasets", content=content, headers={"Content-Type": PARQUET})
+        made[role] = answer.raise_for_status().json()["id"]
+    body = {role: f"dataset:{id}" for role, id in made.items()}
+    before, jobs = files_of(service), service.get("/jobs").json()["jobs"]
+    told = service.post("/estimate", json={**body, "columns": [name]}).json()
+    assert told["fits"] is False
+    (obstacle,) = told["obstacles"]
+    assert f"may carry {2**29}: carry an id" in obstacle
+    for headers in (LATER, {}):
+        answer = service.post("/resolve", params={"columns": name}, json=body, headers=headers)
+        assert (answer.status_code, answer.json()["detail"]) == (413, obstacle)
+    if kind != "id":
+        assert service.post("/resolve", json=body).status_code == 200
+    assert service.get("/jobs").json()["jobs"] == jobs
+    assert files_of(service) == before
+    for id in made.values():
+        service.delete(f"/datasets/{id}").raise_for_status()
+
+
+def test_few_wide_rows_fit(service):
+    """What counts is what a row group carries, not how wide a value is."""
+    references = pa.table({"lat": [0.5], "lon": [0.5], "wide": TEXT})
+    files = {
+        role: (f"{role}.parquet", parquet(table))
+        for role, table in (("observations", points(50, 1)), ("references", references))
+    }
+    answer = service.post("/resolve", params={"columns": "wide"}, files=files)
+    table = pq.read_table(io.BytesIO(answer.raise_for_status().content))
+    assert set(table["reference_wide"].to_pylist()) == set(TEXT.to_pylist())
+
+
+def test_a_dataset_of_before_is_measured_when_it_is_used(tmp_path):
+    store = Store(tmp_path)
+    library = Library(store)
+    dataset = store_points(points(10, 1, text=["a" * i for i in range(10)]), tmp_path / "d.parquet")
+    row, _ = library.register(Ingested(replace(dataset, widths=None), {}))
+    assert row.dataset.width(["text"]) == dataset.width(["text"])
+    assert store.dataset(row.id).dataset.widths == dataset.widths
+    store.close()
+
+
+class Pieces(io.RawIOBase):
+    """Takes what is written, and tells how much at a time."""
+
+    def __init__(self):
+        self.content = bytearray()
+        self.largest = 0
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self.content += data
+        self.largest = max(self.largest, memoryview(data).nbytes)
+        return memoryview(data).nbytes
+
+
+WIDE_ROWS = {
+    "text": (pa.array(["x" * 200_000, "y"]), 120),
+    "dictionary": (pa.array(["x" * 200_000, "y"]).dictionary_encode(), 120),
+    "nothing": (pa.array([[None] * 200_000, []], pa.list_(pa.null())), 100),
+    "records": (pa.array([[{"a": True}] * 5_000, []]), 300),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS[2:], ids=["csv", "json"])
+@pytest.mark.parametrize("kind", WIDE_ROWS)
+def test_text_is_made_of_so_many_bytes_at_a_time(format, kind):
+    values, rows = WIDE_ROWS[kind]
+    table = pa.table({"wide": values.take(pa.array(np.arange(rows) % 2))})
+    source, sink = io.BytesIO(), Pieces()
+    pq.write_table(table, source)
+    format.write(streamed(source), sink)
+    assert 2 * sink.largest < len(sink.content)
+    # A line a row, after the header or within brackets.
+    assert sink.content.count(b"\n") == rows + {"csv": 1, "json": 2}[format.suffix]
+
+
+@pytest.mark.parametrize("format", FORMATS[1:], ids=["arrows", "csv", "json"])
+def test_no_text_is_made_of_a_row_that_takes_much_memory(format):
+    table = pa.table({"wide": pa.array([bytes(40 << 20)])})
+    source, sink = io.BytesIO(), io.BytesIO()
+    pq.write_table(table, source)
+    if format.suffix == "arrows":
+        format.write(streamed(source), sink)
+        assert pa.ipc.open_stream(sink.getvalue()).read_all().num_rows == 1
+        return
+    with pytest.raises(TooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"):
+        format.write(streamed(source), sink)
