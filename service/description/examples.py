@@ -76,7 +76,7 @@ DATASET = DatasetInfo(
     lon="lon",
     id_column="id",
     sha256=_CITIES_SHA256,
-    size_bytes=1_573,
+    size_bytes=1_158,
     created="2026-11-21T14:36:32.931+00:00",
     expires="2026-12-21T14:36:32.931+00:00",
 )

@@ -37,7 +37,7 @@ _HERE = f"/datasets/{examples.DATASET_ID}"
 _LIST = {
     "datasets": [examples.DATASET],
     "used_bytes": examples.DATASET.size_bytes,
-    "quota_bytes": None,
+    "quota_bytes": 64 << 30,
     "links": [Link(href=f"{EXAMPLE_BASE}/datasets", rel="self", title="this document")],
 }
 _UPLOAD: dict[str, Any] = {

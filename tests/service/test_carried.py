@@ -11,7 +11,7 @@ import pytest
 from service.database.store import Store
 from service.datasets.ingest import Ingested
 from service.datasets.library import Library
-from service.errors import TooLarge
+from service.errors import ResultTooLarge
 from service.jobs.representations import FORMATS
 from tests.conftest import points, store_points
 from tests.service.test_jobs import PARQUET, files_of, parquet
@@ -70,6 +70,7 @@ def test_a_dataset_of_before_is_measured_when_it_is_used(tmp_path):
     library = Library(store)
     dataset = store_points(points(10, 1, text=["a" * i for i in range(10)]), tmp_path / "d.parquet")
     row, _ = library.register(Ingested(replace(dataset, widths=None), {}))
+    row = library.use(row.id)
     assert row.dataset.width(["text"]) == dataset.width(["text"])
     assert store.dataset(row.id).dataset.widths == dataset.widths
     store.close()
@@ -121,5 +122,5 @@ def test_no_text_is_made_of_a_row_that_takes_much_memory(format):
         format.write(streamed(source), sink)
         assert pa.ipc.open_stream(sink.getvalue()).read_all().num_rows == 1
         return
-    with pytest.raises(TooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"):
+    with pytest.raises(ResultTooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"):
         format.write(streamed(source), sink)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.disk import Disk
-from service.errors import StorageFull, TooLarge
+from service.errors import StorageFull, ResultTooLarge
 from service.jobs.exports import Exports
 from service.jobs.representations import FORMATS
 from service.settings import Settings
@@ -253,13 +253,13 @@ def large_export(folder):
 def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
     result = large_export(tmp_path)
     exports = exports_of(tmp_path, most_bytes=10_000_000)
-    with pytest.raises(TooLarge, match="limit of 10000000 bytes: take it as Parquet"):
+    with pytest.raises(ResultTooLarge, match="limit of 10000000 bytes: take it as Parquet"):
         asyncio.run(exports.export(result, format))
-    with pytest.raises(TooLarge):
+    with pytest.raises(ResultTooLarge):
         asyncio.run(exports.converted(result.read_bytes(), format))
     assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
     # Memory has a limit of its own.
-    with pytest.raises(TooLarge, match=f"limit of {64 << 20} bytes"):
+    with pytest.raises(ResultTooLarge, match=f"limit of {64 << 20} bytes"):
         asyncio.run(exports_of(tmp_path).converted(result.read_bytes(), format))
 
 
