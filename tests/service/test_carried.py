@@ -122,5 +122,7 @@ def test_no_text_is_made_of_a_row_that_takes_much_memory(format):
         format.write(streamed(source), sink)
         assert pa.ipc.open_stream(sink.getvalue()).read_all().num_rows == 1
         return
-    with pytest.raises(ResultTooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"):
+    with pytest.raises(
+        ResultTooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"
+    ):
         format.write(streamed(source), sink)

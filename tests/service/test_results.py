@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from service.disk import Disk
-from service.errors import StorageFull, ResultTooLarge
+from service.errors import ResultTooLarge, StorageFull
 from service.jobs.exports import Exports
 from service.jobs.representations import FORMATS
 from service.settings import Settings
