@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from service.clock import seconds_between
 from service.database.rows import LIVE, JobRow, ProcessId
 from service.database.store import Store
-from service.errors import JobFailed, StorageFull
+from service.errors import DatasetDamaged, JobFailed, StorageFull
 from service.settings import Settings
 from workers import __version__
 from workers.cluster import Cluster
@@ -29,7 +29,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
 # freely would make a series each.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
-_REASONS = (JobFailed.type, StorageFull.type, "other")
+_REASONS = (JobFailed.type, DatasetDamaged.type, StorageFull.type, "other")
 """Why jobs fail."""
 _ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)

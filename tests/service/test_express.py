@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from service.errors import NotReady, TooManyJobs
+from service.errors import NotReady, QueueFull, TooManyJobs
 from service.jobs import express
 from service.jobs.express import ExpressLane
 from tests.conftest import points, store_points
@@ -126,3 +126,32 @@ def test_a_request_that_no_worker_answers_ends(job, monkeypatch):
                     await lane.resolve(job("only"), "")
 
     asyncio.run(check())
+
+
+def test_a_lane_that_closes_refuses_what_waits_and_what_runs_and_what_comes(job):
+    async def close_under_way():
+        workers = HeldBack()
+        lane = ExpressLane(workers)
+        lane.notice(["only"])
+        asked = [asyncio.create_task(lane.resolve(job("one"), "")) for _ in range(3)]
+        while not workers.given:
+            await asyncio.sleep(0)
+        lane.close()
+        asked.append(asyncio.create_task(lane.resolve(job("one"), "")))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = asyncio.run(asyncio.wait_for(close_under_way(), 10))
+    assert [type(answer) for answer in answers] == [NotReady] * 4
+    assert {answer.detail for answer in answers} == {"the cluster was lost: try again"}
+
+
+def test_a_lane_takes_no_more_than_it_holds(job):
+    async def crowd():
+        lane = ExpressLane(HeldBack())
+        asked = [asyncio.create_task(lane.resolve(job("one"), "")) for _ in range(1030)]
+        done, waiting = await asyncio.wait(asked, timeout=0.2)
+        lane.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return [type(task.exception()) for task in done]
+
+    assert asyncio.run(asyncio.wait_for(crowd(), 10)) == [QueueFull] * 6

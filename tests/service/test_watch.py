@@ -15,6 +15,7 @@ SETS = {
 }
 
 FAILED = "reason=urn:georesolve:problem:job-failed"
+DAMAGED = "reason=urn:georesolve:problem:dataset-damaged"
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,7 @@ def test_jobs_are_counted_from_nought(watched):
         for process in ("nearest", "echo")
         for reason, status in (
             *(("reason=", status) for status in ("successful", "dismissed")),
-            *((reason, "failed") for reason in (FAILED, full, "reason=other")),
+            *((reason, "failed") for reason in (FAILED, DAMAGED, full, "reason=other")),
         )
     }
     assert (
@@ -201,11 +202,11 @@ def test_metrics_tell_how_a_failed_and_a_dismissed_job_ended(watched):
     for blocker in blockers:
         watched.delete(blocker)
     assert finished(watched, location)["status"] == "failed"
-    failed = ("georesolve_jobs_total", "process=nearest", FAILED, "status=failed")
+    failed = ("georesolve_jobs_total", "process=nearest", DAMAGED, "status=failed")
     wait_until(lambda: metrics_of(watched)[failed] == 1)
     # What the alert tells to look for.
     [line] = lines_with(watched, message=f"job {location.rpartition('/')[2]} failed")
-    assert "No such file" in line["exc_info"]
+    assert "is damaged or missing on the disk" in line["exc_info"]
     wait_until(lambda: files_of(watched) <= before)
 
 
