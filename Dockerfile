@@ -11,6 +11,7 @@ COPY requirements/build.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --quiet --require-hashes --requirement requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY georesolve georesolve
 COPY benchmarks benchmarks
 COPY kernels kernels
 COPY service service
@@ -57,7 +58,7 @@ STOPSIGNAL SIGTERM
 
 FROM runtime AS api
 COPY --from=environment-cpu /opt/georesolve /opt/georesolve
-RUN --network=none python -c "import service.server" \
+RUN --network=none python -c "import georesolve.service.server" \
     && python -c "import sys, importlib.util as find; sys.exit(bool(find.find_spec('cupy')))"
 USER 10001:10001
 ENV GEORESOLVE_HOST=0.0.0.0 GEORESOLVE_DATA_DIR=/data
@@ -71,7 +72,7 @@ CMD ["serve"]
 FROM runtime AS worker-cpu
 COPY --from=environment-cpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker-cpu.sh /usr/local/bin/worker-cpu
-RUN --network=none python -c "import workers.partitions, workers.express, workers.plugin"
+RUN --network=none python -c "import georesolve.workers.partitions, georesolve.workers.express, georesolve.workers.plugin"
 USER 10001:10001
 HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=60s --retries=12 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
@@ -82,7 +83,7 @@ FROM runtime AS worker
 COPY --from=environment-gpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker.sh /usr/local/bin/worker
 RUN --network=none python -c "import cudf, cupy, dask_cuda, dask_cudf, numba.cuda, rmm" \
-    && python -c "import workers.partitions, workers.express, workers.plugin"
+    && python -c "import georesolve.workers.partitions, georesolve.workers.express, georesolve.workers.plugin"
 USER 10001:10001
 # Which GPUs, whoever starts the container says: Compose, or the device plugin of Kubernetes.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility

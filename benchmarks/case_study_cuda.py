@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numba import cuda, float32, int32
 
-from kernels.devices import Array
+from georesolve.kernels.devices import Array
 
 _ALL_LANES = 0xFFFFFFFF
 _BLOCK = (32, 16)

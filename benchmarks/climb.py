@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.problem import Prepared, Problem, count_wrong, load
-from benchmarks.rungs import RUNGS
+from georesolve.benchmarks.problem import Prepared, Problem, count_wrong, load
+from georesolve.benchmarks.rungs import RUNGS
 
 _START_SECONDS = 150.0
 """What a rung may take beside its runs: for its cluster, its kernels, its input."""

@@ -5,7 +5,8 @@ index and searching, each with all cores. Where a case is "built", the index sta
 get unit vectors in float64; the haversine ones get radians. Peers that are not installed are named.
 The GPU has `benchmarks.kernels_cuda`.
 
-    python -m benchmarks.kernels [--toy] [--json FILE] [--repeats N] [--only NAME ...] [--first]
+    python -m georesolve.benchmarks.kernels
+        [--toy] [--json FILE] [--repeats N] [--only NAME ...] [--first]
 """
 
 import os
@@ -32,15 +33,15 @@ import numba
 import numpy as np
 import pandas as pd
 
-import kernels
-from benchmarks.inputs import Pair, cartesian, uniform
-from benchmarks.inputs import inputs as drawn
-from benchmarks.machine import machine
-from kernels import tree_cpu
-from kernels.coordinates_cpu import distances, unit_vectors
-from kernels.coordinates_cpu import observations as as_taken
-from kernels.nearest import Algorithm
-from kernels.order_cpu import ROW, scratch, sort
+from georesolve import kernels
+from georesolve.benchmarks.inputs import Pair, cartesian, uniform
+from georesolve.benchmarks.inputs import inputs as drawn
+from georesolve.benchmarks.machine import machine
+from georesolve.kernels import tree_cpu
+from georesolve.kernels.coordinates_cpu import distances, unit_vectors
+from georesolve.kernels.coordinates_cpu import observations as as_taken
+from georesolve.kernels.nearest import Algorithm
+from georesolve.kernels.order_cpu import ROW, scratch, sort
 
 ROOT = Path(__file__).parents[1]
 BRUTE_PAIRS = 2**33
@@ -49,9 +50,9 @@ WARM_OBSERVATIONS = 2**16
 """Observations up to which a method has an untimed turn right before each timed one."""
 _FIRST_ANSWER = """
 import time
-from benchmarks.inputs import uniform
+from georesolve.benchmarks.inputs import uniform
 import numpy as np
-import kernels
+from georesolve import kernels
 rng = np.random.default_rng(7)
 references, observations = uniform(rng, 2**13), uniform(rng, 2**16)
 start = time.perf_counter()

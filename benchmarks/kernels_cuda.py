@@ -4,7 +4,8 @@ Wall clock from arrays on the device to answers on the device: allocation, Pytho
 synchronisation included. Answers are compared with float64 brute force, for all observations where
 that takes seconds, else for a sample of them.
 
-    python -m benchmarks.kernels_cuda [--toy] [--json FILE] [--repeats N] [--only NAME ...]
+    python -m georesolve.benchmarks.kernels_cuda
+        [--toy] [--json FILE] [--repeats N] [--only NAME ...]
 """
 
 import argparse
@@ -18,11 +19,11 @@ from typing import Any
 
 import cupy as cp
 
-from benchmarks import case_study_cuda
-from benchmarks.inputs import inputs
-from kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
-from kernels.index import ReferenceIndex
-from kernels.query import Query
+from georesolve.benchmarks import case_study_cuda
+from georesolve.benchmarks.inputs import inputs
+from georesolve.kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.query import Query
 
 BRUTE_PAIRS = 2**39
 """Pairs of observation and reference that checking and timing brute force may take."""

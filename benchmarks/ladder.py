@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.climb import Limits, climb
-from benchmarks.machine import machine
-from benchmarks.problem import make
-from benchmarks.rungs import RUNGS, Rung
-from workers.gpus import count_gpus
+from georesolve.benchmarks.climb import Limits, climb
+from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.problem import make
+from georesolve.benchmarks.rungs import RUNGS, Rung
+from georesolve.workers.gpus import count_gpus
 
 SIZES = ((12, 10), (16, 13), (18, 14), (24, 14))
 """Observations and references as powers of two; the first is for what would take hours beyond."""
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\nexact answers by " + "; ".join(f"{k}: {v}" for k, v in figures["exact"].items()))
     print(f"figures: {options.out / 'ladder.json'}")
     if find_spec("matplotlib"):
-        from benchmarks.chart import draw
+        from georesolve.benchmarks.chart import draw
 
         draw(figures, options.out / "ladder.png")
         print(f"chart: {options.out / 'ladder.png'}")

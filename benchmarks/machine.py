@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from workers.gpus import count_gpus
+from georesolve.workers.gpus import count_gpus
 
 _PACKAGES = ("dask", "numba", "numpy", "pyarrow")
 _GPU_PACKAGES = ("cudf-cu12", "cupy-cuda12x", "dask-cuda", "numba-cuda", "rmm-cu12")

@@ -4,7 +4,7 @@ A peer gets what it takes: unit vectors on the device in its own precision, no t
 makes of the references counts. None of them settles ties by row, and float32 cannot tell apart what
 lies within a metre; so wrong rows are counted. Ours starts from degrees, through the public call.
 
-    python -m benchmarks.peers_cuda [--toy] [--json FILE] [--only NAME ...] [--k K ...]
+    python -m georesolve.benchmarks.peers_cuda [--toy] [--json FILE] [--only NAME ...] [--k K ...]
 """
 
 import argparse
@@ -19,10 +19,10 @@ from typing import Any
 
 import cupy as cp
 
-from benchmarks.inputs import inputs
-from benchmarks.kernels_cuda import time_ms
-from kernels import build_index, nearest
-from kernels.coordinates_cuda import unit_vectors
+from georesolve.benchmarks.inputs import inputs
+from georesolve.benchmarks.kernels_cuda import time_ms
+from georesolve.kernels import build_index, nearest
+from georesolve.kernels.coordinates_cuda import unit_vectors
 
 Search = Callable[[cp.ndarray, cp.ndarray, int], cp.ndarray]
 """References and observations, unit vectors of shape (n, 3), and k, to rows of shape (n, k)."""
@@ -132,7 +132,15 @@ def case_of(name: str) -> tuple[str, int, int]:
 
 def measure_apart(name: str, case: str, numbers: list[int], repeats: int) -> list[dict[str, Any]]:
     """`measure` for several k in a process of its own: one that fails takes its context along."""
-    command = [sys.executable, "-m", "benchmarks.peers_cuda", "--one", name, case, str(repeats)]
+    command = [
+        sys.executable,
+        "-m",
+        "georesolve.benchmarks.peers_cuda",
+        "--one",
+        name,
+        case,
+        str(repeats),
+    ]
     done = subprocess.run(
         ["timeout", str(_LIMIT_S), *command, *map(str, numbers)],
         capture_output=True, text=True, check=False,

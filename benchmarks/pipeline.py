@@ -1,7 +1,9 @@
 """A whole job in a warm service, Parquet to Parquet, beside its floor and beside cKDTree.
 
-    python -m benchmarks.pipeline --device cuda --workers 4 --observations 24 --references 14
-    python -m benchmarks.pipeline --device cpu --observations 22 --references places --ckdtree
+    python -m georesolve.benchmarks.pipeline
+        --device cuda --workers 4 --observations 24 --references 14
+    python -m georesolve.benchmarks.pipeline
+        --device cpu --observations 22 --references places --ckdtree
 
 Both sets are registered; a job is timed from the request to `successful`, as its client sees it and
 by its own timestamps. The floor is what the same workers take to read the same Parquet in the same
@@ -41,21 +43,21 @@ import pyarrow.parquet as pq
 from distributed import Worker, WorkerPlugin
 from distributed.security import Security
 
-import kernels
-from benchmarks.inputs import cartesian, inputs
-from benchmarks.machine import machine
-from benchmarks.service import ROOT, running, until_successful
-from kernels.distance import EARTH_RADIUS_M
-from workers.cluster import Cluster, open_cluster
-from workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
-from workers.frames import Frame, backend
-from workers.jobs import MatchOptions
-from workers.matches import STATUSES
-from workers.plan import RESULT_ROW_GROUP, Chunk, chunks
-from workers.result import write_rows
-from workers.settings import ClusterSettings
-from workers.splice import Splice
-from workers.threads import side_by_side
+from georesolve import kernels
+from georesolve.benchmarks.inputs import cartesian, inputs
+from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.service import ROOT, running, until_successful
+from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.workers.cluster import Cluster, open_cluster
+from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
+from georesolve.workers.frames import Frame, backend
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.matches import STATUSES
+from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
+from georesolve.workers.result import write_rows
+from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.splice import Splice
+from georesolve.workers.threads import side_by_side
 
 _ENCODING: dict[str, dict[str, Any]] = {
     "cpu": {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.inputs import Pair, cartesian, inputs
+from georesolve.benchmarks.inputs import Pair, cartesian, inputs
 
 _NUMPY_PAIRS = 2**27
 """Pairs of observation and reference that NumPy compares when there is no scipy: some seconds."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from benchmarks.problem import Prepare, Prepared, Problem
+from georesolve.benchmarks.problem import Prepare, Prepared, Problem
 
 _DIAMETER_M = 2 * 6_371_008.8
 _NUMPY_PAIRS_AT_ONCE = 2**18
@@ -126,14 +126,14 @@ def numba_one_core(problem: Problem) -> Prepared:
     """The haversine formula in two loops, compiled by Numba."""
     from numba import njit
 
-    from benchmarks.kernels import haversine_loop
+    from georesolve.benchmarks.kernels import haversine_loop
 
     return _numba(njit(haversine_loop.py_func), problem)
 
 
 def numba_all_cores(problem: Problem) -> Prepared:
     """The same with `prange`."""
-    from benchmarks.kernels import haversine_loop
+    from georesolve.benchmarks.kernels import haversine_loop
 
     return _numba(haversine_loop, problem)
 
@@ -151,7 +151,7 @@ def _numba(loop: Any, problem: Problem) -> Prepared:
 
 def cpu_tree(problem: Problem) -> Prepared:
     """Ours on all cores."""
-    import kernels
+    from georesolve import kernels
 
     def run() -> Any:
         index = kernels.build_index(*problem.references)
@@ -165,7 +165,7 @@ def http_job() -> Iterator[Prepare]:
     """Ours from the first byte of two Parquet files posted to the last of the result."""
     import pyarrow.parquet as pq
 
-    from benchmarks.service import parquet, running, whole_job
+    from georesolve.benchmarks.service import parquet, running, whole_job
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -189,7 +189,7 @@ def _plain(prepare: Prepare) -> Callable[[], AbstractContextManager[Prepare]]:
 
 def _cuda(name: str) -> Callable[[], AbstractContextManager[Prepare]]:
     """A rung of `benchmarks.rungs_cuda`, which imports CUDA libraries."""
-    return lambda: getattr(import_module("benchmarks.rungs_cuda"), name)()
+    return lambda: getattr(import_module("georesolve.benchmarks.rungs_cuda"), name)()
 
 
 _ON_HOST = "arrays on the host to arrays on the host"

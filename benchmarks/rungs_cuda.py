@@ -16,12 +16,12 @@ import pandas as pd
 from dask.delayed import delayed
 from distributed import Client, wait
 
-import kernels
-from benchmarks.inputs import Pair
-from benchmarks.problem import Prepare, Prepared, Problem
-from workers.cluster import open_cluster
-from workers.frames import Frame, backend
-from workers.settings import ClusterSettings
+from georesolve import kernels
+from georesolve.benchmarks.inputs import Pair
+from georesolve.benchmarks.problem import Prepare, Prepared, Problem
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.frames import Frame, backend
+from georesolve.workers.settings import ClusterSettings
 
 _POINTS = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
 _ANSWER = pd.DataFrame({"reference": pd.Series(dtype="i8"), "distance_m": pd.Series(dtype="f8")})
@@ -41,7 +41,7 @@ def fast_pair() -> AbstractContextManager[Prepare]:
 def _pair(problem: Problem, fast: bool) -> Prepared:
     import cupy as cp
 
-    from benchmarks import case_study_cuda
+    from georesolve.benchmarks import case_study_cuda
 
     references, observations = (
         case_study_cuda.radians(*map(cp.asarray, points))
@@ -83,7 +83,7 @@ def threads_pair() -> Iterator[Prepare]:
     from numba import cuda
     from rmm.allocators.cupy import rmm_cupy_allocator
 
-    from benchmarks import case_study_cuda
+    from georesolve.benchmarks import case_study_cuda
 
     devices = list(range(cp.cuda.runtime.getDeviceCount()))
     rmm.reinitialize(pool_allocator=True, initial_pool_size=2**32, devices=devices)
@@ -214,7 +214,7 @@ def ours_of_part(frame: Frame, folder: Path) -> Frame:
 
 def pair_of_part(frame: Frame, folder: Path) -> Frame:
     """On a worker: what the pair finds for a part."""
-    from benchmarks import case_study_cuda
+    from georesolve.benchmarks import case_study_cuda
 
     references = case_study_cuda.radians(*_references(folder))
     observations = case_study_cuda.radians(frame["lat_deg"].values, frame["lon_deg"].values)

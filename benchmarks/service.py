@@ -1,6 +1,6 @@
 """One job through a service of its own, over HTTP, with the time of every stage.
 
-    python -m benchmarks.service --device cpu --observations 20 --references 14 --runs 5
+    python -m georesolve.benchmarks.service --device cpu --observations 20 --references 14 --runs 5
 
 The sets have 2^OBSERVATIONS and 2^REFERENCES points, uniform on the sphere, as Parquet. Each run
 posts both files, waits, and downloads the result; the first one is reported apart, as cold. With
@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.inputs import Pair, uniform
+from georesolve.benchmarks.inputs import Pair, uniform
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,7 +72,7 @@ def start(
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "service", "serve", "--port", "0"),
+                *(sys.executable, "-m", "georesolve", "serve", "--port", "0"),
                 *("--device", device, "--data-dir", str(data_dir)),
                 *("--dashboard-address", "127.0.0.1:0", *flags),
             ],

@@ -1,6 +1,6 @@
 """Small requests against a registered set, over HTTP: latency alone and under load, by stage.
 
-    python -m benchmarks.small_requests --device cpu --references 100000 --clients 200
+    python -m georesolve.benchmarks.small_requests --device cpu --references 100000 --clients 200
 
 First one client asks one request after the other, then many at the same time; each asks for the
 nearest references of arrays of observations as JSON. `http` is what the service does nothing in:
@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.service import running, sphere
+from georesolve.benchmarks.service import running, sphere
 
 
 def body_of(rows: int, seed: int, dataset: str) -> bytes:

@@ -3,10 +3,10 @@
 No Dask, no HTTP, no files, no logging: those are the layers above.
 """
 
-from kernels.index import ReferenceIndex, build_index
-from kernels.merge import merge
-from kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
-from kernels.query import MAX_K, Found, Query
+from georesolve.kernels.index import ReferenceIndex, build_index
+from georesolve.kernels.merge import merge
+from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
+from georesolve.kernels.query import MAX_K, Found, Query
 
 __all__ = [
     "ALGORITHMS",

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from kernels.lanes_cpu import lowest_bit
-from kernels.order_cpu import ROW, keys_of, scratch, sort
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.lanes_cpu import lowest_bit
+from georesolve.kernels.order_cpu import ROW, keys_of, scratch, sort
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""

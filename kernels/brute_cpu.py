@@ -3,12 +3,12 @@
 import numpy as np
 from numba import njit
 
-from kernels.coordinates import unit_vector
-from kernels.coordinates_cpu import Degrees
-from kernels.distance import squared_chord
-from kernels.index import ReferenceIndex
-from kernels.query import Found, Query
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.coordinates import unit_vector
+from georesolve.kernels.coordinates_cpu import Degrees
+from georesolve.kernels.distance import squared_chord
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.query import Found, Query
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
 """Pairs that are worth a thread."""

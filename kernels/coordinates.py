@@ -5,8 +5,8 @@ from typing import Any
 
 from numba import njit
 
-from kernels.arithmetic import product
-from kernels.trig import sine_cosine_deg
+from georesolve.kernels.arithmetic import product
+from georesolve.kernels.trig import sine_cosine_deg
 
 LATITUDE_DEG = (-90.0, 90.0)
 LONGITUDE_DEG = (-180.0, 360.0)

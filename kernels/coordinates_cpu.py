@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from kernels.coordinates import unit_vector
-from kernels.distance import metres_of_chord
-from kernels.query import Found
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.coordinates import unit_vector
+from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.query import Found
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14
 """Points that are worth a thread, at some nanoseconds each."""

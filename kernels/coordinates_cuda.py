@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from numba import cuda
 
-from kernels.coordinates import unit_vector
-from kernels.distance import metres_of_chord
-from kernels.launch_cuda import blocks_for, launch, resident_blocks
-from kernels.query import Found
+from georesolve.kernels.coordinates import unit_vector
+from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.query import Found
 
 if TYPE_CHECKING:
     import cupy as cp

@@ -13,16 +13,16 @@ Step = Literal["coordinates", "brute", "tree", "merge"]
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
     "cpu": {
-        "coordinates": "kernels.coordinates_cpu",
-        "brute": "kernels.brute_cpu",
-        "tree": "kernels.tree_cpu",
-        "merge": "kernels.merge_cpu",
+        "coordinates": "georesolve.kernels.coordinates_cpu",
+        "brute": "georesolve.kernels.brute_cpu",
+        "tree": "georesolve.kernels.tree_cpu",
+        "merge": "georesolve.kernels.merge_cpu",
     },
     "cuda": {
-        "coordinates": "kernels.coordinates_cuda",
-        "brute": "kernels.reduce_cuda",
-        "tree": "kernels.tree_cuda",
-        "merge": "kernels.reduce_cuda",
+        "coordinates": "georesolve.kernels.coordinates_cuda",
+        "brute": "georesolve.kernels.reduce_cuda",
+        "tree": "georesolve.kernels.tree_cuda",
+        "merge": "georesolve.kernels.reduce_cuda",
     },
 }
 _DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}

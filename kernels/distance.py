@@ -4,8 +4,8 @@ import math
 
 from numba import njit
 
-from kernels.arithmetic import product, total
-from kernels.trig import arcsine
+from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.trig import arcsine
 
 EARTH_RADIUS_M = 6_371_008.8
 """Mean radius of the Earth (2a + b) / 3 of the GRS 80 ellipsoid, in metres (Moritz 2000)."""

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from kernels.devices import Array, Device, coordinate_pair, device_of, implementation
+from georesolve.kernels.devices import Array, Device, coordinate_pair, device_of, implementation
 
 
 class ReferenceIndex(NamedTuple):

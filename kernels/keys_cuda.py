@@ -21,8 +21,8 @@ from numba.core import cgutils
 from numba.cuda import libdevice
 from numba.extending import intrinsic
 
-from kernels.distance import closer, squared_chord
-from kernels.warp_cuda import ALL_LANES, WARP, ballot
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.warp_cuda import ALL_LANES, WARP, ballot
 
 COLUMNS = WARP + 1
 """Width of the table of places, a column a lane: one more, so that rows begin in other banks."""

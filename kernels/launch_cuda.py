@@ -22,7 +22,7 @@ from numba import types
 from numba.cuda.core.caching import CacheImpl
 from numba.np.numpy_support import from_dtype
 
-from kernels.cache import keep_code_of_kernels
+from georesolve.kernels.cache import keep_code_of_kernels
 
 # Two threads that launch a kernel for the first time would both load it, and numba forbids that.
 _one_at_a_time = threading.Lock()

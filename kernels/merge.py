@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from functools import reduce
 
-from kernels.devices import device_of, implementation
-from kernels.query import Found
+from georesolve.kernels.devices import device_of, implementation
+from georesolve.kernels.query import Found
 
 
 def merge(parts: Iterable[tuple[Found, int]]) -> Found:

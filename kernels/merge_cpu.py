@@ -3,9 +3,9 @@
 import numpy as np
 from numba import njit
 
-from kernels.distance import closer
-from kernels.query import Found
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.distance import closer
+from georesolve.kernels.query import Found
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 13
 """Answers that are worth a thread."""

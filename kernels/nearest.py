@@ -3,9 +3,16 @@
 import math
 from typing import Literal, NamedTuple, get_args
 
-from kernels.devices import Array, Device, Step, coordinate_pair, device_of, implementation
-from kernels.index import ReferenceIndex
-from kernels.query import MAX_K, Found, Query
+from georesolve.kernels.devices import (
+    Array,
+    Device,
+    Step,
+    coordinate_pair,
+    device_of,
+    implementation,
+)
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.query import MAX_K, Found, Query
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)

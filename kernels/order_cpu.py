@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from kernels.coordinates_cpu import empty_vectors
-from kernels.hilbert import NO_KEY, cell, curve_key, octahedral
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.coordinates_cpu import empty_vectors
+from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 ROW = (1 << 32) - 1
 """What of a word of the order is the row; above it is the lead."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from numba import cuda, float32, float64, int64, uint32
 from numba.cuda import libdevice
 
-from kernels.hilbert import octahedral
-from kernels.launch_cuda import blocks_for, launch, resident_blocks
-from kernels.warp_cuda import WARP, warp_max
+from georesolve.kernels.hilbert import octahedral
+from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.warp_cuda import WARP, warp_max
 
 if TYPE_CHECKING:
     import cupy as cp

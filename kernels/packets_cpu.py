@@ -8,9 +8,9 @@ group's box than the worst best of all; each packet goes through that list with 
 import numpy as np
 from numba import njit
 
-from kernels.boxes_cpu import ALL, FAR, STACK, WIDTH, leaf_of, level_of, push_children
-from kernels.distance import closer, squared_chord
-from kernels.lanes_cpu import (
+from georesolve.kernels.boxes_cpu import ALL, FAR, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.lanes_cpu import (
     children_within,
     greatest_of_16,
     lanes_within,
@@ -18,7 +18,7 @@ from kernels.lanes_cpu import (
     lowest_bit,
     prefetch_for_write,
 )
-from kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.order_cpu import ROW, keys_of
 
 LANES = 16
 """Observations of a packet."""

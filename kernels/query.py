@@ -5,7 +5,7 @@ Every search module, for a CPU or a GPU, has ``search(index, observations, query
 
 from typing import NamedTuple
 
-from kernels.devices import Array
+from georesolve.kernels.devices import Array
 
 MAX_K = 64
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from numba import cuda, float64, int64
 
-from kernels.distance import closer, squared_chord
-from kernels.launch_cuda import blocks_for, launch, resident_blocks
-from kernels.query import Found, Query
-from kernels.warp_cuda import WARP, list_merge, list_store, warp_closest
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.query import Found, Query
+from georesolve.kernels.warp_cuda import WARP, list_merge, list_store, warp_closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import cupy as cp
 
-    from kernels.index import ReferenceIndex
+    from georesolve.kernels.index import ReferenceIndex
 
 _WARPS = 8
 """Warps a block. Each works alone; eight fill a multiprocessor without starving its registers."""

@@ -3,10 +3,10 @@
 import numpy as np
 from numba import njit
 
-from kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
-from kernels.distance import closer, squared_chord
-from kernels.lanes_cpu import children_within, lowest_bit
-from kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.lanes_cpu import children_within, lowest_bit
+from georesolve.kernels.order_cpu import ROW, keys_of
 
 _BLOCK = 64
 """Observations whose keys are found together."""

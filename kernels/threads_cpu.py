@@ -14,7 +14,7 @@ from typing import Any
 from numba import config, get_num_threads
 from numba.core.caching import CacheImpl
 
-from kernels.cache import keep_code_of_kernels
+from georesolve.kernels.cache import keep_code_of_kernels
 
 # All modules with loops import this one.
 keep_code_of_kernels(CacheImpl)

@@ -19,14 +19,14 @@ of every order, hence have no place in the tree and in no packet.
 
 import numpy as np
 
-from kernels.boxes_cpu import Tree, build
-from kernels.coordinates_cpu import Degrees, unit_vectors
-from kernels.index import ReferenceIndex
-from kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
-from kernels.packets_cpu import LANES, search_packets, take
-from kernels.query import Found, Query
-from kernels.singles_cpu import search_singles
-from kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.boxes_cpu import Tree, build
+from georesolve.kernels.coordinates_cpu import Degrees, unit_vectors
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
+from georesolve.kernels.packets_cpu import LANES, search_packets, take
+from georesolve.kernels.query import Found, Query
+from georesolve.kernels.singles_cpu import search_singles
+from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 __all__ = ["MAX_ROWS", "build", "prefers_brute", "search"]
 

@@ -48,9 +48,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
 
-from kernels.arithmetic import product, total
-from kernels.distance import closer, squared_chord
-from kernels.keys_cuda import (
+from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.keys_cuda import (
     COLUMNS,
     FREE,
     NO_KEY,
@@ -63,10 +63,10 @@ from kernels.keys_cuda import (
     no_keys,
     store,
 )
-from kernels.launch_cuda import blocks_for, launch
-from kernels.order_cuda import box_corners, extent, order
-from kernels.query import Found, Query
-from kernels.warp_cuda import (
+from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.order_cuda import box_corners, extent, order
+from georesolve.kernels.query import Found, Query
+from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     WARP,
     ballot,
@@ -79,7 +79,7 @@ from kernels.warp_cuda import (
 if TYPE_CHECKING:
     import cupy as cp
 
-    from kernels.index import ReferenceIndex
+    from georesolve.kernels.index import ReferenceIndex
 
 MAX_ROWS = 2**31 - 1
 """Rows of references, and of observations, that one search takes: they are sorted as 32 bits."""

@@ -9,7 +9,7 @@ import math
 
 from numba import njit
 
-from kernels.arithmetic import polynomial, product, total
+from georesolve.kernels.arithmetic import polynomial, product, total
 
 _RADIANS_PER_DEGREE = math.pi / 180.0
 

@@ -9,7 +9,7 @@ first answer's kernels that was nearly half of the time, for the same machine co
 
 from numba import cuda, uint32
 
-from kernels.distance import closer
+from georesolve.kernels.distance import closer
 
 WARP = 32
 ALL_LANES = 0xFFFFFFFF

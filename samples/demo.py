@@ -130,7 +130,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="georesolve-demo-") as data_dir,
         (OUT / "log").open("wb") as log,
     ):
-        serve = [sys.executable, "-m", "service", "serve", "--port", str(port)]
+        serve = [sys.executable, "-m", "georesolve", "serve", "--port", str(port)]
         service = subprocess.Popen(
             [*serve, "--data-dir", data_dir],
             stdout=log,

@@ -7,23 +7,24 @@ from contextlib import closing
 
 from fastapi import Depends, FastAPI
 
-from service.context import Service
-from service.database.ownership import kept, owned
-from service.database.store import Store
-from service.datasets.decoders import start_decoder
-from service.datasets.ingest import Ingest
-from service.datasets.library import Library
-from service.description.openapi import DescribedApp
-from service.disk import Disk
-from service.jobs.checksums import Checksums
-from service.jobs.claims import Claims
-from service.jobs.exports import Exports
-from service.jobs.quotas import Quotas
-from service.jobs.retention import Retention
-from service.jobs.supervisor import Supervisor
-from service.memory import Memory
-from service.metrics import Metrics
-from service.routers import (
+from georesolve import __version__
+from georesolve.service.context import Service
+from georesolve.service.database.ownership import kept, owned
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.decoders import start_decoder
+from georesolve.service.datasets.ingest import Ingest
+from georesolve.service.datasets.library import Library
+from georesolve.service.description.openapi import DescribedApp
+from georesolve.service.disk import Disk
+from georesolve.service.jobs.checksums import Checksums
+from georesolve.service.jobs.claims import Claims
+from georesolve.service.jobs.exports import Exports
+from georesolve.service.jobs.quotas import Quotas
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.jobs.supervisor import Supervisor
+from georesolve.service.memory import Memory
+from georesolve.service.metrics import Metrics
+from georesolve.service.routers import (
     dask,
     datasets,
     docs,
@@ -35,16 +36,15 @@ from service.routers import (
     processes,
     resolve,
 )
-from service.settings import Settings
-from service.turns import Turns
-from service.web.access import DECLARED, Access, refuse_unprotected
-from service.web.bounds import BodyLimit, HeadAsGet
-from service.web.encodings import PackedBody
-from service.web.handlers import install_error_handlers
-from service.web.journal import Journal
-from service.web.queries import refuse_repeated
-from workers import __version__
-from workers.garbage import keep_what_is_loaded
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
+from georesolve.service.web.access import DECLARED, Access, refuse_unprotected
+from georesolve.service.web.bounds import BodyLimit, HeadAsGet
+from georesolve.service.web.encodings import PackedBody
+from georesolve.service.web.handlers import install_error_handlers
+from georesolve.service.web.journal import Journal
+from georesolve.service.web.queries import refuse_repeated
+from georesolve.workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\
 For every geospatial observation, the nearest reference point on a sphere: exact in float64, the \

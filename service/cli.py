@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from pydantic import ValidationError
 
-from service.errors import CannotStart
-from service.settings import SECRETS, Settings, misspelt
-from workers import __version__
+from georesolve import __version__
+from georesolve.service.errors import CannotStart
+from georesolve.service.settings import SECRETS, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
@@ -114,13 +114,13 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
 
 
 def _bench(arguments: Sequence[str]) -> int:
-    from benchmarks.ladder import main
+    from georesolve.benchmarks.ladder import main
 
     return main(arguments)
 
 
 def _serve(settings: Settings) -> int:
-    from service.server import serve
+    from georesolve.service.server import serve
 
     # What is started from here on inherits the environment, and decodes files of strangers.
     for name in list(os.environ):
@@ -130,25 +130,25 @@ def _serve(settings: Settings) -> int:
 
 
 def _create_key(settings: Settings, name: str) -> int:
-    from service.key_commands import create_key
+    from georesolve.service.key_commands import create_key
 
     return create_key(settings, name)
 
 
 def _list_keys(settings: Settings) -> int:
-    from service.key_commands import list_keys
+    from georesolve.service.key_commands import list_keys
 
     return list_keys(settings)
 
 
 def _rotate_key(settings: Settings, given: str) -> int:
-    from service.key_commands import rotate_key
+    from georesolve.service.key_commands import rotate_key
 
     return rotate_key(settings, given)
 
 
 def _revoke_key(settings: Settings, given: str) -> int:
-    from service.key_commands import revoke_key
+    from georesolve.service.key_commands import revoke_key
 
     return revoke_key(settings, given)
 

@@ -5,19 +5,19 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from service.database.store import Store
-from service.datasets.ingest import Ingest
-from service.datasets.library import Library
-from service.disk import Disk
-from service.jobs.checksums import Checksums
-from service.jobs.claims import Claims
-from service.jobs.exports import Exports
-from service.jobs.quotas import Quotas
-from service.jobs.supervisor import Supervisor
-from service.memory import Memory
-from service.metrics import Metrics
-from service.settings import Settings
-from service.turns import Turns
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingest
+from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Disk
+from georesolve.service.jobs.checksums import Checksums
+from georesolve.service.jobs.claims import Claims
+from georesolve.service.jobs.exports import Exports
+from georesolve.service.jobs.quotas import Quotas
+from georesolve.service.jobs.supervisor import Supervisor
+from georesolve.service.memory import Memory
+from georesolve.service.metrics import Metrics
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.errors import StorageFull, is_disk_full
-from service.settings import Settings
+from georesolve.service.errors import StorageFull, is_disk_full
+from georesolve.service.settings import Settings
 
 LOOK_BYTES = 16 << 20
 """After so many bytes of what is stored as it comes the disk is looked at again."""

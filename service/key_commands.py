@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.engine import database_exists, name_of_database, open_database
-from service.database.keys import Key, Keys, prefix_of
-from service.database.reserve import Reserve
-from service.errors import CannotStart, is_disk_full
-from service.settings import Settings
+from georesolve.service.database.engine import database_exists, name_of_database, open_database
+from georesolve.service.database.keys import Key, Keys, prefix_of
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.errors import CannotStart, is_disk_full
+from georesolve.service.settings import Settings
 
 
 class NoStoreError(CannotStart):

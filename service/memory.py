@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from service.errors import TooManyBodies
-from service.settings import Settings
+from georesolve.service.errors import TooManyBodies
+from georesolve.service.settings import Settings
 
 _LARGEST_BODIES = 16
 """So many bodies of the largest size may be held at a time."""

@@ -17,13 +17,13 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from service.clock import seconds_between
-from service.database.rows import LIVE, JobRow, ProcessId
-from service.database.store import Store
-from service.errors import DatasetDamaged, JobFailed, StorageFull
-from service.settings import Settings
-from workers import __version__
-from workers.cluster import Cluster
+from georesolve import __version__
+from georesolve.service.clock import seconds_between
+from georesolve.service.database.rows import LIVE, JobRow, ProcessId
+from georesolve.service.database.store import Store
+from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
+from georesolve.service.settings import Settings
+from georesolve.workers.cluster import Cluster
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose

@@ -15,11 +15,11 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
-from service.datasets.columns import LONGEST_NAME, OnInvalid, Reading, Trust
-from service.links import OGC_RELATION, Link
-from service.point_sets import POINT_SET
-from workers.jobs import How, MatchOptions
+from georesolve.service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
+from georesolve.service.datasets.columns import LONGEST_NAME, OnInvalid, Reading, Trust
+from georesolve.service.links import OGC_RELATION, Link
+from georesolve.service.point_sets import POINT_SET
+from georesolve.workers.jobs import How, MatchOptions
 
 Role = Literal["observations", "references"]
 _UNKNOWN_SHOWN = 10

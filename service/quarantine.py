@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from service.clock import ExpiryClock, now
+from georesolve.service.clock import ExpiryClock, now
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service.app import create_app
-from service.errors import CannotStart
-from service.settings import Settings
-from service.web.connections import BACKLOG, Connections, raise_descriptors
-from workers.gpus import NoGpuError
-from workers.logs import configure_log
+from georesolve.service.app import create_app
+from georesolve.service.errors import CannotStart
+from georesolve.service.settings import Settings
+from georesolve.service.web.connections import BACKLOG, Connections, raise_descriptors
+from georesolve.workers.gpus import NoGpuError
+from georesolve.workers.logs import configure_log
 
 logger = logging.getLogger(__name__)
 

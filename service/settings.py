@@ -9,8 +9,8 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from workers.logs import LogFormat
-from workers.settings import ClusterSettings, DeviceChoice
+from georesolve.workers.logs import LogFormat
+from georesolve.workers.settings import ClusterSettings, DeviceChoice
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""

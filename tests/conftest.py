@@ -15,9 +15,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from workers.cluster import open_cluster
-from workers.datasets import write_dataset
-from workers.settings import ClusterSettings
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.datasets import write_dataset
+from georesolve.workers.settings import ClusterSettings
 
 
 def pytest_addoption(parser):
@@ -97,7 +97,7 @@ def start_service(data_dir, log, *flags, own_group=False):
     """The process of a service, which writes to a log; it need not answer yet."""
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
     return subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", *map(str, arguments), *map(str, flags)],
+        [sys.executable, "-m", "georesolve", "serve", *map(str, arguments), *map(str, flags)],
         stdout=log,
         stderr=log,
         cwd=ROOT,

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workers.checksum import Checksum
-from workers.files import durable
-from workers.jobs import Job
-from workers.partitions import part_path
-from workers.plan import Chunk, observations_a_group
-from workers.result import provenance, write_rows
-from workers.splice import Splice
+from georesolve.workers.checksum import Checksum
+from georesolve.workers.files import durable
+from georesolve.workers.jobs import Job
+from georesolve.workers.partitions import part_path
+from georesolve.workers.plan import Chunk, observations_a_group
+from georesolve.workers.result import provenance, write_rows
+from georesolve.workers.splice import Splice
 
 
 class Result(NamedTuple):

@@ -10,11 +10,11 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pyarrow as pa
 
-from workers.datasets import read_rows
-from workers.jobs import CarriedTooLong, Job
-from workers.plan import Chunk, carried_bytes
-from workers.references import resident_column, resident_widths
-from workers.widths import Carried
+from georesolve.workers.datasets import read_rows
+from georesolve.workers.jobs import CarriedTooLong, Job
+from georesolve.workers.plan import Chunk, carried_bytes
+from georesolve.workers.references import resident_column, resident_widths
+from georesolve.workers.widths import Carried
 
 _LARGE_BYTES = 2**26
 """Row groups that carry more than that are made one after the other."""

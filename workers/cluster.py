@@ -14,14 +14,14 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster, Scheduler
 
-from kernels.devices import Device
-from workers.dashboard import guard_dashboard
-from workers.encryption import throw_away_security
-from workers.gpus import choose_device, count_gpus
-from workers.interrupts import uninterrupted
-from workers.plan import CHUNKS_IN_HAND
-from workers.plugin import Warmup, WorkerLog
-from workers.settings import ClusterSettings
+from georesolve.kernels.devices import Device
+from georesolve.workers.dashboard import guard_dashboard
+from georesolve.workers.encryption import throw_away_security
+from georesolve.workers.gpus import choose_device, count_gpus
+from georesolve.workers.interrupts import uninterrupted
+from georesolve.workers.plan import CHUNKS_IN_HAND
+from georesolve.workers.plugin import Warmup, WorkerLog
+from georesolve.workers.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
 

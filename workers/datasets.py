@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernels.coordinates import is_valid
-from workers.files import Look, look_at, sha256_of
-from workers.widths import Width, value_bytes
+from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.files import Look, look_at, sha256_of
+from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""

@@ -15,19 +15,24 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
-from kernels.devices import Device
-from workers.cluster import Cluster, workers_of
-from workers.datasets import ColumnSize, Dataset, column_sizes
-from workers.jobs import Job, MatchOptions, with_id
-from workers.memory import available_bytes, column_bytes, references_at_once, search_bytes
-from workers.plan import (
+from georesolve.kernels.devices import Device
+from georesolve.workers.cluster import Cluster, workers_of
+from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
+from georesolve.workers.jobs import Job, MatchOptions, with_id
+from georesolve.workers.memory import (
+    available_bytes,
+    column_bytes,
+    references_at_once,
+    search_bytes,
+)
+from georesolve.workers.plan import (
     CHUNKS_IN_HAND,
     chunk_starts,
     observations_a_group,
     rows_a_second,
     too_wide,
 )
-from workers.widths import NOTHING, Carried, Width
+from georesolve.workers.widths import NOTHING, Carried, Width
 
 
 class _Rates(NamedTuple):

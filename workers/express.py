@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
-from kernels.coordinates import is_valid
-from workers.carried import carried
-from workers.datasets import Dataset, read_rows
-from workers.frames import backend
-from workers.jobs import CarriedTooLong, Job
-from workers.matches import matches, statuses
-from workers.plan import QUICKLY_INDEXED, Chunk
-from workers.references import is_resident, load_all, pieces
-from workers.result import provenance, write_rows
-from workers.search import device_in_use, load, search
+from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.carried import carried
+from georesolve.workers.datasets import Dataset, read_rows
+from georesolve.workers.frames import backend
+from georesolve.workers.jobs import CarriedTooLong, Job
+from georesolve.workers.matches import matches, statuses
+from georesolve.workers.plan import QUICKLY_INDEXED, Chunk
+from georesolve.workers.references import is_resident, load_all, pieces
+from georesolve.workers.result import provenance, write_rows
+from georesolve.workers.search import device_in_use, load, search
 
 logger = logging.getLogger(__name__)
 

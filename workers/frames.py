@@ -9,8 +9,8 @@ import dask
 import numpy as np
 import pyarrow as pa
 
-from kernels.devices import Device
-from workers.datasets import ROW_GROUP, read_rows, row_groups_of
+from georesolve.kernels.devices import Device
+from georesolve.workers.datasets import ROW_GROUP, read_rows, row_groups_of
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""

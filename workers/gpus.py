@@ -3,8 +3,8 @@
 import itertools
 import os
 
-from kernels.devices import Device
-from workers.settings import DeviceChoice
+from georesolve.kernels.devices import Device
+from georesolve.workers.settings import DeviceChoice
 
 
 class NoGpuError(RuntimeError):

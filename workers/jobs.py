@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kernels.nearest import Algorithm
-from workers.datasets import Dataset
-from workers.widths import Carried
+from georesolve.kernels.nearest import Algorithm
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.widths import Carried
 
 How = Literal["left", "inner"]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from kernels.devices import Array
-from workers.jobs import Job
-from workers.plan import Chunk
+from georesolve.kernels.devices import Array
+from georesolve.workers.jobs import Job
+from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))

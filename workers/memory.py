@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import dask
 
-from kernels.devices import Device
+from georesolve.kernels.devices import Device
 
 _AVAILABLE = "georesolve.available-bytes"
 _HOST = "georesolve.host-bytes"
@@ -63,7 +63,7 @@ def search_bytes(device: Device, n_references: int, n_observations: int, k: int)
     """Memory that coordinates, an index and one search take at most, in bytes."""
     coordinates = (n_references + n_observations) * _COORDINATES_BYTES
     if device == "cuda":
-        from kernels import tree_cuda
+        from georesolve.kernels import tree_cuda
 
         return coordinates + tree_cuda.search_bytes(n_references, n_observations, k)
     return n_references * _CPU_BYTES_A_REFERENCE + n_observations * (

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import get_worker
 
-from kernels.coordinates import is_valid
-from workers import __version__
-from workers.carried import carried
-from workers.files import complete
-from workers.frames import Frame, backend
-from workers.jobs import Job
-from workers.matches import matches, statuses
-from workers.plan import Chunk
-from workers.result import check_pages, write_rows
-from workers.search import device_in_use, load, search, verify
-from workers.splice import Splice
-from workers.threads import side_by_side
+from georesolve import __version__
+from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.carried import carried
+from georesolve.workers.files import complete
+from georesolve.workers.frames import Frame, backend
+from georesolve.workers.jobs import Job
+from georesolve.workers.matches import matches, statuses
+from georesolve.workers.plan import Chunk
+from georesolve.workers.result import check_pages, write_rows
+from georesolve.workers.search import device_in_use, load, search, verify
+from georesolve.workers.splice import Splice
+from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 

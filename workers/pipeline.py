@@ -14,11 +14,11 @@ import pandas as pd
 from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
 
-from workers.assembly import Result, assembly
-from workers.cluster import Cluster
-from workers.files import make_folder
-from workers.jobs import CarriedTooLong, Job
-from workers.partitions import (
+from georesolve.workers.assembly import Result, assembly
+from georesolve.workers.cluster import Cluster
+from georesolve.workers.files import make_folder
+from georesolve.workers.jobs import CarriedTooLong, Job
+from georesolve.workers.partitions import (
     PART,
     part_path,
     read_chunk,
@@ -27,8 +27,8 @@ from workers.partitions import (
     standing_record,
     write_part,
 )
-from workers.plan import Chunk, chunks, too_wide
-from workers.suspects import Suspects
+from georesolve.workers.plan import Chunk, chunks, too_wide
+from georesolve.workers.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from kernels.devices import Device
-from workers.datasets import ROW_GROUP
-from workers.jobs import MatchOptions
-from workers.widths import NOTHING, Carried
+from georesolve.kernels.devices import Device
+from georesolve.workers.datasets import ROW_GROUP
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
 """Rows that a row group of the result has at most: part of its bytes."""

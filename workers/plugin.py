@@ -8,14 +8,14 @@ import numba
 import numpy as np
 from distributed import Worker, WorkerPlugin
 
-import kernels
-from kernels.devices import Device
-from workers.garbage import keep_what_is_loaded
-from workers.gpus import choose_device
-from workers.logs import LogFormat, configure_log
-from workers.memory import set_memory
-from workers.rehearsal import rehearse, spiral
-from workers.settings import DeviceChoice
+from georesolve import kernels
+from georesolve.kernels.devices import Device
+from georesolve.workers.garbage import keep_what_is_loaded
+from georesolve.workers.gpus import choose_device
+from georesolve.workers.logs import LogFormat, configure_log
+from georesolve.workers.memory import set_memory
+from georesolve.workers.rehearsal import rehearse, spiral
+from georesolve.workers.settings import DeviceChoice
 
 logger = logging.getLogger(__name__)
 

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-import kernels
-from workers.datasets import ROW_GROUP, Dataset, read_rows
-from workers.frames import backend
-from workers.jobs import CarriedTooLong
-from workers.memory import (
+from georesolve import kernels
+from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
+from georesolve.workers.frames import backend
+from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.memory import (
     column_bytes,
     columns_bytes,
     indexes_bytes,
     references_at_once,
     search_bytes,
 )
-from workers.widths import value_bytes
+from georesolve.workers.widths import value_bytes
 
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""

@@ -11,15 +11,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from kernels.devices import Device
-from workers.datasets import ROW_GROUP, Dataset, write_dataset
-from workers.frames import backend
-from workers.jobs import Job, MatchOptions
-from workers.memory import in_pieces
-from workers.partitions import read_chunk, resolve
-from workers.plan import Chunk
-from workers.references import forget_all
-from workers.search import rehearsing
+from georesolve.kernels.devices import Device
+from georesolve.workers.datasets import ROW_GROUP, Dataset, write_dataset
+from georesolve.workers.frames import backend
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.memory import in_pieces
+from georesolve.workers.partitions import read_chunk, resolve
+from georesolve.workers.plan import Chunk
+from georesolve.workers.references import forget_all
+from georesolve.workers.search import rehearsing
 
 A_PIECE = ROW_GROUP
 """References that are to be searched at a time in a rehearsal."""

@@ -8,10 +8,10 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kernels.distance import EARTH_RADIUS_M
-from workers import __version__
-from workers.datasets import Geometries, geo, geometries_of, in_dictionaries
-from workers.jobs import Job
+from georesolve import __version__
+from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.workers.datasets import Geometries, geo, geometries_of, in_dictionaries
+from georesolve.workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m")

@@ -12,11 +12,11 @@ from typing import Any
 
 import dask
 
-import kernels
-from workers.datasets import Dataset
-from workers.frames import backend
-from workers.jobs import MatchOptions
-from workers.references import pieces, resident_index
+from georesolve import kernels
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.frames import backend
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.references import pieces, resident_index
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workers.logs import LogFormat
+from georesolve.workers.logs import LogFormat
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 

@@ -6,8 +6,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from workers import footers
-from workers.result import write_rows
+from georesolve.workers import footers
+from georesolve.workers.result import write_rows
 
 _BLOCK_BYTES = 2**23
 """Moved at a time: so many that a thread seldom waits for the others between two of them."""

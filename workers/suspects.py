@@ -3,7 +3,7 @@
 import threading
 from collections import Counter, deque
 
-from workers.plan import Chunk
+from georesolve.workers.plan import Chunk
 
 _TRIALS = 2
 """How often a chunk is tried again before it is held guilty."""

@@ -7,10 +7,10 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 
-from service.database.identity import DataDirError, content_of, shown
-from service.database.ownership import make_data_dir
-from service.database.reserve import Reserve
-from service.errors import CannotStart
+from georesolve.service.database.identity import DataDirError, content_of, shown
+from georesolve.service.database.ownership import make_data_dir
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.errors import CannotStart
 
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
@@ -126,7 +126,7 @@ def _parsed(url: str) -> sa.URL:
 def _postgres(url: str) -> sa.Engine:
     try:
         # Its driver is an extra.
-        from service.database.postgres import bounded_engine
+        from georesolve.service.database.postgres import bounded_engine
 
         return bounded_engine(_parsed(url))
     except ModuleNotFoundError as error:
@@ -147,7 +147,7 @@ def _connected(engine: sa.Engine) -> sa.Connection:
 def _migrate(engine: sa.Engine) -> None:
     """Run the migrations that are missing: all of them or none, one process at a time."""
     config = Config()
-    config.set_main_option("script_location", "service.database:migrations")
+    config.set_main_option("script_location", "georesolve.service.database:migrations")
     with _connected(engine) as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")

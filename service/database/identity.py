@@ -6,11 +6,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from service.database.schema import datasets as _datasets
-from service.database.schema import jobs as _jobs
-from service.database.schema import store as _store
-from service.errors import CannotStart
-from workers.files import durable
+from georesolve.service.database.schema import datasets as _datasets
+from georesolve.service.database.schema import jobs as _jobs
+from georesolve.service.database.schema import store as _store
+from georesolve.service.errors import CannotStart
+from georesolve.workers.files import durable
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from service.clock import new_id, now
-from service.database.reserve import Reserve
-from service.database.schema import keys as _keys
+from georesolve.service.clock import new_id, now
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.schema import keys as _keys
 
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""

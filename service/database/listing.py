@@ -11,8 +11,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.database.schema import jobs
-from service.errors import InvalidRequest
+from georesolve.service.database.schema import jobs
+from georesolve.service.errors import InvalidRequest
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from service.database.identity import ID_FILE, DataDirError, content_of, shown
-from service.database.reserve import Reserve
-from service.errors import CannotStart
+from georesolve.service.database.identity import ID_FILE, DataDirError, content_of, shown
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.errors import CannotStart
 
 logger = logging.getLogger(__name__)
 

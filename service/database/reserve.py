@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.errors import CannotStart, is_disk_full
+from georesolve.service.errors import CannotStart, is_disk_full
 
 logger = logging.getLogger(__name__)
 

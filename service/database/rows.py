@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from workers.datasets import Dataset, InvalidRow
-from workers.jobs import MatchOptions
-from workers.widths import Width
+from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.widths import Width
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest", "echo"]

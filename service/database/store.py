@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from service.clock import ExpiryClock, new_id, now
-from service.database.changes import Changes
-from service.database.engine import name_of_database, open_database
-from service.database.identity import refuse_other_store
-from service.database.keys import Keys
-from service.database.listing import ALL, Page, Selection
-from service.database.ownership import claimed
-from service.database.reserve import Reserve
-from service.database.rows import (
+from georesolve.service.clock import ExpiryClock, new_id, now
+from georesolve.service.database.changes import Changes
+from georesolve.service.database.engine import name_of_database, open_database
+from georesolve.service.database.identity import refuse_other_store
+from georesolve.service.database.keys import Keys
+from georesolve.service.database.listing import ALL, Page, Selection
+from georesolve.service.database.ownership import claimed
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.rows import (
     LIVE,
     DatasetRow,
     Delivery,
@@ -32,15 +32,15 @@ from service.database.rows import (
     job_state,
     stored_dataset,
 )
-from service.database.schema import datasets as _datasets
-from service.database.schema import idempotency as _idempotency
-from service.database.schema import jobs as _jobs
-from service.database.schema import store as _store
-from service.disk import Probe
-from service.errors import KeyInUse
-from service.quarantine import Quarantine
-from workers.datasets import Dataset
-from workers.jobs import MatchOptions
+from georesolve.service.database.schema import datasets as _datasets
+from georesolve.service.database.schema import idempotency as _idempotency
+from georesolve.service.database.schema import jobs as _jobs
+from georesolve.service.database.schema import store as _store
+from georesolve.service.disk import Probe
+from georesolve.service.errors import KeyInUse
+from georesolve.service.quarantine import Quarantine
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.jobs import MatchOptions
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""

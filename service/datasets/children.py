@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from workers.interrupts import uninterrupted
+from georesolve.workers.interrupts import uninterrupted
 
 _context = multiprocessing.get_context("forkserver")
 _START_SECONDS = 30.0

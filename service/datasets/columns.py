@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from service.errors import InvalidInput, Problem
+from georesolve.service.errors import InvalidInput, Problem
 
 OnInvalid = Literal["error", "null"]
 Trust = Literal["check", "trust"]

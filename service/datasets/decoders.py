@@ -16,14 +16,21 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from service.datasets import sandbox
-from service.datasets.children import Child, Children, NotStarted, Stopped
-from service.datasets.decoding import Limits, serve
-from service.datasets.sources import Source
-from service.errors import InvalidInput, NotReady, Problem, StorageFull, TooLarge, stopping
-from workers.datasets import Dataset, InvalidRow
-from workers.files import sha256_of
-from workers.widths import Width
+from georesolve.service.datasets import sandbox
+from georesolve.service.datasets.children import Child, Children, NotStarted, Stopped
+from georesolve.service.datasets.decoding import Limits, serve
+from georesolve.service.datasets.sources import Source
+from georesolve.service.errors import (
+    InvalidInput,
+    NotReady,
+    Problem,
+    StorageFull,
+    TooLarge,
+    stopping,
+)
+from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.files import sha256_of
+from georesolve.workers.widths import Width
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +39,7 @@ _PIECE_BYTES = 1 << 16
 _LOG_LENGTH = 20_000
 _RETRY = {"Retry-After": "60"}
 # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
-_children = Children(serve, preload=["service.datasets.decoding", "pandas"])
+_children = Children(serve, preload=["georesolve.service.datasets.decoding", "pandas"])
 
 
 class DecoderFailed(RuntimeError):

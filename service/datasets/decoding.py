@@ -23,15 +23,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from service.datasets.columns import LONGEST_NAME, Columns, Origin, Reading, find_columns
-from service.datasets.geometry import add_coordinates, geometries_of, geometry_of
-from service.datasets.plausibility import Evidence
-from service.datasets.readers import read
-from service.datasets.sandbox import confine, libraries
-from service.datasets.sources import Source, Table
-from service.datasets.validity import refuse_invalid
-from service.errors import InvalidInput, Problem, StorageFull, TooLarge, disk_full, is_disk_full
-from workers.datasets import Dataset, streamed, write_dataset
+from georesolve.service.datasets.columns import LONGEST_NAME, Columns, Origin, Reading, find_columns
+from georesolve.service.datasets.geometry import add_coordinates, geometries_of, geometry_of
+from georesolve.service.datasets.plausibility import Evidence
+from georesolve.service.datasets.readers import read
+from georesolve.service.datasets.sandbox import confine, libraries
+from georesolve.service.datasets.sources import Source, Table
+from georesolve.service.datasets.validity import refuse_invalid
+from georesolve.service.errors import (
+    InvalidInput,
+    Problem,
+    StorageFull,
+    TooLarge,
+    disk_full,
+    is_disk_full,
+)
+from georesolve.workers.datasets import Dataset, streamed, write_dataset
 
 _ERROR_LENGTH = 500
 _PIECE_BYTES = 1 << 20

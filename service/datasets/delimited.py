@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from service.datasets.columns import Columns, find_columns
-from service.datasets.sources import (
+from georesolve.service.datasets.columns import Columns, find_columns
+from georesolve.service.datasets.sources import (
     BATCH_ROWS,
     CELLS_SHOWN,
     BadCell,
@@ -25,7 +25,7 @@ from service.datasets.sources import (
     Table,
     bad_cells,
 )
-from service.errors import InvalidInput, Problem
+from georesolve.service.errors import InvalidInput, Problem
 
 _SNIFFED_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"

@@ -3,7 +3,7 @@
 import re
 from typing import Literal, NamedTuple
 
-from service.errors import UnsupportedFormat
+from georesolve.service.errors import UnsupportedFormat
 
 InputFormat = Literal["parquet", "arrow", "csv", "geojson"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from service.errors import InvalidInput, Problem
+from georesolve.service.errors import InvalidInput, Problem
 
 _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
 _POINT_TYPES = {"Point", "Point Z"}

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from service.clock import is_id, new_id
-from service.datasets.columns import Reading, find_columns
-from service.datasets.decoders import close_decoder, decode_in_child
-from service.datasets.decoding import Limits, canonicalise
-from service.datasets.formats import GZIP, HEAD_BYTES, input_format
-from service.datasets.receiving import Upload
-from service.datasets.sources import Source, Table
-from service.disk import Disk
-from service.errors import InvalidInput, TooLarge, step
-from service.settings import Settings
-from service.turns import Turns
-from workers.datasets import Dataset
+from georesolve.service.clock import is_id, new_id
+from georesolve.service.datasets.columns import Reading, find_columns
+from georesolve.service.datasets.decoders import close_decoder, decode_in_child
+from georesolve.service.datasets.decoding import Limits, canonicalise
+from georesolve.service.datasets.formats import GZIP, HEAD_BYTES, input_format
+from georesolve.service.datasets.receiving import Upload
+from georesolve.service.datasets.sources import Source, Table
+from georesolve.service.disk import Disk
+from georesolve.service.errors import InvalidInput, TooLarge, step
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
+from georesolve.workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.clock import in_hours, is_id, new_id, now
-from service.database.rows import DatasetRow
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
-from workers.datasets import Dataset, looks_whole, measured
-from workers.files import durable, make_folder, move_durably, sha256_of
+from georesolve.service.clock import in_hours, is_id, new_id, now
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
+from georesolve.workers.datasets import Dataset, looks_whole, measured
+from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from service.datasets.delimited import read_csv
-from service.datasets.features import read_geojson
-from service.datasets.formats import InputFormat
-from service.datasets.sources import BATCH_ROWS, Source, Table
-from workers.datasets import streamed
+from georesolve.service.datasets.delimited import read_csv
+from georesolve.service.datasets.features import read_geojson
+from georesolve.service.datasets.formats import InputFormat
+from georesolve.service.datasets.sources import BATCH_ROWS, Source, Table
+from georesolve.workers.datasets import streamed
 
 
 def read(source: Source, most_columns: int) -> Table:

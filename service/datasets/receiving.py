@@ -19,8 +19,8 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from service.datasets.columns import listed
-from service.errors import InvalidRequest, Problem
+from georesolve.service.datasets.columns import listed
+from georesolve.service.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from service.datasets.columns import Reading
-from service.datasets.formats import InputFormat
-from service.datasets.geometry import Geometry
-from service.errors import InvalidInput, Problem
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.formats import InputFormat
+from georesolve.service.datasets.geometry import Geometry
+from georesolve.service.errors import InvalidInput, Problem
 
 BATCH_ROWS = 65_536
 

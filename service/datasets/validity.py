@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from service.datasets.columns import OnInvalid
-from service.errors import InvalidInput
-from workers.datasets import Dataset, InvalidRow
+from georesolve.service.datasets.columns import OnInvalid
+from georesolve.service.errors import InvalidInput
+from georesolve.workers.datasets import Dataset, InvalidRow
 
 
 def refuse_invalid(

@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi.encoders import jsonable_encoder
 
-from service.description import examples
-from service.jobs.representations import FORMATS, Format
-from service.models import StatusInfo
+from georesolve.service.description import examples
+from georesolve.service.jobs.representations import FORMATS, Format
+from georesolve.service.models import StatusInfo
 
 Answers = dict[int | str, dict[str, Any]]
 

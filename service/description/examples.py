@@ -6,10 +6,10 @@ A test sends it to a running service, and compares what comes back with what sta
 from dataclasses import replace
 from typing import Any
 
-from service.database.rows import Delivery, JobRow
-from service.links import EXAMPLE_BASE
-from service.models import Check, DatasetInfo, Health, Report, StatusInfo, Verification
-from workers.jobs import MatchOptions
+from georesolve.service.database.rows import Delivery, JobRow
+from georesolve.service.links import EXAMPLE_BASE
+from georesolve.service.models import Check, DatasetInfo, Health, Report, StatusInfo, Verification
+from georesolve.workers.jobs import MatchOptions
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
 JOB_ID = "76358bed50f1bf029ad36b08c4e66b16"

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.description.refusals import PROBLEM_SCHEMA
+from georesolve.service.description.refusals import PROBLEM_SCHEMA
 
 _SUPPOSED = ("HTTPValidationError", "ValidationError")
 _METHODS = ("get", "post", "delete")

@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from service.database.rows import Delivery, EchoOptions, ProcessId
-from service.description.schemas import schema_of, without_null
-from service.errors import NoSuchProcess
-from service.jobs.representations import PARQUET
-from service.links import OGC_RELATION, Link
-from service.models import InlineRequest, MatchParameters, Parameters
-from workers import __version__
+from georesolve import __version__
+from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
+from georesolve.service.description.schemas import schema_of, without_null
+from georesolve.service.errors import NoSuchProcess
+from georesolve.service.jobs.representations import PARQUET
+from georesolve.service.links import OGC_RELATION, Link
+from georesolve.service.models import InlineRequest, MatchParameters, Parameters
 
 _LONGEST_MESSAGE = 1 << 16
 """Characters: a client that learns to speak needs no more, and the database keeps them."""

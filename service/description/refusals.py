@@ -3,8 +3,8 @@
 from collections import defaultdict
 from typing import Any
 
-from service.description import examples
-from service.errors import (
+from georesolve.service.description import examples
+from georesolve.service.errors import (
     PROBLEM_JSON,
     BadRange,
     BodyTimeout,
@@ -39,7 +39,7 @@ from service.errors import (
     UnsupportedFormat,
     disk_full,
 )
-from service.jobs.representations import FORMATS
+from georesolve.service.jobs.representations import FORMATS
 
 PROBLEM_SCHEMA = {
     "title": "Problem",

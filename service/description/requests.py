@@ -5,8 +5,8 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import BaseModel
 
-from service.description import examples
-from service.description.schemas import schema_of
+from georesolve.service.description import examples
+from georesolve.service.description.schemas import schema_of
 
 JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 DatasetId = Annotated[

@@ -18,11 +18,11 @@ from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database.rows import JobRow
-from service.database.store import Store
-from workers.files import Look, look_at, sha256_of
-from workers.jobs import RESULT_NAME
-from workers.result import check_pages
+from georesolve.service.database.rows import JobRow
+from georesolve.service.database.store import Store
+from georesolve.workers.files import Look, look_at, sha256_of
+from georesolve.workers.jobs import RESULT_NAME
+from georesolve.workers.result import check_pages
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from service.database.rows import Repeat
-from service.errors import KeyInUse
+from georesolve.service.database.rows import Repeat
+from georesolve.service.errors import KeyInUse
 
 
 class Claim:

@@ -16,12 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from service.disk import LOOK_BYTES, Disk
-from service.errors import Problem, ResultTooLarge, stopping
-from service.jobs.quotas import Storage
-from service.jobs.representations import Format
-from workers.files import move_durably
-from workers.result import opened
+from georesolve.service.disk import LOOK_BYTES, Disk
+from georesolve.service.errors import Problem, ResultTooLarge, stopping
+from georesolve.service.jobs.quotas import Storage
+from georesolve.service.jobs.representations import Format
+from georesolve.workers.files import move_durably
+from georesolve.workers.result import opened
 
 _AT_A_TIME = 2
 CONVERTED_BYTES = 64 << 20

@@ -10,9 +10,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.errors import NotReady, Problem, QueueFull, TooManyJobs
-from workers.express import ExpressAnswer, NotResident, ResolveAtOnce
-from workers.jobs import Job
+from georesolve.service.errors import NotReady, Problem, QueueFull, TooManyJobs
+from georesolve.workers.express import ExpressAnswer, NotResident, ResolveAtOnce
+from georesolve.workers.jobs import Job
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """What a client is told of a job that failed."""
 
-from service.errors import JobFailed, Problem, disk_full, is_disk_full
-from workers.jobs import CarriedTooLong
-from workers.suspects import WorkerLost
+from georesolve.service.errors import JobFailed, Problem, disk_full, is_disk_full
+from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.suspects import WorkerLost
 
 
 def problem_of_guilt() -> Problem:

@@ -1,12 +1,12 @@
 """Whether two datasets can be matched, and a job that matches them."""
 
-from service.database.rows import DatasetRow, Delivery, Repeat
-from service.database.store import Store
-from service.datasets.columns import listed
-from service.datasets.validity import refuse_invalid
-from service.errors import InvalidInput, InvalidRequest, NoSuchDataset
-from service.models import MatchParameters
-from workers.datasets import Dataset
+from georesolve.service.database.rows import DatasetRow, Delivery, Repeat
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.columns import listed
+from georesolve.service.datasets.validity import refuse_invalid
+from georesolve.service.errors import InvalidInput, InvalidRequest, NoSuchDataset
+from georesolve.service.models import MatchParameters
+from georesolve.workers.datasets import Dataset
 
 
 def check_match(

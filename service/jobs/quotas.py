@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from service.database.store import Store
-from service.errors import Problem, QueueFull, StorageFull, TooManyJobs
-from service.settings import Settings
+from georesolve.service.database.store import Store
+from georesolve.service.errors import Problem, QueueFull, StorageFull, TooManyJobs
+from georesolve.service.settings import Settings
 
 
 class Storage(NamedTuple):

@@ -2,13 +2,13 @@
 
 from importlib import metadata
 
-from service.clock import seconds_between
-from service.database.rows import DatasetRow, JobRow
-from service.models import Account, Verification
-from workers import __version__
-from workers.assembly import Result
-from workers.jobs import Job
-from workers.pipeline import Progress
+from georesolve import __version__
+from georesolve.service.clock import seconds_between
+from georesolve.service.database.rows import DatasetRow, JobRow
+from georesolve.service.models import Account, Verification
+from georesolve.workers.assembly import Result
+from georesolve.workers.jobs import Job
+from georesolve.workers.pipeline import Progress
 
 _VERSIONS = {
     "georesolve": __version__,

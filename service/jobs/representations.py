@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from service.errors import NotAcceptable, Problem, ResultTooLarge
-from workers.widths import value_bytes
+from georesolve.service.errors import NotAcceptable, Problem, ResultTooLarge
+from georesolve.workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
 _BATCH_BYTES = 4 << 20

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from time import monotonic
 
-from service.clock import is_id, seconds_to_catch_up
-from service.database.store import Store
-from service.datasets.library import Library
-from service.settings import Settings
+from georesolve.service.clock import is_id, seconds_to_catch_up
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import Library
+from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 

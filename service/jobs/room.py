@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from service.database.rows import DatasetRow
-from service.datasets.ingest import Ingested
-from service.errors import NoSuchDataset
-from workers.datasets import Dataset
-from workers.estimate import Size, size_of_dataset, size_of_rows
-from workers.jobs import MatchOptions, with_id
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.errors import NoSuchDataset
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
+from georesolve.workers.jobs import MatchOptions, with_id
 
 PlannedSet = int | Ingested | DatasetRow
 """A set of a job, or how many rows it will have."""

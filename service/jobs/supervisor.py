@@ -15,11 +15,11 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.clock import in_hours, is_id
-from service.database.rows import LIVE, EchoOptions, JobStatus
-from service.database.store import Store
-from service.datasets.library import Library
-from service.errors import (
+from georesolve.service.clock import in_hours, is_id
+from georesolve.service.database.rows import LIVE, EchoOptions, JobStatus
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import (
     DatasetDamaged,
     JobDismissed,
     NoSuchDataset,
@@ -27,21 +27,21 @@ from service.errors import (
     is_disk_full,
     is_out_of_descriptors,
 )
-from service.jobs.checksums import Checksums
-from service.jobs.express import ExpressLane
-from service.jobs.failures import problem_of_failure, problem_of_guilt
-from service.jobs.reports import account_of, seconds_before
-from service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
-from service.metrics import Metrics
-from service.settings import Settings
-from service.turns import Turns
-from workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
-from workers.estimate import Estimator, Pace, estimate
-from workers.express import express
-from workers.gpus import choose_device
-from workers.jobs import RESULT_NAME, Job, MatchOptions
-from workers.logs import about
-from workers.pipeline import JobCancelled, Progress, run
+from georesolve.service.jobs.checksums import Checksums
+from georesolve.service.jobs.express import ExpressLane
+from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
+from georesolve.service.jobs.reports import account_of, seconds_before
+from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
+from georesolve.service.metrics import Metrics
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
+from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
+from georesolve.workers.estimate import Estimator, Pace, estimate
+from georesolve.workers.express import express
+from georesolve.workers.gpus import choose_device
+from georesolve.workers.jobs import RESULT_NAME, Job, MatchOptions
+from georesolve.workers.logs import about
+from georesolve.workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
 

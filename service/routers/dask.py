@@ -18,10 +18,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.typing import Subprotocol
 
-from service.context import Service
-from service.errors import Forbidden, NotReady, NotThere, Problem
-from service.web.access import DASHBOARD, has_other_origin
-from service.web.handlers import problem_response
+from georesolve.service.context import Service
+from georesolve.service.errors import Forbidden, NotReady, NotThere, Problem
+from georesolve.service.web.access import DASHBOARD, has_other_origin
+from georesolve.service.web.handlers import problem_response
 
 router = APIRouter(include_in_schema=False)
 

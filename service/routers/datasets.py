@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.context import Service, ServiceContext
-from service.database.rows import DatasetRow
-from service.datasets.ingest import Ingested
-from service.datasets.receiving import receive_body, receive_form
-from service.description import examples
-from service.description.answers import bytes_of, created, file_answers, json_answer
-from service.description.refusals import CHANGES, FILES, TABLES, refusals
-from service.description.requests import (
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.receiving import receive_body, receive_form
+from georesolve.service.description import examples
+from georesolve.service.description.answers import bytes_of, created, file_answers, json_answer
+from georesolve.service.description.refusals import CHANGES, FILES, TABLES, refusals
+from georesolve.service.description.requests import (
     CONTENT_DIGEST,
     IF_NONE_MATCH,
     IF_RANGE,
@@ -21,14 +21,14 @@ from service.description.requests import (
     DatasetId,
     headers,
 )
-from service.errors import DatasetDamaged, DatasetInUse, InvalidRequest, NoSuchDataset
-from service.jobs.representations import PARQUET
-from service.links import EXAMPLE_BASE, Link, base_of
-from service.models import DatasetInfo, DatasetList, TableParameters
-from service.point_sets import FEATURES
-from service.web.bounds import media_type
-from service.web.files import file_response, wants_digest
-from service.web.queries import PageQuery, links_of_page
+from georesolve.service.errors import DatasetDamaged, DatasetInUse, InvalidRequest, NoSuchDataset
+from georesolve.service.jobs.representations import PARQUET
+from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.models import DatasetInfo, DatasetList, TableParameters
+from georesolve.service.point_sets import FEATURES
+from georesolve.service.web.bounds import media_type
+from georesolve.service.web.files import file_response, wants_digest
+from georesolve.service.web.queries import PageQuery, links_of_page
 
 router = APIRouter(tags=["datasets"])
 

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
-from service.errors import NotThere
-from service.web.access import DOCUMENTATION
+from georesolve.service.errors import NotThere
+from georesolve.service.web.access import DOCUMENTATION
 
 router = APIRouter(include_in_schema=False)
 

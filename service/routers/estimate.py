@@ -8,20 +8,20 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.context import Service, ServiceContext
-from service.description import examples
-from service.description.answers import json_answer
-from service.description.processes import NearestExecution, NearestInputs
-from service.description.refusals import TABLES, refusals
-from service.description.requests import json_request
-from service.errors import NotReady
-from service.jobs.matching import check_match
-from service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
-from service.models import MatchParameters, Role, point_set
-from service.point_sets import POINT_SET
-from service.web.execution import refuse_without_cluster
-from service.web.inputs import ROLES, input_of_json, json_content, parsed
-from workers.estimate import job_bytes, obstacle
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.description import examples
+from georesolve.service.description.answers import json_answer
+from georesolve.service.description.processes import NearestExecution, NearestInputs
+from georesolve.service.description.refusals import TABLES, refusals
+from georesolve.service.description.requests import json_request
+from georesolve.service.errors import NotReady
+from georesolve.service.jobs.matching import check_match
+from georesolve.service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
+from georesolve.service.models import MatchParameters, Role, point_set
+from georesolve.service.point_sets import POINT_SET
+from georesolve.service.web.execution import refuse_without_cluster
+from georesolve.service.web.inputs import ROLES, input_of_json, json_content, parsed
+from georesolve.workers.estimate import job_bytes, obstacle
 
 router = APIRouter(tags=["resolve"])
 

@@ -9,15 +9,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from service.context import ServiceContext
-from service.database.rows import LIVE, JobRow
-from service.description.examples import DONE, JOB_ID
-from service.description.refusals import refusals
-from service.description.requests import JobId
-from service.errors import NoSuchJob
-from service.links import base_of
-from service.models import StatusInfo
-from service.routers.jobs import job_of
+from georesolve.service.context import ServiceContext
+from georesolve.service.database.rows import LIVE, JobRow
+from georesolve.service.description.examples import DONE, JOB_ID
+from georesolve.service.description.refusals import refusals
+from georesolve.service.description.requests import JobId
+from georesolve.service.errors import NoSuchJob
+from georesolve.service.links import base_of
+from georesolve.service.models import StatusInfo
+from georesolve.service.routers.jobs import job_of
 
 router = APIRouter(tags=["jobs"])
 

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.context import Service, WholeService
-from service.datasets import sandbox
-from service.description import examples
-from service.description.answers import Answers, json_answer
-from service.description.refusals import refusals
-from service.metrics import CONTENT_TYPE
-from service.models import Check, Health
-from service.web.access import DECLARED
+from georesolve.service.context import Service, WholeService
+from georesolve.service.datasets import sandbox
+from georesolve.service.description import examples
+from georesolve.service.description.answers import Answers, json_answer
+from georesolve.service.description.refusals import refusals
+from georesolve.service.metrics import CONTENT_TYPE
+from georesolve.service.models import Check, Health
+from georesolve.service.web.access import DECLARED
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.context import Service, ServiceContext
-from service.database.rows import LIVE, JobRow
-from service.description import examples
-from service.description.answers import (
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import LIVE, JobRow
+from georesolve.service.description import examples
+from georesolve.service.description.answers import (
     IN_DOCUMENT,
     MESSAGES,
     Answers,
@@ -16,8 +16,8 @@ from service.description.answers import (
     json_answer,
     matches_content,
 )
-from service.description.refusals import CHANGES, FILES, RESULTS, refusals
-from service.description.requests import (
+from georesolve.service.description.refusals import CHANGES, FILES, RESULTS, refusals
+from georesolve.service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
@@ -25,12 +25,12 @@ from service.description.requests import (
     JobId,
     headers,
 )
-from service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from service.jobs.representations import FORMATS, Format
-from service.links import EXAMPLE_BASE, Link, base_of
-from service.models import JobList, Report, StatusInfo
-from service.web.queries import JobQuery, links_of_page
-from service.web.results import format_response, result_response
+from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
+from georesolve.service.jobs.representations import FORMATS, Format
+from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.models import JobList, Report, StatusInfo
+from georesolve.service.web.queries import JobQuery, links_of_page
+from georesolve.service.web.results import format_response, result_response
 
 router = APIRouter(tags=["jobs"])
 

@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from service.description.answers import json_answer
-from service.description.refusals import refusals
-from service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
+from georesolve.service.description.answers import json_answer
+from georesolve.service.description.refusals import refusals
+from georesolve.service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
 
 router = APIRouter(tags=["capabilities"])
 

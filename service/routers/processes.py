@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from service.context import Service, ServiceContext
-from service.database.rows import Delivery
-from service.description import examples
-from service.description.answers import (
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import Delivery
+from georesolve.service.description import examples
+from georesolve.service.description.answers import (
     IN_DOCUMENT,
     TAKEN,
     Answers,
@@ -18,7 +18,7 @@ from service.description.answers import (
     matches_answer,
     message_answer,
 )
-from service.description.processes import (
+from georesolve.service.description.processes import (
     PROCESSES,
     EchoExecution,
     NearestExecution,
@@ -26,13 +26,19 @@ from service.description.processes import (
     ProcessSummary,
     process,
 )
-from service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
-from service.description.requests import IDEMPOTENCY_KEY, PREFER, ProcessName, headers, json_request
-from service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
-from service.links import EXAMPLE_BASE, Link, base_of
-from service.models import MatchParameters
-from service.web.execution import answer, echo, refuse_unready, terms_of
-from service.web.inputs import Inputs, inputs_of_json, json_content, parsed
+from georesolve.service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
+from georesolve.service.description.requests import (
+    IDEMPOTENCY_KEY,
+    PREFER,
+    ProcessName,
+    headers,
+    json_request,
+)
+from georesolve.service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
+from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.models import MatchParameters
+from georesolve.service.web.execution import answer, echo, refuse_unready, terms_of
+from georesolve.service.web.inputs import Inputs, inputs_of_json, json_content, parsed
 
 router = APIRouter(tags=["processes"])
 

@@ -4,16 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.context import ServiceContext
-from service.description import examples
-from service.description.answers import TAKEN, matches_answer
-from service.description.refusals import JOBS, TABLES, refusals
-from service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
-from service.description.schemas import schema_of
-from service.errors import NotAcceptable, ResultTooLarge
-from service.models import InlineRequest, MatchParameters
-from service.web.execution import answer, refuse_unready, terms_of
-from service.web.inputs import ROLES, inputs_of_body
+from georesolve.service.context import ServiceContext
+from georesolve.service.description import examples
+from georesolve.service.description.answers import TAKEN, matches_answer
+from georesolve.service.description.refusals import JOBS, TABLES, refusals
+from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
+from georesolve.service.description.schemas import schema_of
+from georesolve.service.errors import NotAcceptable, ResultTooLarge
+from georesolve.service.models import InlineRequest, MatchParameters
+from georesolve.service.web.execution import answer, refuse_unready, terms_of
+from georesolve.service.web.inputs import ROLES, inputs_of_body
 
 router = APIRouter(tags=["resolve"])
 

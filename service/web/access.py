@@ -14,9 +14,9 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from service.clock import now
-from service.database.keys import Key, Keys, hash_of, prefix_of
-from service.errors import (
+from georesolve.service.clock import now
+from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
+from georesolve.service.errors import (
     CannotStart,
     Forbidden,
     Problem,
@@ -25,10 +25,10 @@ from service.errors import (
     UnknownHost,
     store_away,
 )
-from service.metrics import Metrics
-from service.settings import Settings
-from service.web.addresses import WrongKeys, address_of
-from service.web.handlers import problem_response
+from georesolve.service.metrics import Metrics
+from georesolve.service.settings import Settings
+from georesolve.service.web.addresses import WrongKeys, address_of
+from georesolve.service.web.handlers import problem_response
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.disk import LOOK_BYTES, Disk
-from service.errors import BodyTimeout, TooLarge
-from service.settings import Settings
+from georesolve.service.disk import LOOK_BYTES, Disk
+from georesolve.service.errors import BodyTimeout, TooLarge
+from georesolve.service.settings import Settings
 
 _LITTLE_BYTES = 256 << 10
 """So much takes less time than a thread takes to get its turn."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.errors import (
+from georesolve.service.errors import (
     PROBLEM_JSON,
     HeadTimeout,
     HeadTooLarge,
@@ -21,7 +21,7 @@ from service.errors import (
     Problem,
     TooManyConnections,
 )
-from service.settings import Settings
+from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.datasets.receiving import Digest
-from service.disk import LOOK_BYTES, Disk
-from service.errors import InvalidRequest, TooLarge, UnsupportedFormat
-from service.settings import Settings
-from service.web.bounds import media_type
+from georesolve.service.datasets.receiving import Digest
+from georesolve.service.disk import LOOK_BYTES, Disk
+from georesolve.service.errors import InvalidRequest, TooLarge, UnsupportedFormat
+from georesolve.service.settings import Settings
+from georesolve.service.web.bounds import media_type
 
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20

@@ -17,27 +17,34 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from service.clock import new_id
-from service.context import Service
-from service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
-from service.datasets.ingest import Ingested
-from service.errors import JobDismissed, KeyReused, NotReady, Problem, ResultTooLarge, TooLarge
-from service.jobs.claims import Claim
-from service.jobs.exports import CONVERTED_BYTES
-from service.jobs.matching import accept_job, check_match
-from service.jobs.room import carried_bytes, kept_bytes, set_bytes, sizes_of
-from service.links import base_of
-from service.models import MatchParameters, StatusInfo
-from service.web.bounds import off_the_loop
-from service.web.idempotency import key_of
-from service.web.inputs import ROLES, Inputs
-from service.web.negotiation import wanted_format
-from service.web.preferences import Preference, preference_of
-from service.web.results import echo_response, result_response
-from workers.estimate import job_bytes, obstacle
-from workers.express import NotResident
-from workers.jobs import Job
-from workers.plan import QUICKLY_INDEXED, is_small
+from georesolve.service.clock import new_id
+from georesolve.service.context import Service
+from georesolve.service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.errors import (
+    JobDismissed,
+    KeyReused,
+    NotReady,
+    Problem,
+    ResultTooLarge,
+    TooLarge,
+)
+from georesolve.service.jobs.claims import Claim
+from georesolve.service.jobs.exports import CONVERTED_BYTES
+from georesolve.service.jobs.matching import accept_job, check_match
+from georesolve.service.jobs.room import carried_bytes, kept_bytes, set_bytes, sizes_of
+from georesolve.service.links import base_of
+from georesolve.service.models import MatchParameters, StatusInfo
+from georesolve.service.web.bounds import off_the_loop
+from georesolve.service.web.idempotency import key_of
+from georesolve.service.web.inputs import ROLES, Inputs
+from georesolve.service.web.negotiation import wanted_format
+from georesolve.service.web.preferences import Preference, preference_of
+from georesolve.service.web.results import echo_response, result_response
+from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.express import NotResident
+from georesolve.workers.jobs import Job
+from georesolve.workers.plan import QUICKLY_INDEXED, is_small
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.errors import BadRange, RangeNotSatisfiable
-from service.web.handlers import problem_response
+from georesolve.service.errors import BadRange, RangeNotSatisfiable
+from georesolve.service.web.handlers import problem_response
 
 _WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
 

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 
-from service.errors import (
+from georesolve.service.errors import (
     OWN_TYPES,
     PROBLEM_JSON,
     Problem,

@@ -2,7 +2,7 @@
 
 from starlette.datastructures import Headers
 
-from service.errors import InvalidRequest
+from georesolve.service.errors import InvalidRequest
 
 _LONGEST_KEY = 255
 

@@ -15,14 +15,20 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from service.context import Service
-from service.database.rows import DatasetRow
-from service.datasets.columns import Reading
-from service.datasets.ingest import Ingested
-from service.datasets.receiving import Upload, check_digest, keep_upload, receive_form
-from service.errors import InvalidRequest, TooLarge, UnsupportedFormat, invalid_request, step
-from service.models import InlineRequest, MatchParameters, Role
-from service.web.bounds import media_type, off_the_loop
+from georesolve.service.context import Service
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.receiving import Upload, check_digest, keep_upload, receive_form
+from georesolve.service.errors import (
+    InvalidRequest,
+    TooLarge,
+    UnsupportedFormat,
+    invalid_request,
+    step,
+)
+from georesolve.service.models import InlineRequest, MatchParameters, Role
+from georesolve.service.web.bounds import media_type, off_the_loop
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}

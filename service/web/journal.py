@@ -10,12 +10,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.clock import new_id
-from service.errors import Problem
-from service.metrics import Metrics
-from service.web.addresses import address_of
-from service.web.handlers import problem_response
-from workers.logs import about
+from georesolve.service.clock import new_id
+from georesolve.service.errors import Problem
+from georesolve.service.metrics import Metrics
+from georesolve.service.web.addresses import address_of
+from georesolve.service.web.handlers import problem_response
+from georesolve.workers.logs import about
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
-from service.errors import NotAcceptable
-from service.jobs.representations import FORMATS, PARQUET, Format
+from georesolve.service.errors import NotAcceptable
+from georesolve.service.jobs.representations import FORMATS, PARQUET, Format
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 

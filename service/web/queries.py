@@ -9,11 +9,11 @@ from fastapi import Request
 from pydantic import Field
 from starlette.requests import HTTPConnection
 
-from service.database.listing import Page, Selection, cursor_after
-from service.database.rows import DatasetRow, JobState, JobStatus, ProcessId
-from service.errors import InvalidRequest
-from service.links import Link
-from service.models import MatchParameters, Parameters
+from georesolve.service.database.listing import Page, Selection, cursor_after
+from georesolve.service.database.rows import DatasetRow, JobState, JobStatus, ProcessId
+from georesolve.service.errors import InvalidRequest
+from georesolve.service.links import Link
+from georesolve.service.models import MatchParameters, Parameters
 
 _LONGEST = 1_000_000_000
 """Seconds that a job cannot have run: databases know no number that is too large for them."""

@@ -13,9 +13,9 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
 
-from service.context import Service
-from service.database.rows import Delivery, EchoOptions, JobRow
-from service.errors import (
+from georesolve.service.context import Service
+from georesolve.service.database.rows import Delivery, EchoOptions, JobRow
+from georesolve.service.errors import (
     JobDismissed,
     Problem,
     ResultDamaged,
@@ -24,10 +24,10 @@ from service.errors import (
     ResultTooLarge,
     StorageFull,
 )
-from service.jobs.representations import PARQUET, Format
-from service.links import OGC_RELATION, base_of
-from service.web.files import file_response, wants_digest
-from service.web.negotiation import wanted_format
+from georesolve.service.jobs.representations import PARQUET, Format
+from georesolve.service.links import OGC_RELATION, base_of
+from georesolve.service.web.files import file_response, wants_digest
+from georesolve.service.web.negotiation import wanted_format
 
 logger = logging.getLogger(__name__)
 

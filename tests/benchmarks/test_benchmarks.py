@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import kernels as kernels_of_ours
-from benchmarks import kernels, pipeline, service, small_requests
+from georesolve import kernels as kernels_of_ours
+from georesolve.benchmarks import kernels, pipeline, service, small_requests
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.pipeline import run
 from tests.conftest import points, sphere
-from workers.jobs import Job, MatchOptions
-from workers.pipeline import run
 
 
 def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
-from benchmarks import case_study_cuda, ladder, rungs, rungs_cuda
-from benchmarks.climb import Limits, climb
-from benchmarks.problem import count_wrong, load, make
-from service import cli
+from georesolve.benchmarks import case_study_cuda, ladder, rungs, rungs_cuda
+from georesolve.benchmarks.climb import Limits, climb
+from georesolve.benchmarks.problem import count_wrong, load, make
+from georesolve.service import cli
 from tests.conftest import wait_until
 
 
@@ -97,7 +97,7 @@ def test_wrong_rows_are_counted(problem):
 
 
 def test_without_scipy_numpy_judges(problem, tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.problem.find_spec", lambda module: None)
+    monkeypatch.setattr("georesolve.benchmarks.problem.find_spec", lambda module: None)
     assert make(tmp_path / "judged", 8, 6) == "NumPy, float64, one observation in 1"
     np.testing.assert_array_equal(
         np.load(tmp_path / "judged" / "exact.npy"), np.load(problem.folder / "exact.npy")

@@ -51,7 +51,7 @@ def cluster(certificates, tmp_path_factory):
             hosts.start(host, "dask", "worker", "--scheduler-file", str(file), *one, **reads)
         listen = ("--host", at["service"], "--insecure", "--data-dir", str(folder / "data"))
         arguments = (*listen, "--scheduler-file", str(file))
-        process = hosts.start("service", "service", "serve", *arguments, **reads)
+        process = hosts.start("service", "georesolve", "serve", *arguments, **reads)
         with httpx.Client(base_url=f"http://{at['service']}:8000", timeout=60) as client:
             wait_until(lambda: workers_of(client) == 2, seconds=120, process=process)
             yield hosts, client

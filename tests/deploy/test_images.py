@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from service.settings import Settings
+from georesolve.service.settings import Settings
 from tests.conftest import ROOT
 from tests.deploy.tools import check, check_if_installed
 

@@ -6,11 +6,11 @@ import time
 import httpx
 import pytest
 
-from service.jobs.suspicion import oom_kills
+from georesolve.service.jobs.suspicion import oom_kills
+from georesolve.workers import assembly
 from tests.conftest import ROOT, free_port, kill_with_children, points, start_service
 from tests.faults.cage import memory_cage
 from tests.service.test_jobs import start_job
-from workers import assembly
 
 GUILTY = 501
 """Observations that the guilty job has, and no other."""

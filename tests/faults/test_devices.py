@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from georesolve.workers import partitions, plugin
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.plugin import WorkerCheckError
+from georesolve.workers.search import WrongAnswer
+from georesolve.workers.settings import ClusterSettings
 from tests.conftest import ROOT, wait_until
-from workers import partitions, plugin
-from workers.cluster import open_cluster
-from workers.plugin import WorkerCheckError
-from workers.search import WrongAnswer
-from workers.settings import ClusterSettings
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from benchmarks.small_requests import body_of
+from georesolve.benchmarks.small_requests import body_of
 from tests.conftest import ROOT, finished, points, running_service
 from tests.service.test_jobs import start_job
 from tests.service.test_keys import as_holder, new_key

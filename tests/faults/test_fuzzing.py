@@ -21,7 +21,16 @@ PHASES = ("examples", "coverage", "fuzzing", "stateful")
 @pytest.mark.timeout(3 * SECONDS + 240)
 def test_the_service_keeps_to_its_description(tmp_path, device):
     data_dir, report = tmp_path / "data", tmp_path / "report.ndjson"
-    create = [sys.executable, "-m", "service", "keys", "create", "fuzzer", "--data-dir", data_dir]
+    create = [
+        sys.executable,
+        "-m",
+        "georesolve",
+        "keys",
+        "create",
+        "fuzzer",
+        "--data-dir",
+        data_dir,
+    ]
     made = subprocess.run(create, cwd=ROOT, capture_output=True, text=True, check=True)
     (key,) = re.findall(r"gr_\S{20,}", made.stdout)
     headers = {"Authorization": f"Bearer {key}"}

@@ -6,15 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from georesolve.workers import pipeline
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.partitions import resolve
+from georesolve.workers.pipeline import run
+from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.suspects import WorkerLost
 from tests.conftest import points, store_points
 from tests.workers.test_pipeline import cut_into, ignore, never
-from workers import pipeline
-from workers.cluster import open_cluster
-from workers.jobs import Job, MatchOptions
-from workers.partitions import resolve
-from workers.pipeline import run
-from workers.settings import ClusterSettings
-from workers.suspects import WorkerLost
 
 GUILTY = 500
 """Observations that a chunk of the guilty job has, and no other."""
@@ -39,7 +39,7 @@ def test_a_chunk_that_ends_its_workers_fails_its_own_job_only(device, tmp_path, 
     undisturbed, innocent = make_job("undisturbed", 60_000), make_job("innocent", 60_000)
     guilty = make_job("guilty", GUILTY)
     # Each death takes along what is beside it in the worker.
-    monkeypatch.setattr("workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
+    monkeypatch.setattr("georesolve.workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
     settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
     with open_cluster(settings) as cluster, ThreadPoolExecutor() as threads:
         expected, _ = run(cluster, undisturbed, ignore, never)

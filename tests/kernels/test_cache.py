@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 
-import kernels
+import georesolve
+from georesolve import kernels
 
 _METRES = """
 import numpy as np
-from kernels import coordinates_cpu, query
+from georesolve.kernels import coordinates_cpu, query
 found = query.Found(np.zeros((1, 1), np.int64), np.full((1, 1), 4.0))
 print(round(coordinates_cpu.distances(found)[0, 0] / np.pi, 3))
 print(sum(coordinates_cpu._measure.stats.cache_hits.values()))
 """
 _FOLDERS = """
-import pkgutil, kernels
+import pkgutil
+from georesolve import kernels
 from importlib import import_module
 paths = set()
-for module in pkgutil.iter_modules(kernels.__path__, "kernels."):
+for module in pkgutil.iter_modules(kernels.__path__, "georesolve.kernels."):
     for value in vars(import_module(module.name)).values():
         path = getattr(getattr(value, "stats", None), "cache_path", None)
         if path:
@@ -33,16 +35,17 @@ print(*paths, sep="\\n")
 @pytest.fixture
 def install(tmp_path):
     """A copy of the package, nothing compiled."""
-    folder = tmp_path / "install"
+    folder = tmp_path / "install" / "georesolve"
     skipped = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(kernels.__file__).parent, folder / "kernels", ignore=skipped)
+    shutil.copy(georesolve.__file__, folder)
     return folder
 
 
 def run(install, code, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     # Python's own cache goes by time and size, too.
-    environment |= {"PYTHONPATH": str(install), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    environment |= {"PYTHONPATH": str(install.parent), "PYTHONDONTWRITEBYTECODE": "1", **variables}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd="/"
     )

@@ -10,8 +10,8 @@ from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.cuda import dispatcher
 
-from kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
-from kernels.arithmetic import product, total
+from georesolve.kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
+from georesolve.kernels.arithmetic import product, total
 
 COMPUTE_CAPABILITIES = [(7, 5), (8, 0), (9, 0), (12, 0)]
 

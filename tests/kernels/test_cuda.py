@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
-from benchmarks import kernels_cuda, peers_cuda  # noqa: E402
-from kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
-from kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
-from kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
-from kernels.index import ReferenceIndex  # noqa: E402
-from kernels.query import Found, Query  # noqa: E402
+from georesolve.benchmarks import kernels_cuda, peers_cuda  # noqa: E402
+from georesolve.kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
+from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
+from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
+from georesolve.kernels.index import ReferenceIndex  # noqa: E402
+from georesolve.kernels.query import Found, Query  # noqa: E402
 from tests.kernels.point_sets import SETS, points  # noqa: E402
 
 pytestmark = pytest.mark.gpu

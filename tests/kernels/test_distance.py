@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from kernels import build_index, nearest
-from kernels.coordinates_cpu import unit_vectors
-from kernels.distance import EARTH_RADIUS_M, metres_of_chord
-from kernels.trig import arcsine, sine_cosine_deg
+from georesolve.kernels import build_index, nearest
+from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
+from georesolve.kernels.trig import arcsine, sine_cosine_deg
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 
 mpmath.mp.dps = 50

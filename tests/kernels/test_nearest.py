@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import get_num_threads, set_num_threads
 
-from kernels import Query, build_index, find, measure, merge, nearest, tree_cpu
-from kernels.coordinates_cpu import observations as degrees
-from kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels import Query, build_index, find, measure, merge, nearest, tree_cpu
+from georesolve.kernels.coordinates_cpu import observations as degrees
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from tests import oracle
 from tests.kernels.point_sets import SETS, cities, points, sphere
 

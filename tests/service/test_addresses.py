@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from service.web.addresses import WrongKeys, address_of
+from georesolve.service.web.addresses import WrongKeys, address_of
 from tests.conftest import running_service, wait_until
 from tests.service.test_keys import as_holder, new_key
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.errors import ResultTooLarge
-from service.jobs.representations import FORMATS
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import ResultTooLarge
+from georesolve.service.jobs.representations import FORMATS
+from georesolve.workers.datasets import streamed
 from tests.conftest import points, store_points
 from tests.service.test_jobs import PARQUET, files_of, parquet
-from workers.datasets import streamed
 
 LATER = {"Prefer": "respond-async"}
 LISTS = pa.array([[0] * 600_000], pa.list_(pa.int8()))

@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from service.database.rows import Delivery
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.jobs import checksums as module
-from service.jobs.checksums import Checksums
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.jobs import checksums as module
+from georesolve.service.jobs.checksums import Checksums
+from georesolve.workers.files import sha256_of
+from georesolve.workers.jobs import RESULT_NAME, MatchOptions
+from georesolve.workers.result import write_rows
 from tests.conftest import points, store_points, wait_until
-from workers.files import sha256_of
-from workers.jobs import RESULT_NAME, MatchOptions
-from workers.result import write_rows
 
 
 def parquet():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.datasets.columns import Columns, Reading, find_columns
-from service.errors import InvalidInput
+from georesolve.service.datasets.columns import Columns, Reading, find_columns
+from georesolve.service.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -19,17 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.datasets import decoders
-from service.datasets.children import Children
-from service.datasets.columns import Reading
-from service.datasets.decoders import decode_in_child
-from service.datasets.decoding import Limits
-from service.datasets.ingest import Ingest
-from service.datasets.receiving import Upload
-from service.datasets.sources import Source
-from service.disk import Disk
-from service.errors import StorageFull, TooLarge
-from service.settings import Settings
+from georesolve.service.datasets import decoders
+from georesolve.service.datasets.children import Children
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.decoders import decode_in_child
+from georesolve.service.datasets.decoding import Limits
+from georesolve.service.datasets.ingest import Ingest
+from georesolve.service.datasets.receiving import Upload
+from georesolve.service.datasets.sources import Source
+from georesolve.service.disk import Disk
+from georesolve.service.errors import StorageFull, TooLarge
+from georesolve.service.settings import Settings
 from tests.conftest import ROOT, children_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -6,16 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from service import clock
-from service.clock import ExpiryClock, in_hours
-from service.database.rows import Delivery
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.jobs.retention import Retention
-from service.settings import Settings
+from georesolve.service import clock
+from georesolve.service.clock import ExpiryClock, in_hours
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.settings import Settings
+from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
-from workers.jobs import MatchOptions
 
 MONTH = datetime.timedelta(days=31)
 SETTINGS = Settings()

@@ -7,11 +7,11 @@ import threading
 import pyarrow as pa
 import pytest
 
-from service.disk import Disk
-from service.errors import NotReady
-from service.jobs.exports import Exports
-from service.jobs.representations import FORMATS, Format
-from service.settings import Settings
+from georesolve.service.disk import Disk
+from georesolve.service.errors import NotReady
+from georesolve.service.jobs.exports import Exports
+from georesolve.service.jobs.representations import FORMATS, Format
+from georesolve.service.settings import Settings
 from tests.service.test_jobs import parquet
 
 SECONDS = 20

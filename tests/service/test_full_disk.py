@@ -5,9 +5,9 @@ import shutil
 import threading
 from contextlib import closing
 
-from service.cli import main
-from service.database.store import Store
-from service.disk import Probe
+from georesolve.service.cli import main
+from georesolve.service.database.store import Store
+from georesolve.service.disk import Probe
 from tests.conftest import finished, points, running_service
 from tests.service.test_bounds import ECHO, LATER, small_disk
 from tests.service.test_jobs import PARQUET, parquet

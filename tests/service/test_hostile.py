@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from service.datasets.columns import Reading
-from service.datasets.decoders import decode_in_child
-from service.datasets.decoding import Limits
-from service.datasets.sources import Source
-from service.errors import InvalidInput, TooLarge
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.decoders import decode_in_child
+from georesolve.service.datasets.decoding import Limits
+from georesolve.service.datasets.sources import Source
+from georesolve.service.errors import InvalidInput, TooLarge
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
 N = 400

@@ -7,21 +7,21 @@ from contextlib import closing
 import pytest
 from fastapi import FastAPI
 
-from service.app import create_app
-from service.cli import main
-from service.clock import new_id, now
-from service.database.identity import DataDirError
-from service.database.ownership import owned
-from service.database.rows import Delivery
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.errors import CannotStart
-from service.jobs.retention import Retention
-from service.settings import Settings
+from georesolve.service.app import create_app
+from georesolve.service.cli import main
+from georesolve.service.clock import new_id, now
+from georesolve.service.database.identity import DataDirError
+from georesolve.service.database.ownership import owned
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import CannotStart
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.settings import Settings
+from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, running_service, store_points
 from tests.service.test_store import postgres  # noqa: F401
-from workers.jobs import MatchOptions
 
 NO_CLUSTER = ("--scheduler", "tcp://127.0.0.1:9")
 CSV = {"Content-Type": "text/csv"}

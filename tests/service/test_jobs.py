@@ -13,15 +13,16 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from service.clock import new_id
-from service.database.listing import Page
-from service.database.rows import Delivery
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.errors import NoSuchDataset
-from service.jobs.matching import accept_job
-from service.models import MatchParameters
+from georesolve.service.clock import new_id
+from georesolve.service.database.listing import Page
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import NoSuchDataset
+from georesolve.service.jobs.matching import accept_job
+from georesolve.service.models import MatchParameters
+from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     ROOT,
     finished,
@@ -34,7 +35,6 @@ from tests.conftest import (
     store_points,
     wait_until,
 )
-from workers.jobs import MatchOptions
 
 PARQUET = "application/vnd.apache.parquet"
 
@@ -170,7 +170,7 @@ def test_nothing_stays_of_a_job_dismissed_before_a_kill(tmp_path, device, long_j
 def test_a_data_folder_has_one_service(service):
     data_dir = service.log.with_suffix("")
     done = subprocess.run(
-        [sys.executable, "-m", "service", "serve", "--data-dir", str(data_dir), "--port", "0"],
+        [sys.executable, "-m", "georesolve", "serve", "--data-dir", str(data_dir), "--port", "0"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -406,14 +406,14 @@ def test_the_service_process_loads_no_gpu_library():
     ],
 )
 def test_bad_settings_end_at_once(flags, message, capsys):
-    from service.cli import main
+    from georesolve.service.cli import main
 
     assert main(["serve", *flags]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_settings_from_the_environment(monkeypatch):
-    from service.settings import Settings
+    from georesolve.service.settings import Settings
 
     monkeypatch.setenv("GEORESOLVE_DATA_DIR", "/somewhere")
     monkeypatch.setenv("GEORESOLVE_SCHEDULER", "tcp://scheduler:8786")
@@ -426,7 +426,7 @@ def test_cuda_without_a_gpu_is_an_error(tmp_path):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     arguments = ["serve", "--device", "cuda", "--data-dir", str(tmp_path), "--port", "0"]
     done = subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "georesolve", *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,

@@ -10,8 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from service.settings import Settings
-from service.web.access import _without_port
+from georesolve.service.settings import Settings
+from georesolve.service.web.access import _without_port
 from tests.conftest import ROOT, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, parquet, start_job
 
@@ -20,7 +20,7 @@ SET = {"lat": [1.0, 2.0], "lon": [3.0, 4.0]}
 
 def keys(data_dir, *arguments):
     """Run `georesolve keys` as an administrator does."""
-    command = [sys.executable, "-m", "service", "keys", *arguments, "--data-dir", str(data_dir)]
+    command = [sys.executable, "-m", "georesolve", "keys", *arguments, "--data-dir", str(data_dir)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 
@@ -225,7 +225,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
 
 def test_beyond_loopback_a_service_without_keys_does_not_start(tmp_path, device):
     flags = ["--host", "0.0.0.0", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "service", "serve", "--data-dir", tmp_path / "data", *flags]
+    command = [sys.executable, "-m", "georesolve", "serve", "--data-dir", tmp_path / "data", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode != 0
     assert "others can reach, and there are no API keys" in done.stderr

@@ -3,8 +3,8 @@
 import pytest
 from starlette.datastructures import Headers
 
-from service.errors import NotAcceptable
-from service.web.negotiation import wanted_format
+from georesolve.service.errors import NotAcceptable
+from georesolve.service.web.negotiation import wanted_format
 
 ARROW = "application/vnd.apache.arrow.stream"
 

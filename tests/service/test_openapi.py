@@ -3,9 +3,9 @@
 import jsonschema_rs
 import pytest
 
-from service.app import create_app
-from service.errors import PROBLEM_JSON
-from service.settings import Settings
+from georesolve.service.app import create_app
+from georesolve.service.errors import PROBLEM_JSON
+from georesolve.service.settings import Settings
 from tests.conftest import finished
 
 DOCUMENT = create_app(Settings()).openapi()

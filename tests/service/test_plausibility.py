@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.datasets.columns import Reading
-from service.datasets.decoding import Limits, canonicalise
-from service.datasets.sources import Table
-from service.errors import InvalidInput
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.decoding import Limits, canonicalise
+from georesolve.service.datasets.sources import Table
+from georesolve.service.errors import InvalidInput
 from tests.conftest import SAMPLES
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)

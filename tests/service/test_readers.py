@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from service.datasets import readers
-from service.datasets.columns import Reading
-from service.datasets.decoding import Limits, decode
-from service.datasets.formats import HEAD_BYTES, input_format
-from service.datasets.sources import Source
-from service.errors import InvalidInput, UnsupportedFormat
+from georesolve.service.datasets import readers
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.decoding import Limits, decode
+from georesolve.service.datasets.formats import HEAD_BYTES, input_format
+from georesolve.service.datasets.sources import Source
+from georesolve.service.errors import InvalidInput, UnsupportedFormat
 
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
 LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]

@@ -16,8 +16,8 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.datasets.receiving import Upload, receive_body, receive_form
-from service.errors import InvalidRequest
+from georesolve.service.datasets.receiving import Upload, receive_body, receive_form
+from georesolve.service.errors import InvalidRequest
 from tests.conftest import points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
 

@@ -19,11 +19,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from service.disk import Disk
-from service.errors import ResultTooLarge, StorageFull
-from service.jobs.exports import Exports
-from service.jobs.representations import FORMATS
-from service.settings import Settings
+from georesolve.service.disk import Disk
+from georesolve.service.errors import ResultTooLarge, StorageFull
+from georesolve.service.jobs.exports import Exports
+from georesolve.service.jobs.representations import FORMATS
+from georesolve.service.settings import Settings
 from tests.conftest import finished, points, wait_until
 from tests.service.test_bounds import small_disk
 

@@ -6,17 +6,17 @@ from contextlib import closing
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from service.clock import now
-from service.database.rows import Delivery
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.jobs.retention import Retention
-from service.settings import Settings
+from georesolve.service.clock import now
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.settings import Settings
+from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_bounds import fill, small_disk
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
-from workers.jobs import MatchOptions
 
 SECOND = 1 / 3600
 """In hours."""
@@ -158,7 +158,7 @@ def test_a_result_goes_with_its_job(tmp_path, store):
 
 @pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
 def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
-    from service.cli import main
+    from georesolve.service.cli import main
 
     for flag in ("--result-hours", "--job-hours", "--dataset-hours"):
         assert main(["serve", flag, hours]) == 2
@@ -166,7 +166,7 @@ def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
 
 
 def test_a_setting_below_zero_is_refused(capsys):
-    from service.cli import main
+    from georesolve.service.cli import main
 
     assert main(["serve", "--result-hours", "-1"]) == 2
     assert "--result-hours Input should be greater than or equal to 0" in capsys.readouterr().err

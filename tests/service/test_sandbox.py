@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from service.datasets import decoders, decoding, sandbox
-from service.datasets.children import Children
-from service.datasets.columns import Reading
-from service.datasets.sources import Source
-from service.errors import InvalidInput
+from georesolve.service.datasets import decoders, decoding, sandbox
+from georesolve.service.datasets.children import Children
+from georesolve.service.datasets.columns import Reading
+from georesolve.service.datasets.sources import Source
+from georesolve.service.errors import InvalidInput
 from tests.conftest import children_of
 
 HAS = sandbox.available()
@@ -137,7 +137,9 @@ def found(tmp_path_factory):
     path.write_text("given")
     source = Source(path, "csv", Reading(), str(other))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoders, "_children", Children(taken_over, ["service.datasets.decoding"]))
+        patch.setattr(
+            decoders, "_children", Children(taken_over, ["georesolve.service.datasets.decoding"])
+        )
         with pytest.raises(InvalidInput) as caught:
             decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS)
     if all(HAS):
@@ -173,7 +175,7 @@ def test_it_refuses_to_run_beside_threads():
         [
             sys.executable,
             "-c",
-            "import threading; from service.datasets.sandbox import confine\n"
+            "import threading; from georesolve.service.datasets.sandbox import confine\n"
             "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
             "confine([], [], 1)",
         ],

@@ -27,7 +27,7 @@ REFUSED = 1
 def serve(data_dir, *flags):
     """Run a service that cannot start; returns how it ended and the lines that it wrote."""
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "service", "serve", *map(str, (*arguments, *flags))]
+    command = [sys.executable, "-m", "georesolve", "serve", *map(str, (*arguments, *flags))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stderr.splitlines()
 

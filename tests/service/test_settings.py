@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from service import settings
-from service.cli import main
-from service.settings import Settings
+from georesolve import __version__
+from georesolve.service import settings
+from georesolve.service.cli import main
+from georesolve.service.settings import Settings
 from tests.conftest import running_service
-from workers import __version__
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def test_a_secret_is_read_from_its_file(secrets):
 def test_what_the_service_starts_does_not_inherit_the_password(monkeypatch):
     seen = {}
     monkeypatch.setattr(
-        "service.server.serve", lambda given: seen.update(os.environ, url=given.database) or 0
+        "georesolve.service.server.serve",
+        lambda given: seen.update(os.environ, url=given.database) or 0,
     )
     monkeypatch.setenv("GEORESOLVE_DATABASE_URL", "postgresql://a:b@c/d")
     assert main(["serve"]) == 0

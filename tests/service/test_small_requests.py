@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.workers.plan import QUICKLY_INDEXED
 from tests.conftest import children_of, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
-from workers.plan import QUICKLY_INDEXED
 
 ROWS = 100
 

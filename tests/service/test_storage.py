@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from service.database.listing import Page
-from service.database.rows import Delivery, EchoOptions
-from service.database.store import Store
+from georesolve.service.database.listing import Page
+from georesolve.service.database.rows import Delivery, EchoOptions
+from georesolve.service.database.store import Store
 from tests.conftest import finished, points, running_service
 from tests.service.test_bounds import ECHO, LATER, problem_of
 from tests.service.test_jobs import PARQUET, parquet

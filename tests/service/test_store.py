@@ -14,17 +14,22 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from service.clock import now
-from service.database.engine import DatabaseUnreachableError, DatabaseUrlError, open_database
-from service.database.keys import hash_of, prefix_of
-from service.database.listing import Page, Selection, cursor_after
-from service.database.ownership import DatabaseInUseError
-from service.database.rows import Delivery, EchoOptions, Repeat
-from service.database.schema import metadata
-from service.database.store import Store
-from service.datasets.ingest import Ingested
-from service.datasets.library import Library
-from service.errors import KeyInUse
+from georesolve.service.clock import now
+from georesolve.service.database.engine import (
+    DatabaseUnreachableError,
+    DatabaseUrlError,
+    open_database,
+)
+from georesolve.service.database.keys import hash_of, prefix_of
+from georesolve.service.database.listing import Page, Selection, cursor_after
+from georesolve.service.database.ownership import DatabaseInUseError
+from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
+from georesolve.service.database.schema import metadata
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.ingest import Ingested
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import KeyInUse
+from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     ROOT,
     finished,
@@ -36,7 +41,6 @@ from tests.conftest import (
 )
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
-from workers.jobs import MatchOptions
 
 # What `create_all` made before there were migrations, as `.schema` of sqlite3 shows it.
 _FIRST_SCHEMA = """
@@ -117,7 +121,8 @@ def test_a_data_folder_of_before_migrations_is_taken_over(tmp_path):
 
 def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, database_url):
     script = (
-        "import sys; from pathlib import Path; from service.database.store import Store\n"
+        "import sys; from pathlib import Path\n"
+        "from georesolve.service.database.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2] or None).close()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
@@ -227,7 +232,7 @@ def test_other_databases_are_refused(tmp_path, url, message):
 def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from service.database.store import Store\n"
+        "from pathlib import Path; from georesolve.service.database.store import Store\n"
         "Store(Path(sys.argv[1]), 'postgresql://host/name')"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
@@ -490,7 +495,7 @@ def test_keys_in_postgres(tmp_path, postgres):
     url = postgres("keys")
 
     def keys(*arguments):
-        command = [sys.executable, "-m", "service", "keys", *arguments, "--database-url", url]
+        command = [sys.executable, "-m", "georesolve", "keys", *arguments, "--database-url", url]
         done = subprocess.run(
             command,
             cwd=tmp_path,

@@ -112,7 +112,7 @@ def test_lines_about_a_job_carry_its_id_and_that_of_its_request(watched):
         line["message"].partition(":")[0] for line in lines_with(watched, request_id="who-asked")
     }
     assert {f"job {job} accepted", f"job {job} started", f"job {job} successful"} <= asked
-    chunks = [line for line in lines if line["logger"] == "workers.partitions"]
+    chunks = [line for line in lines if line["logger"] == "georesolve.workers.partitions"]
     assert sum(" done" in line["message"] for line in chunks) >= 1
     [line] = [line for line in lines if line.get("path") == "/resolve"]
     assert (line["status"], line["request_id"]) == (201, "who-asked")

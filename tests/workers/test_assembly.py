@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.workers import footers, plan, splice
+from georesolve.workers.assembly import assembly
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.partitions import part_path
+from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
+from georesolve.workers.result import provenance, write_rows
+from georesolve.workers.splice import Splice
 from tests.conftest import points, store_points
-from workers import footers, plan, splice
-from workers.assembly import assembly
-from workers.jobs import Job, MatchOptions
-from workers.partitions import part_path
-from workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
-from workers.result import provenance, write_rows
-from workers.splice import Splice
 
 COUNTS = {"matched": 1}
 

@@ -6,8 +6,8 @@ import os
 import psutil
 import pytest
 
+from georesolve.workers.checksum import Checksum
 from tests.conftest import wait_until
-from workers.checksum import Checksum
 
 
 def test_it_is_that_of_the_whole_file(tmp_path):

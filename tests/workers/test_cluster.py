@@ -12,6 +12,14 @@ import pytest
 from cryptography import x509
 from distributed import Client
 
+from georesolve.workers import plugin
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.encryption import throw_away_security
+from georesolve.workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.pipeline import run
+from georesolve.workers.plugin import WorkerCheckError, check_known_answer
+from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     free_port,
     kill_with_children,
@@ -23,14 +31,6 @@ from tests.conftest import (
     wait_until,
 )
 from tests.oracle import nearest
-from workers import plugin
-from workers.cluster import open_cluster
-from workers.encryption import throw_away_security
-from workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
-from workers.jobs import Job, MatchOptions
-from workers.pipeline import run
-from workers.plugin import WorkerCheckError, check_known_answer
-from workers.settings import ClusterSettings
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from georesolve.workers.cluster import in_event_loop
+from georesolve.workers.express import NotResident, express
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.pipeline import run
+from georesolve.workers.plan import QUICKLY_INDEXED
 from tests.conftest import points, store_points, wait_until
-from workers.cluster import in_event_loop
-from workers.express import NotResident, express
-from workers.jobs import Job, MatchOptions
-from workers.pipeline import run
-from workers.plan import QUICKLY_INDEXED
 
 OPTIONS = [
     {},

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from georesolve.workers.cluster import in_event_loop
+from georesolve.workers.estimate import Pace, estimate, size_of_dataset
+from georesolve.workers.jobs import Job, MatchOptions
 from tests.conftest import points, store_points
-from workers.cluster import in_event_loop
-from workers.estimate import Pace, estimate, size_of_dataset
-from workers.jobs import Job, MatchOptions
 
 
 def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):

@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.workers import partitions, pipeline
+from georesolve.workers.cluster import open_cluster
+from georesolve.workers.datasets import streamed
+from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
+from georesolve.workers.matches import STATUSES
+from georesolve.workers.partitions import resolve
+from georesolve.workers.pipeline import JobCancelled, run
+from georesolve.workers.plan import Chunk
+from georesolve.workers.settings import ClusterSettings
 from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
-from workers import partitions, pipeline
-from workers.cluster import open_cluster
-from workers.datasets import streamed
-from workers.jobs import CarriedTooLong, Job, MatchOptions
-from workers.matches import STATUSES
-from workers.partitions import resolve
-from workers.pipeline import JobCancelled, run
-from workers.plan import Chunk
-from workers.settings import ClusterSettings
 
 
 def never():
@@ -257,7 +257,7 @@ def test_a_worker_with_two_chunks_in_hand(device, cluster, make_job, monkeypatch
     cut_into(monkeypatch, 500)
     tables = points(20_000, 1), points(300, 2)
     expected, _ = run(cluster, make_job(*tables), ignore, never)
-    monkeypatch.setattr("workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
+    monkeypatch.setattr("georesolve.workers.cluster.CHUNKS_IN_HAND", {"cpu": 2, "cuda": 2})
     settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
     with open_cluster(settings) as one_worker:
         assert list(one_worker.client.nthreads().values()) == [2]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.cluster import in_event_loop
-from workers.datasets import ROW_GROUP
-from workers.estimate import Pace, estimate, size_of_rows
-from workers.jobs import MatchOptions
-from workers.plan import chunks
+from georesolve.workers.cluster import in_event_loop
+from georesolve.workers.datasets import ROW_GROUP
+from georesolve.workers.estimate import Pace, estimate, size_of_rows
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.plan import chunks
 
 
 @given(

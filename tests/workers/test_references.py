@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from georesolve.workers import references
+from georesolve.workers.memory import indexes_bytes
+from georesolve.workers.references import _Shelf
 from tests.conftest import points, store_points
-from workers import references
-from workers.memory import indexes_bytes
-from workers.references import _Shelf
 
 
 class Held:

@@ -7,12 +7,12 @@ from concurrent.futures import ProcessPoolExecutor
 import dask
 import pytest
 
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.memory import set_memory
+from georesolve.workers.partitions import read_chunk, resolve
+from georesolve.workers.plan import Chunk
+from georesolve.workers.rehearsal import A_PIECE, rehearse
 from tests.conftest import points, store_points
-from workers.jobs import Job, MatchOptions
-from workers.memory import set_memory
-from workers.partitions import read_chunk, resolve
-from workers.plan import Chunk
-from workers.rehearsal import A_PIECE, rehearse
 
 JOBS = {
     "k = 1": (2_000, MatchOptions()),
@@ -28,7 +28,7 @@ def signatures():
     return {
         f"{module}.{name}": [str(signature) for signature in value.overloads]
         for module in list(sys.modules)
-        if module.startswith("kernels.")
+        if module.startswith("georesolve.kernels.")
         for name, value in vars(sys.modules[module]).items()
         if hasattr(value, "overloads")
     }

@@ -5,12 +5,12 @@ import os
 import pyarrow as pa
 import pytest
 
+from georesolve.workers import memory, references
+from georesolve.workers.datasets import ROW_GROUP
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.pipeline import run
+from georesolve.workers.search import WrongAnswer, search, verify
 from tests.conftest import points, sphere, store_points
-from workers import memory, references
-from workers.datasets import ROW_GROUP
-from workers.jobs import Job, MatchOptions
-from workers.pipeline import run
-from workers.search import WrongAnswer, search, verify
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000
 
@@ -149,7 +149,7 @@ def test_a_lost_device_costs_its_worker_and_nothing_else(cluster, tmp_path):
 
 def answer_wrong():
     """A device that miscalculates: from now on this process finds the row after the right one."""
-    import kernels
+    from georesolve import kernels
 
     right = kernels.nearest
 

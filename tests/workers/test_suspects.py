@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from workers.plan import Chunk
-from workers.suspects import Suspects, WorkerLost
+from georesolve.workers.plan import Chunk
+from georesolve.workers.suspects import Suspects, WorkerLost
 
 ONE, OTHER = Chunk(0, 10), Chunk(10, 20)
 

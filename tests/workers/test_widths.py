@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from georesolve.workers.datasets import ROW_GROUP, measured
+from georesolve.workers.plan import Carried, observations_a_group, too_wide
+from georesolve.workers.widths import Width, value_bytes
 from tests.conftest import points, store_points
-from workers.datasets import ROW_GROUP, measured
-from workers.plan import Carried, observations_a_group, too_wide
-from workers.widths import Width, value_bytes
 
 TEXT, LISTS = pa.string(), pa.list_(pa.string())
 RECORD = pa.struct([("a", pa.string()), ("b", pa.list_(pa.int16()))])

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from service.database.schema import metadata
+from georesolve.service.database.schema import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 context.run_migrations()

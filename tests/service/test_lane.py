@@ -5,12 +5,12 @@ from contextlib import closing
 
 import pytest
 
-from service.errors import NotReady, QueueFull, TooManyJobs
-from service.jobs import express
-from service.jobs.express import ExpressLane
+from georesolve.service.errors import NotReady, QueueFull, TooManyJobs
+from georesolve.service.jobs import express
+from georesolve.service.jobs.express import ExpressLane
+from georesolve.workers.express import ExpressAnswer
+from georesolve.workers.jobs import Job, MatchOptions
 from tests.conftest import points, store_points
-from workers.express import ExpressAnswer
-from workers.jobs import Job, MatchOptions
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`georesolve`, and `python -m service`, which is the same.
+"""`georesolve`, and `python -m georesolve`, which is the same.
 
 A process that decodes a file imports the script that the service was started with, and so this:
 nothing is loaded here before it runs.
@@ -9,7 +9,7 @@ import sys
 
 def main() -> int:
     """Run the command line; returns its exit code."""
-    from service import cli
+    from georesolve.service import cli
 
     return cli.main()
 
