@@ -13,6 +13,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY pyproject.toml README.md LICENSE ./
 COPY georesolve georesolve
 COPY benchmarks benchmarks
+COPY intake intake
 COPY kernels kernels
 COPY service service
 COPY workers workers

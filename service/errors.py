@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from georesolve.intake import errors as intake
+
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
-_LONGEST_TEXT = 2000
-"""Characters of a detail or a pointer: a name that it quotes may have millions."""
 OWN_TYPES = "urn:georesolve:problem:"
 _SQLITE_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 _POSTGRES_FULL = "53100"
@@ -25,16 +25,13 @@ class CannotStart(RuntimeError):
     """Why a command ends before its work begins: what whoever called it is told, in one line."""
 
 
-class Problem(Exception):
+class Problem(intake.Refused):
     """Something that a client is told as problem+json.
 
     Parameters
     ----------
-    detail
-        What was given, what was allowed and what to do.
-    errors
-        Where it is wrong: each with `detail` and a JSON `pointer`, or the `file`, `column` and
-        `row` (counted from 0).
+    detail, errors
+        See `intake.errors.Refused`.
     headers
         Further headers of the answer.
     """
@@ -49,20 +46,10 @@ class Problem(Exception):
         errors: list[dict[str, Any]] | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        # Files and requests of strangers are quoted in it, and terminals obey what they are shown.
-        detail = "".join(
-            char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
-            for char in _shortened(detail)
-        )
-        super().__init__(detail)
-        self.detail = detail
-        self.errors = [
-            {name: _shortened(value) for name, value in error.items()} for error in errors or []
-        ]
+        super().__init__(detail, errors)
         self.headers = headers or {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Problems come back from the process that decodes files.
         return type(self), (self.detail, self.errors, self.headers)
 
     def document(self, instance: str | None = None) -> dict[str, Any]:
@@ -78,15 +65,6 @@ class Problem(Exception):
         if self.errors:
             document["errors"] = self.errors
         return document
-
-
-def _shortened(value: Any) -> Any:
-    """A text without its middle if it is long: its end says what to do."""
-    if not isinstance(value, str) or len(value) <= _LONGEST_TEXT:
-        return value
-    left_out = len(value) - _LONGEST_TEXT
-    half = _LONGEST_TEXT // 2
-    return f"{value[:half]} [{left_out} characters left out] {value[-half:]}"
 
 
 def _problem(name: str, status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
@@ -148,6 +126,20 @@ TooManyConnections = _problem(
 )
 NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
 StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
+
+_OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
+    intake.InvalidInput: InvalidInput,
+    intake.InvalidOption: InvalidRequest,
+    intake.TooLarge: TooLarge,
+    intake.UnsupportedFormat: UnsupportedFormat,
+}
+
+
+def problem_of(refused: intake.Refused) -> Problem:
+    """What a client is told of what the intake refused."""
+    if isinstance(refused, Problem):
+        return refused
+    return _OF_INTAKE[type(refused)](refused.detail, refused.errors)
 
 
 def invalid_request(errors: Sequence[Any]) -> Problem:

@@ -15,8 +15,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading, Trust
 from georesolve.service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
-from georesolve.service.datasets.columns import LONGEST_NAME, OnInvalid, Reading, Trust
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.point_sets import POINT_SET
 from georesolve.workers.jobs import How, MatchOptions

@@ -16,10 +16,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from georesolve.intake.sources import Source
 from georesolve.service.datasets import sandbox
 from georesolve.service.datasets.children import Child, Children, NotStarted, Stopped
 from georesolve.service.datasets.decoding import Limits, serve
-from georesolve.service.datasets.sources import Source
 from georesolve.service.errors import (
     InvalidInput,
     NotReady,

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-import re
 import shutil
 import time
 import uuid
-import zlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from email.message import Message
 from multiprocessing import Pipe
 from pathlib import Path
@@ -17,13 +16,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from georesolve.intake.canonical import canonicalise
+from georesolve.intake.columns import Reading, find_columns
+from georesolve.intake.formats import format_of
+from georesolve.intake.sources import Source, Table
 from georesolve.service.clock import is_id, new_id
-from georesolve.service.datasets.columns import Reading, find_columns
 from georesolve.service.datasets.decoders import close_decoder, decode_in_child
-from georesolve.service.datasets.decoding import Limits, canonicalise
-from georesolve.service.datasets.formats import GZIP, HEAD_BYTES, input_format
+from georesolve.service.datasets.decoding import Limits
 from georesolve.service.datasets.receiving import Upload
-from georesolve.service.datasets.sources import Source, Table
 from georesolve.service.disk import Disk
 from georesolve.service.errors import InvalidInput, TooLarge, step
 from georesolve.service.settings import Settings
@@ -32,7 +32,6 @@ from georesolve.workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
-_PACKED_HEAD_BYTES = 4096
 _FEW_VALUES = 10_000
 """So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
 _CONVERTED_AT_A_TIME = 2
@@ -118,9 +117,9 @@ class Ingest:
             room for it, or the service ends meanwhile.
         """
         start = time.perf_counter()
-        head, name, unpacked = _head_of(upload)
-        format = input_format(upload.media_type, name, head, upload.file)
+        format, is_packed = format_of(upload.path, upload.media_type, upload.name, upload.file)
         charset = _charset(upload.media_type)
+        unpacked = upload.path.with_suffix(".unpacked") if is_packed else None
         source = Source(upload.path, format, reading, upload.file, charset, unpacked)
         target = folder / f"{uuid.uuid4().hex}.parquet"
         async with self._decoding.place(owner):
@@ -133,7 +132,7 @@ class Ingest:
     def _decode(self, source: Source, target: Path) -> Dataset:
         files = self._at_a_time if source.unpacked is None else 2 * self._at_a_time
         share = max(0, self._disk.room()) // files
-        limits = self._limits._replace(written_bytes=share)
+        limits = replace(self._limits, written_bytes=share)
         dataset = decode_in_child(source, target, limits, self._stop)
         source.path.unlink()
         return dataset
@@ -179,21 +178,6 @@ class Ingest:
         )
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
         return canonicalise(batches, reading, pointer, None, self._limits)
-
-
-def _head_of(upload: Upload) -> tuple[bytes, str | None, Path | None]:
-    """How a file begins, its name, and where to unpack it: as if it had been sent unpacked."""
-    with upload.path.open("rb") as handle:
-        head = handle.read(_PACKED_HEAD_BYTES)
-    if not head.startswith(GZIP):
-        return head[:HEAD_BYTES], upload.name, None
-    # What is wrong with it shows when all of it is unpacked.
-    try:
-        head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, HEAD_BYTES)
-    except zlib.error:
-        head = b""
-    name = re.sub(r"\.gz$", "", upload.name or "", flags=re.IGNORECASE) or None
-    return head, name, upload.path.with_suffix(".unpacked")
 
 
 def _charset(media_type: str | None) -> str | None:

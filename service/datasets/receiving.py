@@ -19,7 +19,7 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from georesolve.service.datasets.columns import listed
+from georesolve.intake.columns import listed
 from georesolve.service.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:

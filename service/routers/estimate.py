@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.answers import json_answer
@@ -15,7 +16,6 @@ from georesolve.service.description.processes import NearestExecution, NearestIn
 from georesolve.service.description.refusals import TABLES, refusals
 from georesolve.service.description.requests import json_request
 from georesolve.service.errors import NotReady
-from georesolve.service.jobs.matching import check_match
 from georesolve.service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
 from georesolve.service.models import MatchParameters, Role, point_set
 from georesolve.service.point_sets import POINT_SET
@@ -110,7 +110,13 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
         observations, references = sets
         if not isinstance(observations, int) and not isinstance(references, int):
-            check_match(observations.dataset, references.dataset, asked, pointer)
+            check_match(
+                observations.dataset,
+                references.dataset,
+                asked.options(),
+                asked.on_invalid,
+                pointer,
+            )
         return await _estimate(service, observations, references, asked)
 
 

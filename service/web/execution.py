@@ -17,6 +17,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
+from georesolve.intake.matching import check_match
 from georesolve.service.clock import new_id
 from georesolve.service.context import Service
 from georesolve.service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
@@ -31,7 +32,7 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.claims import Claim
 from georesolve.service.jobs.exports import CONVERTED_BYTES
-from georesolve.service.jobs.matching import accept_job, check_match
+from georesolve.service.jobs.matching import accept_job
 from georesolve.service.jobs.room import carried_bytes, kept_bytes, set_bytes, sizes_of
 from georesolve.service.links import base_of
 from georesolve.service.models import MatchParameters, StatusInfo
@@ -144,8 +145,9 @@ async def answer(
     preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
-    check_match(inputs.observations.dataset, inputs.references.dataset, parameters, pointer)
-    content = [one.dataset.sha256 for one in inputs]
+    sets = [one.dataset for one in inputs]
+    check_match(*sets, parameters.options(), parameters.on_invalid, pointer)
+    content = [one.sha256 for one in sets]
     repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
     if bare and preference.waits and _is_small(service, inputs, parameters):

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 
+from georesolve.intake.errors import Refused
 from georesolve.service.errors import (
     OWN_TYPES,
     PROBLEM_JSON,
@@ -18,6 +19,7 @@ from georesolve.service.errors import (
     disk_full,
     invalid_request,
     is_disk_full,
+    problem_of,
     store_away,
 )
 
@@ -30,9 +32,9 @@ _STORE_IS_AWAY = (exc.InterfaceError, exc.OperationalError, exc.TimeoutError)
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error that is foreseen a problem; `Journal` does so with the others."""
 
-    @app.exception_handler(Problem)
-    async def _problem_handler(request: Request, error: Problem) -> JSONResponse:
-        return problem_response(error, request)
+    @app.exception_handler(Refused)
+    async def _problem_handler(request: Request, error: Refused) -> JSONResponse:
+        return problem_response(problem_of(error), request)
 
     @app.exception_handler(RequestValidationError)
     async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:

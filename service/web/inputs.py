@@ -15,9 +15,9 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from georesolve.intake.columns import Reading
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
-from georesolve.service.datasets.columns import Reading
 from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.receiving import Upload, check_digest, keep_upload, receive_form
 from georesolve.service.errors import (

@@ -11,6 +11,7 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -19,14 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.intake.columns import Reading
+from georesolve.intake.sources import Source
 from georesolve.service.datasets import decoders
 from georesolve.service.datasets.children import Children
-from georesolve.service.datasets.columns import Reading
 from georesolve.service.datasets.decoders import decode_in_child
 from georesolve.service.datasets.decoding import Limits
 from georesolve.service.datasets.ingest import Ingest
 from georesolve.service.datasets.receiving import Upload
-from georesolve.service.datasets.sources import Source
 from georesolve.service.disk import Disk
 from georesolve.service.errors import StorageFull, TooLarge
 from georesolve.service.settings import Settings
@@ -38,7 +39,7 @@ LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 def decode(path, format="parquet", names=None, **limits):
     source = Source(path, format, Reading(**(names or {}), on_invalid="null"), "points")
-    return decode_in_child(source, path.with_suffix(".out"), LIMITS._replace(**limits))
+    return decode_in_child(source, path.with_suffix(".out"), replace(LIMITS, **limits))
 
 
 def write(path, **columns):

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from georesolve.service.datasets.columns import Reading
+from georesolve.intake.columns import Reading
+from georesolve.intake.sources import Source
 from georesolve.service.datasets.decoders import decode_in_child
 from georesolve.service.datasets.decoding import Limits
-from georesolve.service.datasets.sources import Source
 from georesolve.service.errors import InvalidInput, TooLarge
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
@@ -65,7 +66,7 @@ def decode(tmp_path, content, format, **limits):
     path = tmp_path / "received"
     path.write_bytes(content)
     source = Source(path, format, Reading(), "points")
-    return decode_in_child(source, tmp_path / "dataset.parquet", LIMITS._replace(**limits))
+    return decode_in_child(source, tmp_path / "dataset.parquet", replace(LIMITS, **limits))
 
 
 def bad_text():

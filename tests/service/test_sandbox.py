@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from georesolve.intake.columns import Reading
+from georesolve.intake.sources import Source
 from georesolve.service.datasets import decoders, decoding, sandbox
 from georesolve.service.datasets.children import Children
-from georesolve.service.datasets.columns import Reading
-from georesolve.service.datasets.sources import Source
 from georesolve.service.errors import InvalidInput
 from tests.conftest import children_of
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from georesolve.service.datasets.columns import OnInvalid
-from georesolve.service.errors import InvalidInput
+from georesolve.intake.columns import OnInvalid
+from georesolve.intake.errors import InvalidInput
 from georesolve.workers.datasets import Dataset, InvalidRow
 
 

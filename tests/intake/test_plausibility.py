@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.service.datasets.columns import Reading
-from georesolve.service.datasets.decoding import Limits, canonicalise
-from georesolve.service.datasets.sources import Table
-from georesolve.service.errors import InvalidInput
+from georesolve.intake.canonical import Bounds, canonicalise
+from georesolve.intake.columns import Reading
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES
 
-LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
+BOUNDS = Bounds(rows=10**6, columns=20)
 KEEP = {"on_invalid": "null"}
 RANDOM = np.random.default_rng(41)
 
@@ -35,7 +35,7 @@ def read(lat, lon, names=("lat", "lon"), batch=10_000, **reading):
     table = pa.table(dict(zip(names, (lat, lon), strict=True)))
     batches = Table(table.schema, iter(table.to_batches(batch)), table.num_rows)
     options = {"lat": names[0], "lon": names[1], **reading}
-    return canonicalise(batches, Reading(**options), "points", None, LIMITS)
+    return canonicalise(batches, Reading(**options), "points", None, BOUNDS)
 
 
 def refusal(*arguments, **options):

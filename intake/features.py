@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from georesolve.service.datasets.geometry import Geometry
-from georesolve.service.datasets.sources import BATCH_ROWS, BadCell, Source, Table, bad_cells
-from georesolve.service.errors import InvalidInput, TooLarge
+from georesolve.intake.errors import InvalidInput, TooLarge
+from georesolve.intake.geometry import Geometry
+from georesolve.intake.sources import BATCH_ROWS, BadCell, Source, Table, bad_cells
 
 
 class _Row(NamedTuple):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.service.errors import InvalidInput, Problem
+from georesolve.intake.errors import InvalidInput
 
 _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
 _POINT_TYPES = {"Point", "Point Z"}
@@ -138,7 +138,7 @@ def _coordinates(
     return pa.array(shapely.get_x(shapes)), pa.array(shapely.get_y(shapes))
 
 
-def _error(file: str, column: str, detail: str, row: int | None = None) -> Problem:
+def _error(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:
     place: dict[str, Any] = {"file": file, "column": column, "detail": detail}
     if row is not None:
         place["row"] = row

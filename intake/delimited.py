@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from georesolve.service.datasets.columns import Columns, find_columns
-from georesolve.service.datasets.sources import (
+from georesolve.intake.columns import Columns, find_columns
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.sources import (
     BATCH_ROWS,
     CELLS_SHOWN,
     BadCell,
@@ -25,7 +26,6 @@ from georesolve.service.datasets.sources import (
     Table,
     bad_cells,
 )
-from georesolve.service.errors import InvalidInput, Problem
 
 _SNIFFED_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"
@@ -171,12 +171,12 @@ def _header_of(source: Source, dialect: _Dialect) -> list[str]:
 def _columns_of(source: Source, names: list[str], head: str, dialect: _Dialect) -> Columns:
     try:
         return find_columns([name for name in names if name], source.reading, source.file)
-    except InvalidInput as problem:
+    except InvalidInput as refused:
         line = _first_line(head, dialect.skipped)[:80]
         after = " after 'sep='" if dialect.skipped else ""
         raise InvalidInput(
-            f"{problem.detail} (the first line{after} is taken as the header: {line!r})",
-            problem.errors,
+            f"{refused.detail} (the first line{after} is taken as the header: {line!r})",
+            refused.errors,
         ) from None
 
 
@@ -282,7 +282,7 @@ def _not_numeric(
     texts: list[pa.ChunkedArray],
     bad: list[Rows],
     decimal_point: str,
-) -> Problem:
+) -> InvalidInput:
     cells = []
     rows = np.union1d(*bad)
     for row in rows[:CELLS_SHOWN].tolist():
@@ -303,7 +303,7 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
     return _UNDECODED, error.end
 
 
-def _undecoded(source: Source, dialect: _Dialect) -> Problem:
+def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
     """The problem of text that is not in its encoding, with its first places.
 
     pyarrow tells the column at most; Python's reader is slow, so it looks only then.

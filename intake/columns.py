@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from georesolve.service.errors import InvalidInput, Problem
+from georesolve.intake.errors import InvalidInput
 
 OnInvalid = Literal["error", "null"]
 Trust = Literal["check", "trust"]
@@ -125,7 +125,9 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
 
 
-def _missing(lat: str | None, lon: str | None, names: list[str], prefix: str, file: str) -> Problem:
+def _missing(
+    lat: str | None, lon: str | None, names: list[str], prefix: str, file: str
+) -> InvalidInput:
     missing = [
         (kind, f"one of {', '.join(chain(*known))}", f"{prefix}{option}=...")
         for column, kind, known, option in (
@@ -172,7 +174,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
     return ", ".join(repr(name[:80]) for name in names[:most]) + more if names else "no columns"
 
 
-def _error(file: str, column: str | None, detail: str) -> Problem:
+def _error(file: str, column: str | None, detail: str) -> InvalidInput:
     error = {"file": file, "detail": detail}
     if column is not None:
         error["column"] = column

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from georesolve.service.datasets.columns import Reading
-from georesolve.service.datasets.formats import InputFormat
-from georesolve.service.datasets.geometry import Geometry
-from georesolve.service.errors import InvalidInput, Problem
+from georesolve.intake.columns import Reading
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.formats import InputFormat
+from georesolve.intake.geometry import Geometry
 
 BATCH_ROWS = 65_536
 
@@ -69,7 +69,7 @@ class BadCell(NamedTuple):
 CELLS_SHOWN = 10
 
 
-def bad_cells(source: Source, cells: list[BadCell], rows: int) -> Problem:
+def bad_cells(source: Source, cells: list[BadCell], rows: int) -> InvalidInput:
     """The problem of several; `rows` are refused, of which these are the first."""
     errors: list[dict[str, Any]] = []
     for cell in cells[:CELLS_SHOWN]:

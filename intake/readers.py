@@ -1,17 +1,16 @@
-"""One reader a format: a file becomes a schema and batches, or a problem that says where it is bad.
+"""One reader a format: a file becomes a schema and batches, or a refusal that says where it is bad.
 
-They run in the child process of `service.datasets.decoding`; they do not check coordinates, and
-they count rows only where a file declares them.
+They do not check coordinates, and they count rows only where a file declares them.
 """
 
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from georesolve.service.datasets.delimited import read_csv
-from georesolve.service.datasets.features import read_geojson
-from georesolve.service.datasets.formats import InputFormat
-from georesolve.service.datasets.sources import BATCH_ROWS, Source, Table
+from georesolve.intake.delimited import read_csv
+from georesolve.intake.features import read_geojson
+from georesolve.intake.formats import InputFormat
+from georesolve.intake.sources import BATCH_ROWS, Source, Table
 from georesolve.workers.datasets import streamed
 
 

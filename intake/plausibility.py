@@ -33,8 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from georesolve.service.datasets.columns import Columns, OnInvalid, Origin, Reading
-from georesolve.service.errors import InvalidInput
+from georesolve.intake.columns import Columns, OnInvalid, Origin, Reading
+from georesolve.intake.errors import InvalidInput
 
 _METRES = 1_000
 _MOST_METRES = np.array([2.1e7, 6.1e7])

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from georesolve.service.datasets import readers
-from georesolve.service.datasets.columns import Reading
-from georesolve.service.datasets.decoding import Limits, decode
-from georesolve.service.datasets.formats import HEAD_BYTES, input_format
-from georesolve.service.datasets.sources import Source
-from georesolve.service.errors import InvalidInput, UnsupportedFormat
+from georesolve.intake import readers
+from georesolve.intake.canonical import Bounds, decode
+from georesolve.intake.columns import Reading
+from georesolve.intake.errors import InvalidInput, UnsupportedFormat
+from georesolve.intake.formats import HEAD_BYTES, input_format
+from georesolve.intake.sources import Source
 
-LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=20)
+BOUNDS = Bounds(rows=10**6, columns=20)
 LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]
 NAMES = ["Köln", "a,b", 'say "hi"']
 
@@ -31,7 +31,7 @@ def stored(tmp_path, content, format, charset=None, on_invalid="null", **names):
     path = tmp_path / "received"
     path.write_bytes(content)
     source = Source(path, format, Reading(**names, on_invalid=on_invalid), "points", charset)
-    dataset = decode(source, tmp_path / "dataset.parquet", LIMITS)
+    dataset = decode(source, tmp_path / "dataset.parquet", BOUNDS)
     table = pq.read_table(dataset.file)
     return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from georesolve.service.datasets.columns import Columns, Reading, find_columns
-from georesolve.service.errors import InvalidInput
+from georesolve.intake.columns import Columns, Reading, find_columns
+from georesolve.intake.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

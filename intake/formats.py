@@ -1,9 +1,11 @@
 """The input formats: what a file is by its first bytes, its media type or its name."""
 
 import re
+import zlib
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from georesolve.service.errors import UnsupportedFormat
+from georesolve.intake.errors import UnsupportedFormat
 
 InputFormat = Literal["parquet", "arrow", "csv", "geojson"]
 
@@ -36,9 +38,10 @@ _BY_FIRST_BYTES: dict[bytes, InputFormat] = {
     b"ARROW1\0\0": "arrow",
     b"\xff\xff\xff\xff": "arrow",
 }
-GZIP = b"\x1f\x8b"
 HEAD_BYTES = 128
 """So many first bytes tell what a file is."""
+_GZIP = b"\x1f\x8b"
+_PACKED_HEAD_BYTES = 4096
 
 
 class _Other(NamedTuple):
@@ -69,13 +72,41 @@ _OTHERS = [
     _other(rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
     _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
     _other(rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
-    _other(GZIP, "compressed with gzip twice", "send it unpacked"),
+    _other(_GZIP, "compressed with gzip twice", "send it unpacked"),
     _other(rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
     _other(rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
     _other(rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
     _other(rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
     _other(rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
 ]
+
+
+class Format(NamedTuple):
+    """How to read a file, and whether it is to be unpacked with gzip before."""
+
+    input: InputFormat
+    is_packed: bool
+
+
+def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:
+    """Recognise the format of a file, of one packed with gzip that of what it holds.
+
+    Raises
+    ------
+    UnsupportedFormat
+        See `input_format`.
+    """
+    with path.open("rb") as handle:
+        head = handle.read(_PACKED_HEAD_BYTES)
+    is_packed = head.startswith(_GZIP)
+    if is_packed:
+        # What is wrong with it shows when all of it is unpacked.
+        try:
+            head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            head = b""
+        name = re.sub(r"\.gz$", "", name or "", flags=re.IGNORECASE) or None
+    return Format(input_format(media_type, name, head[:HEAD_BYTES], file), is_packed)
 
 
 def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:

@@ -1,0 +1,52 @@
+"""Whether two sets of points can be matched as the options say."""
+
+from georesolve.intake.columns import OnInvalid, listed
+from georesolve.intake.errors import InvalidInput, InvalidOption
+from georesolve.intake.validity import refuse_invalid
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.jobs import MatchOptions
+
+
+def check_match(
+    observations: Dataset,
+    references: Dataset,
+    options: MatchOptions,
+    on_invalid: OnInvalid,
+    pointer: str = "",
+) -> None:
+    """Check that two datasets can be matched.
+
+    Parameters
+    ----------
+    pointer
+        Where the options stand in a request.
+
+    Raises
+    ------
+    InvalidInput
+        When there are no references, or rows with invalid coordinates that are not to be kept.
+    InvalidOption
+        When a column to carry does not exist.
+    """
+    if not references.rows:
+        raise InvalidInput("references: the table has no rows, so nothing can be matched")
+    refuse_invalid(observations, "observations", on_invalid)
+    refuse_invalid(references, "references", on_invalid)
+    if options.exclude_self and observations.sha256 != references.sha256:
+        raise InvalidOption(
+            "exclude_self is for a set resolved against itself, but observations and references "
+            "differ: send the same dataset as both, or leave it out",
+            [{"pointer": f"{pointer}/exclude_self", "detail": "the two sets differ"}],
+        )
+    _check_columns(references, options.columns, "columns", pointer)
+    named = options.observation_columns
+    _check_columns(observations, named, "observation_columns", pointer)
+
+
+def _check_columns(dataset: Dataset, names: tuple[str, ...], option: str, pointer: str) -> None:
+    for name in names:
+        if name not in dataset.columns:
+            raise InvalidOption(
+                f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
+                [{"pointer": f"{pointer}/{option}", "detail": f"no column {name!r}"}],
+            )
