@@ -1,3 +1,52 @@
-"""The exact nearest reference point of every geospatial observation."""
+"""The exact nearest reference point of every geospatial observation.
+
+What is public is loaded when it is first asked for: the processes of the service import this
+package, too, and need none of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from georesolve.files import Summary, resolve
+    from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
+    from georesolve.joins import sjoin_nearest
+    from georesolve.resolution import Index, nearest
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Index": "resolution",
+    "InvalidInput": "intake.errors",
+    "InvalidOption": "intake.errors",
+    "Summary": "files",
+    "TooLarge": "intake.errors",
+    "UnsupportedFormat": "intake.errors",
+    "nearest": "resolution",
+    "resolve": "files",
+    "sjoin_nearest": "joins",
+}
+
+__all__ = [
+    "Index",
+    "InvalidInput",
+    "InvalidOption",
+    "Summary",
+    "TooLarge",
+    "UnsupportedFormat",
+    "nearest",
+    "resolve",
+    "sjoin_nearest",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

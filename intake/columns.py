@@ -1,12 +1,15 @@
 """Which columns of a table hold the coordinates and the id."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
 from georesolve.intake.errors import InvalidInput
 
+Role = Literal["observations", "references"]
+PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
+"""What stands before the options and the columns of one of two tables."""
 OnInvalid = Literal["error", "null"]
 Trust = Literal["check", "trust"]
 
@@ -46,6 +49,33 @@ class Reading(NamedTuple):
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
     prefix: str = ""
+
+
+def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Reading:
+    """How to read one of two tables.
+
+    Parameters
+    ----------
+    both
+        What is said of both.
+    own
+        Names of columns (`lat`, `lon`, `geometry`, `id`) of this table alone, which count before.
+    prefix
+        What stands before the options that say so.
+    """
+    given = {name: column for name, column in own.items() if column is not None}
+    # One way to find the points named for this table alone counts before the other for both.
+    if "geometry" in given:
+        both = both._replace(lat=None, lon=None)
+    if "lat" in given or "lon" in given:
+        both = both._replace(geometry=None)
+    return both._replace(
+        lat=given.get("lat", both.lat),
+        lon=given.get("lon", both.lon),
+        id=given.get("id", both.id),
+        geometry=given.get("geometry", both.geometry),
+        prefix=prefix,
+    )
 
 
 class Columns(NamedTuple):

@@ -73,7 +73,7 @@ def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | N
         return None
     if column not in schema.names:
         raise _error(file, column, "there is no such column")
-    _check_crs(about, column, file)
+    check_crs(about, column, file)
     kinds = set(about.get("geometry_types", ()))
     if not kinds <= _POINT_TYPES:
         raise _error(
@@ -82,7 +82,8 @@ def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | N
     return Geometry(column, f"{column}_lat", f"{column}_lon")
 
 
-def _check_crs(about: dict[str, Any], column: str, file: str) -> None:
+def check_crs(about: dict[str, Any], column: str, file: str) -> None:
+    """Refuse a geometry column that GeoParquet says is not in WGS 84; raises InvalidInput."""
     # GeoParquet 1.1: no crs means longitude and latitude on WGS 84, null means that none is known.
     if "crs" not in about:
         return
@@ -128,13 +129,26 @@ def _coordinates(
         shapes = shapely.from_wkb(wkb)
     except shapely.errors.GEOSException as error:
         raise _error(file, column, f"it holds something that is not WKB: {error}") from None
+    return coordinates_of(shapes, column, first_row, file)
+
+
+def coordinates_of(
+    shapes: Any, column: str, first_row: int, file: str
+) -> tuple[pa.Array, pa.Array]:
+    """Longitudes and latitudes of an array of shapely points, NaN where there is none.
+
+    Raises
+    ------
+    InvalidInput
+        When one of them is not a point.
+    """
     kinds = shapely.get_type_id(shapes)
     others = np.flatnonzero((kinds != _POINT) & (kinds >= 0))
     if others.size:
         shape = shapes[others[0]]
         row = first_row + int(others[0])
         raise _error(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
-    shapes[shapely.is_empty(shapes)] = None
+    shapes = np.where(shapely.is_empty(shapes), None, shapes)
     return pa.array(shapely.get_x(shapes)), pa.array(shapely.get_y(shapes))
 
 

@@ -3,18 +3,18 @@
 from georesolve.intake.columns import OnInvalid, listed
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.validity import refuse_invalid
-from georesolve.workers.datasets import Dataset
+from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import MatchOptions
 
 
 def check_match(
-    observations: Dataset,
-    references: Dataset,
+    observations: PointSet,
+    references: PointSet,
     options: MatchOptions,
     on_invalid: OnInvalid,
     pointer: str = "",
 ) -> None:
-    """Check that two datasets can be matched.
+    """Check that two sets can be matched.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def check_match(
     _check_columns(observations, named, "observation_columns", pointer)
 
 
-def _check_columns(dataset: Dataset, names: tuple[str, ...], option: str, pointer: str) -> None:
+def _check_columns(dataset: PointSet, names: tuple[str, ...], option: str, pointer: str) -> None:
     for name in names:
         if name not in dataset.columns:
             raise InvalidOption(

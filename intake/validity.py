@@ -5,18 +5,18 @@ from typing import Any
 
 from georesolve.intake.columns import OnInvalid
 from georesolve.intake.errors import InvalidInput
-from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.datasets import InvalidRow, PointSet
 
 
 def refuse_invalid(
-    dataset: Dataset,
+    dataset: PointSet,
     file: str,
     on_invalid: OnInvalid,
     *,
     points: str | None = None,
     how_to_swap: str | None = None,
 ) -> None:
-    """Refuse a dataset with invalid coordinates, unless they are to be kept.
+    """Refuse points with invalid coordinates, unless they are to be kept.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def refuse_invalid(
 
 
 def _invalid_row(
-    row: InvalidRow, dataset: Dataset, points: str | None, file: str
+    row: InvalidRow, dataset: PointSet, points: str | None, file: str
 ) -> dict[str, Any]:
     lat_is_good = -90 <= row.lat_deg <= 90
     value = row.lon_deg if lat_is_good else row.lat_deg

@@ -15,18 +15,24 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading, Trust
+from georesolve.intake.columns import (
+    LONGEST_NAME,
+    PREFIXES,
+    OnInvalid,
+    Reading,
+    Role,
+    Trust,
+    reading_for,
+)
 from georesolve.service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.point_sets import POINT_SET
 from georesolve.workers.jobs import How, MatchOptions
 
-Role = Literal["observations", "references"]
 _UNKNOWN_SHOWN = 10
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
 ColumnNames = Annotated[list[ColumnName], AfterValidator(lambda names: [*dict.fromkeys(names)])]
 """Each once: all of them stand in the row of a job."""
-_PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
 
 
 class Parameters(BaseModel):
@@ -123,16 +129,9 @@ class MatchParameters(TableParameters):
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
-        prefix = _PREFIXES[role]
+        prefix = PREFIXES[role]
         own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
-        given = {name: name_of for name, name_of in own.items() if name_of is not None}
-        both = self.reading()
-        # One way to find the points named for this table alone counts before the other for both.
-        if "geometry" in given:
-            both = both._replace(lat=None, lon=None)
-        if "lat" in given or "lon" in given:
-            both = both._replace(geometry=None)
-        return both._replace(**given, prefix=prefix)
+        return reading_for(self.reading(), own, prefix)
 
     def options(self) -> MatchOptions:
         """The options as the workers want them."""

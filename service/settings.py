@@ -9,8 +9,9 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
-from georesolve.workers.settings import ClusterSettings, DeviceChoice
+from georesolve.workers.settings import ClusterSettings
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import pyarrow as pa
 
 from georesolve.workers.datasets import read_rows
 from georesolve.workers.jobs import CarriedTooLong, Job
+from georesolve.workers.matches import with_carried
 from georesolve.workers.plan import Chunk, carried_bytes
 from georesolve.workers.references import resident_column, resident_widths
 from georesolve.workers.widths import Carried
@@ -43,23 +43,18 @@ def carried(
     CarriedTooLong
         When they would take more, or a column of the references does.
     """
-    k = job.options.k
     of_observations, of_references = job.carried()
     size = _bytes(job, chunk, rows)
     if most_bytes is not None and size > most_bytes:
         raise CarriedTooLong(f"{rows.num_rows} rows would carry {size} bytes, not {most_bytes}")
     with _making_large if size > _LARGE_BYTES else nullcontext():
-        if of_observations:
-            own = read_rows(job.observations.file, *chunk, of_observations)
-            repeated = np.repeat(np.arange(chunk.stop - chunk.start), k)
-            for name in of_observations:
-                column = own[name] if k == 1 else own[name].take(repeated)
-                rows = rows.append_column(f"observation_{name}", column)
-        for name in of_references:
-            column = resident_column(job.references, name).take(rows["reference"])
-            rows = rows.append_column(f"reference_{name}", column)
-        inner = job.options.how == "inner"
-        yield rows.filter(rows["reference"].is_valid()) if inner else rows
+        own = (
+            read_rows(job.observations.file, *chunk, of_observations)
+            if of_observations
+            else pa.table({})
+        )
+        references = ((name, resident_column(job.references, name)) for name in of_references)
+        yield with_carried(rows, job.options, own, references)
 
 
 def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:

@@ -8,12 +8,12 @@ alone, so their SHA-256 names it.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,27 @@ class InvalidRow(NamedTuple):
     row: int
     lat_deg: float
     lon_deg: float
+
+
+class PointSet(Protocol):
+    """What is known of points whose rows have been counted: see `Dataset`."""
+
+    @property
+    def rows(self) -> int: ...  # noqa: D102
+    @property
+    def invalid_rows(self) -> int: ...  # noqa: D102
+    @property
+    def first_invalid(self) -> Sequence[InvalidRow]: ...  # noqa: D102
+    @property
+    def lat(self) -> str: ...  # noqa: D102
+    @property
+    def lon(self) -> str: ...  # noqa: D102
+    @property
+    def id(self) -> str | None: ...  # noqa: D102
+    @property
+    def columns(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def sha256(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -120,7 +141,7 @@ class _Tally:
         return tuple(self._widths.values())
 
 
-class _Census:
+class Census:
     """Counts rows and finds invalid ones while batches pass by."""
 
     def __init__(self) -> None:
@@ -131,6 +152,7 @@ class _Census:
         self._high = np.full(2, -np.inf)
 
     def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
+        """Count the next rows; missing numbers are NaN."""
         valid = is_valid(lat_deg, lon_deg)
         if not valid.all():
             for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
@@ -145,6 +167,7 @@ class _Census:
 
     @property
     def bbox(self) -> tuple[float, float, float, float] | None:
+        """West, south, east and north of the valid rows; None when there are none."""
         if self.rows == self.invalid_rows:
             return None
         (west, south), (east, north) = self._low.tolist(), self._high.tolist()
@@ -178,7 +201,7 @@ def write_dataset(
     with_digest
         Whether to count the SHA-256; else it is empty.
     """
-    census, tally = _Census(), _Tally(schema.names)
+    census, tally = Census(), _Tally(schema.names)
     own = {"lat": lat, "lon": lon, "id": id}
     schema = pa.schema(
         [

@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
+from georesolve.kernels import Answer
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.carried import carried
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.frames import backend
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.matches import matches, statuses
+from georesolve.workers.matches import answered, matches
 from georesolve.workers.plan import QUICKLY_INDEXED, Chunk
 from georesolve.workers.references import is_resident, load_all, pieces
 from georesolve.workers.result import provenance, write_rows
@@ -115,16 +116,9 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
         loaded = time.perf_counter()
         to_device = backend().to_device
         answer = search(references, to_device(lat_deg), to_device(lon_deg), options)
-        reference, distance_m = (backend().to_host(array) for array in answer)
+        answer = Answer(*map(backend().to_host, answer))
     resolved = time.perf_counter()
-    status = statuses(
-        reference.reshape(-1, options.k),
-        is_valid(lat_deg, lon_deg),
-        references.valid_rows,
-        exclude_self=options.exclude_self,
-    )
-    columns = {"reference": reference, "distance_m": distance_m, "status": status}
-    found = pa.table({name: column.reshape(-1) for name, column in columns.items()})
+    found = answered(answer, is_valid(lat_deg, lon_deg), references.valid_rows, options)
     seconds = {"read": read - start, "index": loaded - read, "resolve": resolved - loaded}
     answers = []
     row = 0
@@ -153,7 +147,7 @@ def _coordinates(job: Job) -> list[str]:
 def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnswer:
     start = time.perf_counter()
     chunk = Chunk(0, job.observations.rows)
-    rows, counts = matches(job, chunk, found)
+    rows, counts = matches(job.options.k, chunk, found)
     sink = io.BytesIO()
     try:
         with carried(job, chunk, rows, _CARRIED_BYTES) as table:

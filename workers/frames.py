@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import dask
 import numpy as np
 import pyarrow as pa
 
@@ -102,6 +101,14 @@ _BACKENDS = {
 }
 
 
+def backend_on(device: Device) -> Backend:
+    """The backend that computes on a device."""
+    return next(one for one in _BACKENDS.values() if one.device == device)
+
+
 def backend() -> Backend:
-    """The backend that Dask's ``dataframe.backend`` names in this process."""
+    """The backend that Dask's ``dataframe.backend`` names in this process: that of a worker."""
+    # Not at the top: who resolves without a cluster does without Dask, which takes long to load.
+    import dask
+
     return _BACKENDS[dask.config.get("dataframe.backend", "pandas")]

@@ -2,9 +2,11 @@
 
 import itertools
 import os
+from typing import Literal
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.settings import DeviceChoice
+
+DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 class NoGpuError(RuntimeError):

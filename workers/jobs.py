@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from georesolve.kernels.nearest import Algorithm
-from georesolve.workers.datasets import Dataset
+from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.widths import Carried
 
 How = Literal["left", "inner"]
@@ -100,7 +100,7 @@ class Job:
         )
 
 
-def with_id(dataset: Dataset, columns: tuple[str, ...]) -> list[str]:
+def with_id(dataset: PointSet, columns: tuple[str, ...]) -> list[str]:
     """The columns of a dataset that a result carries: its id, when it has one, and some more."""
     names = ([dataset.id] if dataset.id else []) + list(columns)
     return list(dict.fromkeys(names))

@@ -1,25 +1,27 @@
-"""The rows of a result, as the user sees them: types, and statuses."""
+"""The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
+
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 
+from georesolve.kernels import Answer
 from georesolve.kernels.devices import Array
-from georesolve.workers.jobs import Job
+from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
-def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+def matches(k: int, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str, int]]:
     """What was found for a chunk as rows of a result, and how many there are of each status.
 
     Parameters
     ----------
     answer
-        What `workers.partitions.resolve` found, k rows an observation.
+        What was found, k rows an observation: `answered`.
     """
-    k = job.options.k
     reference, status = answer["reference"].to_numpy(), answer["status"].to_numpy()
     counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
     # A mask that hides nothing would be made into bits, and read again.
@@ -35,6 +37,48 @@ def matches(job: Job, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[st
         "status": pa.DictionaryArray.from_arrays(pa.array(status), list(STATUSES)),
     }
     return pa.table(columns), counts
+
+
+def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> pa.Table:
+    """What a search found, with the status of each row.
+
+    Parameters
+    ----------
+    answer
+        Arrays of numpy.
+    valid, n_valid
+        As for `statuses`.
+    """
+    reference = answer.reference.reshape(-1, options.k)
+    status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
+    columns = {**answer._asdict(), "status": status}
+    return pa.table({name: column.reshape(-1) for name, column in columns.items()})
+
+
+def with_carried(
+    rows: pa.Table,
+    options: MatchOptions,
+    observations: pa.Table,
+    references: Iterable[tuple[str, pa.ChunkedArray]],
+) -> pa.Table:
+    """The rows of a result with the columns that they carry.
+
+    Parameters
+    ----------
+    rows
+        From `matches`; those without a reference are left out of an inner result.
+    observations
+        What is carried of the observations of these rows.
+    references
+        Names and columns that are carried of the references.
+    """
+    if options.k > 1 and observations.num_columns:
+        observations = observations.take(np.repeat(np.arange(observations.num_rows), options.k))
+    for name in observations.column_names:
+        rows = rows.append_column(f"observation_{name}", observations[name])
+    for name, column in references:
+        rows = rows.append_column(f"reference_{name}", column.take(rows["reference"]))
+    return rows.filter(rows["reference"].is_valid()) if options.how == "inner" else rows
 
 
 def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool) -> Array:

@@ -132,7 +132,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     row = _first_row(frame) // job.options.k
     chunk = Chunk(row, row + len(frame) // job.options.k)
     # For all at once: threads that each do a little in Python wait for each other.
-    rows, counts = matches(job, chunk, answer)
+    rows, counts = matches(job.options.k, chunk, answer)
     # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
     with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
         splice = Splice(file)

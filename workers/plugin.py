@@ -11,11 +11,10 @@ from distributed import Worker, WorkerPlugin
 from georesolve import kernels
 from georesolve.kernels.devices import Device
 from georesolve.workers.garbage import keep_what_is_loaded
-from georesolve.workers.gpus import choose_device
+from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.logs import LogFormat, configure_log
 from georesolve.workers.memory import set_memory
 from georesolve.workers.rehearsal import rehearse, spiral
-from georesolve.workers.settings import DeviceChoice
 
 logger = logging.getLogger(__name__)
 

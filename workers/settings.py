@@ -1,13 +1,11 @@
 """What a cluster can be told: see `ClusterSettings`."""
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
-
-DeviceChoice = Literal["auto", "cpu", "cuda"]
 
 
 class ClusterSettings(BaseModel):

@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.intake.canonical import Bounds, canonicalise, decode, refusal_of
+from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
+from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source, Table
 from georesolve.service.datasets.sandbox import confine, libraries
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from georesolve.intake.columns import Role
 from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
@@ -17,7 +18,7 @@ from georesolve.service.description.refusals import TABLES, refusals
 from georesolve.service.description.requests import json_request
 from georesolve.service.errors import NotReady
 from georesolve.service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
-from georesolve.service.models import MatchParameters, Role, point_set
+from georesolve.service.models import MatchParameters, point_set
 from georesolve.service.point_sets import POINT_SET
 from georesolve.service.web.execution import refuse_without_cluster
 from georesolve.service.web.inputs import ROLES, input_of_json, json_content, parsed

@@ -145,10 +145,12 @@ async def answer(
     preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
         _refuse_large(service, inputs, parameters)
-    sets = [one.dataset for one in inputs]
-    check_match(*sets, parameters.options(), parameters.on_invalid, pointer)
-    content = [one.sha256 for one in sets]
-    repeat = terms.claim.of(*content, parameters.options(), parameters.on_invalid, delivery)
+    options, on_invalid = parameters.options(), parameters.on_invalid
+    check_match(
+        inputs.observations.dataset, inputs.references.dataset, options, on_invalid, pointer
+    )
+    content = [one.dataset.sha256 for one in inputs]
+    repeat = terms.claim.of(*content, options, on_invalid, delivery)
     bare = terms.delivery is None and repeat is None
     if bare and preference.waits and _is_small(service, inputs, parameters):
         # After half of the time that the client waits it is not too late to accept a job.

@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from georesolve.intake.columns import Reading
+from georesolve.intake.columns import Reading, Role
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.ingest import Ingested
@@ -27,7 +27,7 @@ from georesolve.service.errors import (
     invalid_request,
     step,
 )
-from georesolve.service.models import InlineRequest, MatchParameters, Role
+from georesolve.service.models import InlineRequest, MatchParameters
 from georesolve.service.web.bounds import media_type, off_the_loop
 
 ROLES: tuple[Role, Role] = ("observations", "references")

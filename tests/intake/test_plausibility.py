@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.intake.canonical import Bounds, canonicalise
+from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
+from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES
 

@@ -16,10 +16,11 @@ import pytest
 import shapely
 
 from georesolve.intake import readers
-from georesolve.intake.canonical import Bounds, decode
+from georesolve.intake.canonical import decode
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, UnsupportedFormat
 from georesolve.intake.formats import HEAD_BYTES, input_format
+from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source
 
 BOUNDS = Bounds(rows=10**6, columns=20)

@@ -1,0 +1,294 @@
+"""Tables that a user gives, and how their matches are given back: as the same kind of table."""
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from georesolve.intake.columns import PREFIXES, Reading, Role, find_columns
+from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
+from georesolve.intake.point_table import PointTable
+from georesolve.intake.points import Points, gather
+from georesolve.intake.sources import BATCH_ROWS, Table
+from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
+
+
+class _Part(NamedTuple):
+    """The columns of a table that are needed.
+
+    Attributes
+    ----------
+    table, reading
+        As Arrow, and how to read it.
+    columns
+        Names of all that the user gave, None where these are all.
+    """
+
+    table: Table
+    reading: Reading
+    columns: Sequence[str] | None = None
+
+
+class Given(ABC):
+    """A table that a user gave.
+
+    Parameters
+    ----------
+    given
+        The table.
+    role
+        What to call it in errors.
+    """
+
+    def __init__(self, given: Any, role: Role) -> None:
+        self._given, self._role = given, role
+
+    def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
+        """Its rows, checked.
+
+        Parameters
+        ----------
+        keep
+            Names of columns that a result may carry; None for all.
+
+        Raises
+        ------
+        Refused
+            When it is not a table of points.
+        """
+        part = self._part(reading, keep)
+        table = PointTable(part.table, part.reading, self._role, UNBOUNDED)
+        return gather(table, keep, part.columns)
+
+    @abstractmethod
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part: ...
+
+    def give_back(self, matches: pa.Table) -> Any:
+        """The matches of its rows as the kind that it is; an Arrow table where there is none."""
+        return matches
+
+
+def given(table: Any, role: Role) -> Given:
+    """Recognise what a user gave.
+
+    Raises
+    ------
+    TypeError
+        When it is no table.
+    """
+    kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(table).__mro__}
+    for kind, adapter in _ADAPTERS.items():
+        if kind in kinds:
+            return adapter(table, role)
+    if isinstance(table, str | os.PathLike):
+        return _Files(table, role)
+    if hasattr(table, "__arrow_c_stream__"):
+        return _Arrow(table, role)
+    if isinstance(table, tuple) and len(table) == 2:
+        return _Arrays(table, role)
+    raise TypeError(
+        f"{role}: {type(table).__name__} is no table of points: give a DataFrame of pandas, "
+        "GeoPandas, polars or cuDF, an Arrow table, a pair of arrays (latitudes, longitudes) or "
+        "the path of a file"
+    )
+
+
+def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
+    batches = iter(arrow.to_batches(BATCH_ROWS))
+    return Table(arrow.schema, batches, arrow.num_rows, points)
+
+
+class _Arrow(Given):
+    """An Arrow table, or what gives one through the Arrow C stream interface."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        arrow = self._given
+        return _Part(_as_table(arrow if isinstance(arrow, pa.Table) else pa.table(arrow)), reading)
+
+
+class _Polars(_Arrow):
+    def give_back(self, matches: pa.Table) -> Any:
+        import polars
+
+        return polars.from_arrow(matches)
+
+
+class _Arrays(Given):
+    """A pair of arrays, latitudes and longitudes in degrees."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        lat, lon = (_on_host(array) for array in self._given)
+        if lat.ndim != 1 or lat.shape != lon.shape:
+            raise ValueError(
+                f"{self._role}: latitudes and longitudes must have one shape (n,), got "
+                f"{lat.shape} and {lon.shape}"
+            )
+        arrow = pa.table({"lat": pa.array(lat), "lon": pa.array(lon)})
+        named = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
+        return _Part(_as_table(arrow), named)
+
+    def give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
+        columns: dict[str, np.ndarray] = {}
+        for name, column in zip(matches.column_names, matches.columns, strict=True):
+            if pa.types.is_dictionary(column.type):
+                words = np.array(column.chunk(0).dictionary.to_pylist(), dtype=object)
+                codes = [chunk.indices.to_numpy() for chunk in column.chunks]
+                columns[name] = words[np.concatenate(codes)]
+            else:
+                filled = column.fill_null(-1) if name == "reference" else column
+                columns[name] = filled.to_numpy()
+        return columns
+
+
+def _on_host(array: Any) -> np.ndarray:
+    # An array of CuPy is copied by no other call.
+    return np.asarray(array.get() if type(array).__module__.startswith("cupy") else array)
+
+
+class _Files(Given):
+    """The path of a file, a folder or a glob."""
+
+    def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
+        with tempfile.TemporaryDirectory(prefix="georesolve-") as scratch:
+            self._scratch = Path(scratch)
+            return super().points(reading, keep)
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        files = files_at(self._given, self._role)
+        return _Part(chained(sources_of(files, reading, self._role, self._scratch)), reading)
+
+
+class _Pandas(Given):
+    """A DataFrame of pandas: only the columns that are needed are converted."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        names = [str(name) for name in self._given.columns]
+        if reading.geometry is not None or keep is None:
+            arrow = pa.table({name: self._column(i) for i, name in enumerate(names)})
+            return _Part(_as_table(arrow), reading, names)
+        columns = find_columns(names, reading, self._role)
+        needed = {*columns, *keep}
+        arrow = pa.table({name: self._column(i) for i, name in enumerate(names) if name in needed})
+        found = reading._replace(**columns._asdict())
+        return _Part(_as_table(arrow), found, names)
+
+    def _column(self, place: int) -> pa.Array:
+        column = self._given.iloc[:, place]
+        values = column.to_numpy() if isinstance(column.dtype, np.dtype) else None
+        # NaN stays one in numbers: coordinates need no mask.
+        if values is not None and values.dtype.kind in "fiu":
+            return pa.array(values)
+        return pa.Array.from_pandas(column)
+
+    def give_back(self, matches: pa.Table) -> Any:
+        import pandas as pd
+
+        whole = {
+            pa.int8(): pd.Int8Dtype(),
+            pa.int16(): pd.Int16Dtype(),
+            pa.int32(): pd.Int32Dtype(),
+            pa.int64(): pd.Int64Dtype(),
+            pa.uint8(): pd.UInt8Dtype(),
+            pa.uint16(): pd.UInt16Dtype(),
+            pa.uint32(): pd.UInt32Dtype(),
+            pa.uint64(): pd.UInt64Dtype(),
+            pa.bool_(): pd.BooleanDtype(),
+        }
+        columns = {}
+        for name, column in zip(matches.column_names, matches.columns, strict=True):
+            # What an unmatched row has none of stays a whole number in the others: no float could
+            # hold each id.
+            of_reference = name == "reference" or name.startswith(PREFIXES["references"])
+            columns[name] = column.to_pandas(types_mapper=whole.get if of_reference else None)
+        frame = pd.DataFrame(columns, copy=False)
+        frame.index = self._index(matches)
+        return frame
+
+    def _index(self, matches: pa.Table) -> Any:
+        index = self._given.index
+        rows = matches["observation"]
+        # With a row for each observation it is as it was, a range included.
+        is_same = "rank" not in matches.column_names and len(rows) == len(index)
+        return index if is_same else index.take(rows.to_numpy())
+
+
+class _GeoPandas(_Pandas):
+    """A GeoDataFrame, whose points are its active geometry unless the user names columns."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        column = reading.geometry or self._given._geometry_column_name
+        if reading.lat is not None or reading.lon is not None or not self._is_geometry(column):
+            return super()._part(reading, keep)
+        series = self._given[column]
+        crs = series.crs.to_json_dict() if series.crs is not None else None
+        check_crs({"crs": crs}, column, self._role)
+        lon, lat = coordinates_of(series.to_numpy(), column, 0, self._role)
+        names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
+        named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
+        columns = find_columns(names, named, self._role)
+        needed = None if keep is None else {columns.id, *keep}
+        arrow = pa.table(
+            {
+                **{
+                    name: self._column(i)
+                    for i, name in enumerate(names[:-2])
+                    if needed is None or name in needed
+                },
+                columns.lon: lon,
+                columns.lat: lat,
+            }
+        )
+        points = Geometry(column, columns.lat, columns.lon)
+        # Not the names: they are none that the user gave.
+        found = reading._replace(geometry=None, id=columns.id)
+        return _Part(_as_table(arrow, points), found, names)
+
+    def _is_geometry(self, column: str | None) -> bool:
+        return column in self._given and self._given[column].dtype.name == "geometry"
+
+    def _column(self, place: int) -> pa.Array:
+        column = self._given.iloc[:, place]
+        if column.dtype.name == "geometry":
+            return pa.array(column.to_wkb())
+        return super()._column(place)
+
+    def give_back(self, matches: pa.Table) -> Any:
+        import geopandas
+
+        frame = super().give_back(matches)
+        name = self._given._geometry_column_name
+        if not self._is_geometry(name):
+            return frame
+        rows = matches["observation"].to_numpy()
+        return geopandas.GeoDataFrame(frame, geometry=self._given[name].array.take(rows))
+
+
+class _Cudf(Given):
+    """A DataFrame of cuDF. What is checked of it is looked at on the host."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        return _Part(_as_table(self._given.to_arrow(preserve_index=False)), reading)
+
+    def give_back(self, matches: pa.Table) -> Any:
+        import cudf
+
+        status = pc.cast(matches["status"], pa.string())
+        place = matches.column_names.index("status")
+        frame = cudf.DataFrame.from_arrow(matches.set_column(place, "status", status))
+        frame.index = self._given.index.take(matches["observation"].to_numpy())
+        return frame
+
+
+# The first that fits: a GeoDataFrame is a DataFrame, and each of them has an Arrow C stream.
+_ADAPTERS: dict[str, type[Given]] = {
+    "geopandas.GeoDataFrame": _GeoPandas,
+    "pandas.DataFrame": _Pandas,
+    "polars.DataFrame": _Polars,
+    "cudf.DataFrame": _Cudf,
+}

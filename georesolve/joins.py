@@ -1,0 +1,277 @@
+"""`sjoin_nearest`: GeoPandas's join of points to their nearest points, on the globe."""
+
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from georesolve import kernels
+from georesolve.extras import needed
+from georesolve.frames import given
+from georesolve.intake.columns import Reading, Role
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.points import Points
+from georesolve.kernels.coordinates import is_valid
+from georesolve.searches import Search
+from georesolve.workers.frames import backend_on
+from georesolve.workers.gpus import DeviceChoice, choose_device
+
+if TYPE_CHECKING:
+    from geopandas import GeoDataFrame
+
+_HOWS = ["left", "right", "inner"]
+_WGS_84 = "EPSG:4326"
+
+
+class _Pairs(NamedTuple):
+    """Rows that are joined, and the metres between them; one that joins nothing has -1 and NaN."""
+
+    left: np.ndarray
+    right: np.ndarray
+    distance_m: np.ndarray
+
+
+def sjoin_nearest(
+    left_df: "GeoDataFrame",
+    right_df: "GeoDataFrame",
+    how: str = "inner",
+    max_distance: float | None = None,
+    lsuffix: str = "left",
+    rsuffix: str = "right",
+    distance_col: str | None = None,
+    exclusive: bool = False,
+    *,
+    k: int = 1,
+    device: DeviceChoice = "auto",
+) -> "GeoDataFrame":
+    """Join points to their nearest points, as `geopandas.sjoin_nearest` does, in metres.
+
+    Distances are great-circle metres, whatever the CRS: each frame is transformed to longitude and
+    latitude on WGS 84 by its own. A frame without a CRS is taken for degrees.
+
+    Parameters
+    ----------
+    left_df, right_df : GeoDataFrame
+        Frames of points; missing and empty ones match nothing.
+    how : {"inner", "left", "right"}
+        Which rows are kept, and whose index and geometry: ``left`` and ``right`` all of that side,
+        ``inner`` those of the left that have a match.
+    max_distance : float, optional
+        Metres, more than 0; a distance equal to it matches.
+    lsuffix, rsuffix : str
+        What is appended to the names that both frames have, and to ``index_``.
+    distance_col : str, optional
+        Name of a column for the distances in metres.
+    exclusive : bool
+        Whether points at a distance of 0 do not match.
+    k : int
+        How many of the nearest are wanted, 1 to 64. All that are as near as the last of them are
+        given, ordered by distance and then by row.
+    device : {"auto", "cpu", "cuda"}
+        Where to search.
+
+    Raises
+    ------
+    ValueError
+        When an argument is not what it may be, or names of columns are in each other's way.
+    InvalidInput
+        When a geometry is not a point, or not on the globe.
+    MissingExtra
+        When GeoPandas is not installed.
+    """
+    geopandas = needed("geopandas", "gis", "sjoin_nearest")
+    for name, frame in (("left_df", left_df), ("right_df", right_df)):
+        if not isinstance(frame, geopandas.GeoDataFrame):
+            raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
+    if how not in _HOWS:
+        raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
+    if max_distance is not None and not max_distance > 0:
+        raise ValueError(f"max_distance must be greater than 0, got {max_distance!r}")
+    if not 1 <= k <= kernels.MAX_K:
+        raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
+    if (left_df.crs is None) != (right_df.crs is None):
+        warnings.warn(
+            "one frame has a CRS and the other has none, which is taken for longitude and latitude "
+            "on WGS 84: set it with set_crs",
+            UserWarning,
+            stacklevel=2,
+        )
+    left, right = _points(left_df, "observations"), _points(right_df, "references")
+    if how == "right":
+        search = Search(left, choose_device(device))
+        asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
+        pairs = _Pairs(found, asking, metres)
+    else:
+        search = Search(right, choose_device(device))
+        pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
+    if how == "inner":
+        matched = pairs.right >= 0
+        pairs = _Pairs(*(one[matched] for one in pairs))
+    joined = _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix))
+    if distance_col is not None:
+        joined[distance_col] = pairs.distance_m
+    return joined
+
+
+def _points(frame: "GeoDataFrame", role: Role) -> Points:
+    geometry = frame.geometry
+    # Without a CRS: degrees, of which it is looked whether they can be.
+    in_degrees = geometry.set_crs(_WGS_84) if geometry.crs is None else geometry.to_crs(_WGS_84)
+    reading = Reading(
+        geometry=geometry.name,
+        on_invalid="null",
+        coordinates="check" if geometry.crs is None else "trust",
+    )
+    points = given(in_degrees.to_frame(), role).points(reading, ())
+    lat_deg, lon_deg = points.lat_deg, points.lon_deg
+    is_there = ~(np.isnan(lat_deg) | np.isnan(lon_deg))
+    outside = np.flatnonzero(is_there & ~is_valid(lat_deg, lon_deg))
+    if outside.size:
+        row = int(outside[0])
+        raise InvalidInput(
+            f"{role}: {outside.size} points are not on the globe, the first one row {row}, at "
+            f"latitude {float(lat_deg[row])!r} and longitude {float(lon_deg[row])!r}: allowed are "
+            "latitudes from -90 to 90 and longitudes from -180 to 360"
+        )
+    return points
+
+
+def _nearest(
+    search: Search, points: Points, k: int, max_distance_m: float | None, exclusive: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows of points, of their nearest references, and metres: by row, distance and reference.
+
+    Each point has a row at least: where it has no reference that is -1, and the metres NaN.
+    """
+    rows = np.arange(points.rows)
+    point, reference, chord2 = _tied(search, points, k, exclusive)
+    found = kernels.Found(reference[:, None], chord2[:, None])
+    metres = kernels.measure(found).distance_m.reshape(-1)
+    if max_distance_m is not None:
+        near = metres <= max_distance_m
+        point, reference, metres = point[near], reference[near], metres[near]
+    alone = np.setdiff1d(rows, point)
+    point = np.concatenate([point, alone])
+    reference = np.concatenate([reference, np.full(alone.size, -1)])
+    metres = np.concatenate([metres, np.full(alone.size, math.nan)])
+    order = np.lexsort((reference, metres, point))
+    return point[order], reference[order], metres[order]
+
+
+def _tied(
+    search: Search, points: Points, k: int, exclusive: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The k nearest references of points and all that are as near as the last: see `_nearest`.
+
+    A search tells no more than `MAX_K` of one point. Where so many do not show the end of those
+    that are equally near, the references are searched in pieces of `MAX_K`, which shows all.
+    """
+    none = np.empty(0, np.int64)
+    found: list[tuple[np.ndarray, ...]] = [(none, none, np.empty(0))]
+    rows, width = np.arange(points.rows), min(kernels.MAX_K, k + 1 + exclusive)
+    while rows.size:
+        reference, chord2 = _found(search, search.index, points, rows, width)
+        # Behind those at the same place, if they do not count.
+        first = np.count_nonzero(chord2 == 0, axis=1) if exclusive else np.zeros(rows.size, int)
+        last = np.minimum(first + k, width) - 1
+        limit = np.where(first + k <= width, chord2[np.arange(rows.size), last], np.inf)
+        is_whole = (chord2[:, -1] > limit) | (reference[:, -1] < 0)
+        if width == kernels.MAX_K and not is_whole.all():
+            found.append(_of_pieces(search, points, rows[~is_whole], k, exclusive))
+        fits = (reference >= 0) & (chord2 <= limit[:, None]) & is_whole[:, None]
+        if exclusive:
+            fits &= chord2 > 0
+        at, place = np.nonzero(fits)
+        found.append((rows[at], reference[at, place], chord2[at, place]))
+        if width == kernels.MAX_K:
+            break
+        rows, width = rows[~is_whole], min(kernels.MAX_K, 4 * width)
+    point, reference, chord2 = (np.concatenate(column) for column in zip(*found, strict=True))
+    return point, reference, chord2
+
+
+def _of_pieces(
+    search: Search, points: Points, rows: np.ndarray, k: int, exclusive: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    references = search.references
+    all_pairs: list[tuple[np.ndarray, ...]] = []
+    # The k-th nearest so far, by point: what is farther is let go of.
+    nearest = np.full((rows.size, k), np.inf)
+    for start in range(0, references.rows, kernels.MAX_K):
+        piece = slice(start, start + kernels.MAX_K)
+        index = kernels.build_index(
+            *search.on_device(references.lat_deg[piece], references.lon_deg[piece])
+        )
+        reference, chord2 = _found(search, index, points, rows, kernels.MAX_K)
+        if exclusive:
+            chord2[chord2 == 0] = np.inf
+        nearest = np.sort(np.hstack([nearest, chord2]), axis=1)[:, :k]
+        at, place = np.nonzero((chord2 <= nearest[:, -1:]) & (chord2 < np.inf))
+        all_pairs.append((at, reference[at, place] + start, chord2[at, place]))
+    at, reference, chord2 = (np.concatenate(column) for column in zip(*all_pairs, strict=True))
+    near = chord2 <= nearest[at, -1]
+    return rows[at[near]], reference[near], chord2[near]
+
+
+def _found(
+    search: Search, index: kernels.ReferenceIndex, points: Points, rows: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    degrees = search.on_device(points.lat_deg[rows], points.lon_deg[rows])
+    found = kernels.find(index, *degrees, k=k)
+    to_host = backend_on(search.device).to_host
+    return to_host(found.reference), to_host(found.chord2)
+
+
+def _joined(
+    left_df: "GeoDataFrame",
+    right_df: "GeoDataFrame",
+    pairs: _Pairs,
+    how: str,
+    suffixes: tuple[str, str],
+) -> "GeoDataFrame":
+    """Put the rows of pairs beside each other, with the index and the geometry of one side."""
+    import pandas as pd
+
+    frames = (left_df, right_df)
+    own = 1 if how == "right" else 0
+    geometry = frames[own].geometry.name
+    index_names = [
+        _index_names(frame, other, suffix)
+        for frame, other, suffix in zip(frames, frames[::-1], suffixes, strict=True)
+    ]
+    plain = [pd.DataFrame(frame) for frame in frames]
+    plain[1 - own] = plain[1 - own].drop(columns=frames[1 - own].geometry.name)
+    plain = [
+        frame.reset_index(names=names) for frame, names in zip(plain, index_names, strict=True)
+    ]
+    shared = plain[0].columns.intersection(plain[1].columns)
+    if len(shared) and not any(suffixes):
+        raise ValueError(f"columns overlap but no suffix specified: {shared}")
+    taken = []
+    for side, suffix in enumerate(suffixes):
+        kept = {geometry} if side == own else set()
+        new = {name: f"{name}_{suffix}" for name in shared if suffix and name not in kept}
+        index_names[side] = [new.get(name, name) for name in index_names[side]]
+        # -1 is no label of theirs: such a row is missing.
+        taken.append(plain[side].rename(columns=new).reindex(pairs[side]).reset_index(drop=True))
+    joined = pd.concat(taken, axis=1)
+    if not joined.columns.is_unique:
+        twice = joined.columns[joined.columns.duplicated()].tolist()
+        raise ValueError(f"several columns would have the names {twice}: choose other suffixes")
+    joined = joined.set_index(index_names[own])
+    joined.index.names = frames[own].index.names
+    return type(frames[own])(joined, geometry=geometry, crs=frames[own].crs)
+
+
+def _index_names(frame: "GeoDataFrame", other: "GeoDataFrame", suffix: str) -> list[Any]:
+    """Names of the columns that an index becomes: its own, or one with the suffix."""
+    levels = frame.index.names
+    names = [
+        f"index_{suffix}{level if len(levels) > 1 else ''}" if name is None else name
+        for level, name in enumerate(levels)
+    ]
+    for name, own in zip(names, levels, strict=True):
+        if own is None and (name in frame.columns or name in other.columns):
+            raise ValueError(f"{name!r} cannot be a column name in the frames being joined")
+    return names

@@ -1,0 +1,108 @@
+"""How observations are matched, and how both tables are read: the options of the service."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import get_args
+
+from georesolve.intake.columns import PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
+from georesolve.intake.errors import InvalidOption
+from georesolve.kernels import ALGORITHMS, MAX_K
+from georesolve.kernels.nearest import Algorithm
+from georesolve.workers.jobs import How, MatchOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user may say, with the names and the defaults of the service.
+
+    Parameters
+    ----------
+    k
+        Neighbours an observation, nearest first: 1 to 64.
+    max_distance_m
+        References farther than this many metres do not match; None for no limit.
+    exclude_self
+        Whether an observation does not match the reference of its own row: the two are one set.
+    algorithm
+        ``auto``, ``tree`` or ``brute``: the answer is the same.
+    how
+        ``left``: a row for every observation; ``inner``: for matched ones only.
+    columns, observation_columns
+        Columns to carry into the result, of the references and of the observations.
+    lat, lon, geometry, id
+        Names of columns in both tables; None where they are to be recognised. Those that begin with
+        ``observation_`` or ``reference_`` count for one table, and before these.
+    on_invalid
+        ``error``: rows with invalid coordinates are refused; ``null``: kept, with a status.
+    coordinates
+        ``check``: a table whose coordinates prove to be metres, radians or swapped is refused;
+        ``trust``: they are degrees, whatever they look like.
+
+    Raises
+    ------
+    InvalidOption
+        When a value is not allowed.
+    """
+
+    k: int = 1
+    max_distance_m: float | None = None
+    exclude_self: bool = False
+    algorithm: Algorithm = "auto"
+    how: How = "left"
+    columns: tuple[str, ...] = ()
+    observation_columns: tuple[str, ...] = ()
+    lat: str | None = None
+    lon: str | None = None
+    geometry: str | None = None
+    id: str | None = None
+    observation_lat: str | None = None
+    observation_lon: str | None = None
+    observation_geometry: str | None = None
+    observation_id: str | None = None
+    reference_lat: str | None = None
+    reference_lon: str | None = None
+    reference_geometry: str | None = None
+    reference_id: str | None = None
+    on_invalid: OnInvalid = "error"
+    coordinates: Trust = "check"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int) or not 1 <= self.k <= MAX_K:
+            raise InvalidOption(f"k must be a whole number from 1 to {MAX_K}, got {self.k!r}")
+        limit = self.max_distance_m
+        if limit is not None and not 0 <= limit < math.inf:
+            raise InvalidOption(
+                f"max_distance_m must be a finite number of metres, 0 or more, or None for no "
+                f"limit, got {limit!r}"
+            )
+        for name, allowed in _CHOICES.items():
+            given = getattr(self, name)
+            if given not in allowed:
+                raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
+        for name in ("columns", "observation_columns"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise InvalidOption(f"{name} must be a list of names: write [{given!r}]")
+            # Each once, in the order that they were given.
+            object.__setattr__(self, name, tuple(dict.fromkeys(given or ())))
+
+    def match(self) -> MatchOptions:
+        """The options that say how to match."""
+        return MatchOptions(**{f.name: getattr(self, f.name) for f in fields(MatchOptions)})
+
+    def reading(self, role: Role) -> Reading:
+        """How to read one of the two tables."""
+        both = Reading(
+            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+        )
+        prefix = PREFIXES[role]
+        own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
+        return reading_for(both, own, prefix)
+
+
+_CHOICES = {
+    "algorithm": ALGORITHMS,
+    "how": get_args(How),
+    "on_invalid": get_args(OnInvalid),
+    "coordinates": get_args(Trust),
+}

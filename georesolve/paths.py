@@ -1,0 +1,120 @@
+"""Paths that a user gives: a file, a folder or a glob, read as one table."""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from georesolve.intake.canonical import opened, refusal_of
+from georesolve.intake.columns import Reading, Role
+from georesolve.intake.errors import InvalidInput, Refused
+from georesolve.intake.formats import format_of
+from georesolve.intake.point_table import Bounds
+from georesolve.intake.sources import Source, Table
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A file, a folder, a glob, or several of these."""
+
+UNBOUNDED = Bounds()
+"""Files of one's own may be as large as they are."""
+
+
+def files_at(given: Paths, role: Role) -> list[Path]:
+    """The files that paths stand for: those of a folder or a glob by name.
+
+    Raises
+    ------
+    InvalidInput
+        When there are none.
+    """
+    if isinstance(given, str | os.PathLike):
+        given = [given]
+    found = [file for one in given for file in _files_of(Path(one))]
+    if not found:
+        raise InvalidInput(
+            f"{role}: there is no file at {', '.join(repr(str(one)) for one in given) or '[]'}: "
+            "give a file, a folder or a glob"
+        )
+    return found
+
+
+def _files_of(path: Path) -> list[Path]:
+    if path.is_dir():
+        inside = sorted(one for one in path.rglob("*") if one.is_file())
+        # What Spark and others put beside their data: _SUCCESS, ._SUCCESS.crc.
+        return [one for one in inside if not one.name.startswith((".", "_"))]
+    if path.exists():
+        return [path]
+    # Not Path.glob, which takes no pattern that begins with a root.
+    found = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+    return sorted(one for one in found if one.is_file())
+
+
+def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Path) -> list[Source]:
+    """How to read some files.
+
+    Parameters
+    ----------
+    scratch
+        A folder for what has to be unpacked.
+
+    Raises
+    ------
+    UnsupportedFormat
+        When one of them has no format that is read.
+    """
+    sources = []
+    for number, path in enumerate(files):
+        # One file is called as the service calls it.
+        file: str = role if len(files) == 1 else f"{role} ({path.name})"
+        format, is_packed = format_of(path, None, path.name, file)
+        unpacked = scratch / f"{role}-{number}.unpacked" if is_packed else None
+        sources.append(Source(path, format, reading, file, unpacked=unpacked))
+    return sources
+
+
+def chained(sources: Sequence[Source]) -> Table:
+    """Files as one table, with the columns of the first; they are read while its batches are.
+
+    Raises
+    ------
+    Refused
+        When a file cannot be read, or has other columns than the first.
+    """
+    with _blaming(sources[0]):
+        first = opened(sources[0], UNBOUNDED)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number, source in enumerate(sources):
+            with _blaming(source):
+                table = first if number == 0 else opened(source, UNBOUNDED)
+                if table.schema.names != first.schema.names:
+                    raise InvalidInput(
+                        f"{source.file}: its columns are {', '.join(table.schema.names)}, and "
+                        f"those of the first file {', '.join(first.schema.names)}: give files of "
+                        "the same columns in the same order"
+                    )
+                for batch in table.batches:
+                    yield batch if batch.schema.equals(first.schema) else batch.cast(first.schema)
+            if source.unpacked is not None:
+                source.unpacked.unlink()
+
+    declared = first.declared_rows if len(sources) == 1 else None
+    return first._replace(batches=batches(), declared_rows=declared)
+
+
+@contextmanager
+def _blaming(source: Source) -> Iterator[None]:
+    """Say of what the libraries that read a file raise that the file is at fault, if it is."""
+    try:
+        yield
+    except Refused:
+        raise
+    except Exception as error:
+        refusal = refusal_of(error, source)
+        if refusal is None:
+            raise
+        raise refusal from error

@@ -1,0 +1,228 @@
+"""`nearest`, and `Index`: references that are searched more than once."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from georesolve.frames import given
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.matching import check_match
+from georesolve.intake.points import Points, write_points
+from georesolve.options import Options
+from georesolve.searches import Progress, Search, deserves_all_gpus
+from georesolve.workers.files import complete
+from georesolve.workers.gpus import DeviceChoice, choose_device
+
+
+def nearest(
+    observations: Any,
+    references: Any,
+    *,
+    k: int = 1,
+    max_distance_m: float | None = None,
+    exclude_self: bool = False,
+    how: str = "left",
+    columns: Sequence[str] | None = None,
+    device: DeviceChoice = "auto",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Find the nearest reference of every observation, exactly, on the globe.
+
+    Parameters
+    ----------
+    observations, references
+        Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
+        Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), or
+        the path of a file (Parquet, Arrow, CSV, GeoJSON), a folder or a glob. References may also
+        be an `Index`.
+    k
+        Neighbours an observation, nearest first: 1 to 64.
+    max_distance_m
+        References farther than this many metres do not match; a distance equal to it does.
+    exclude_self
+        Whether an observation does not match the reference of its own row: the two are one set.
+    how
+        ``left``: a row for every observation; ``inner``: for matched ones only.
+    columns
+        Columns of the references to carry into the result, as ``reference_<name>``. An id column is
+        carried anyway.
+    device
+        ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+    progress
+        Called with the number of observations that are resolved, and of all.
+    **options
+        Further ones of the service, see `georesolve.options.Options`: `observation_columns`,
+        `algorithm`, `lat`, `lon`, `geometry`, `id` (each also for one table alone, as in
+        `observation_lat`), `on_invalid`, `coordinates`.
+
+    Returns
+    -------
+    matches
+        A table of the kind of the observations, with their index; for a pair of arrays a dict of
+        arrays, for a path an Arrow table. Its columns are those of the service: `observation` (row
+        from 0), `rank` (for k > 1), `reference` (row, missing where there is none; -1 in arrays),
+        `distance_m`, `status`, and what is carried. A GeoDataFrame has the points of the
+        observations as its geometry.
+
+    Raises
+    ------
+    InvalidInput
+        When a table is not one of points in degrees, in the words of the service.
+    InvalidOption
+        When an option is not allowed, or does not fit the tables.
+    TypeError
+        When something is no table, or an option does not exist.
+    NoGpuError
+        When ``cuda`` is asked for and there is no GPU.
+
+    Examples
+    --------
+    >>> import georesolve
+    >>> berlin, paris = (52.52, 13.40), (48.86, 2.35)
+    >>> matches = georesolve.nearest(([50.11], [8.68]), tuple(zip(berlin, paris)))
+    >>> matches["reference"], matches["distance_m"].round()
+    (array([0]), array([423279.]))
+    """
+    asked = Options(
+        k=k,
+        max_distance_m=max_distance_m,
+        exclude_self=exclude_self,
+        how=how,  # type: ignore[arg-type]
+        columns=columns or (),  # type: ignore[arg-type]
+        **options,
+    )
+    table = given(observations, "observations")
+    points = table.points(asked.reading("observations"), asked.observation_columns)
+    if isinstance(references, Index):
+        search = references.search
+    else:
+        search = Search(_references(references, observations, points, asked), choose_device(device))
+    match = asked.match()
+    check_match(points, search.references, match, asked.on_invalid)
+    if search.device == "cuda" and deserves_all_gpus(points.rows, search.references.rows, match):
+        from georesolve.clusters import resolve_on_all_gpus
+
+        return table.give_back(resolve_on_all_gpus(points, search.references, match, progress))
+    return table.give_back(search.resolve(points, match, progress))
+
+
+def _references(references: Any, observations: Any, points: Points, asked: Options) -> Points:
+    is_same = references is observations and {*asked.columns} <= {*points.kept.column_names}
+    reading = asked.reading("references")
+    if is_same and reading._replace(prefix="") == asked.reading("observations")._replace(prefix=""):
+        return points
+    return given(references, "references").points(reading, asked.columns)
+
+
+class Index:
+    """References ready to be searched: built once, asked often.
+
+    It can be pickled, and saved to a file.
+
+    Parameters
+    ----------
+    references
+        A table of points, as for `nearest`. All of its columns are kept, in memory.
+    lat, lon, geometry, id
+        Names of columns; None where they are to be recognised.
+    on_invalid, coordinates
+        As for `nearest`.
+    device
+        ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+
+    Raises
+    ------
+    InvalidInput
+        When it is not a table of points in degrees.
+    """
+
+    def __init__(
+        self,
+        references: Any,
+        *,
+        lat: str | None = None,
+        lon: str | None = None,
+        geometry: str | None = None,
+        id: str | None = None,
+        on_invalid: str = "error",
+        coordinates: str = "check",
+        device: DeviceChoice = "auto",
+    ) -> None:
+        options = Options(
+            reference_lat=lat,
+            reference_lon=lon,
+            reference_geometry=geometry,
+            reference_id=id,
+            on_invalid=on_invalid,  # type: ignore[arg-type]
+            coordinates=coordinates,  # type: ignore[arg-type]
+        )
+        points = given(references, "references").points(options.reading("references"), None)
+        self.search = Search(points, choose_device(device))
+
+    def __len__(self) -> int:
+        return self.search.references.rows
+
+    def __repr__(self) -> str:
+        return f"<georesolve.Index of {len(self)} references on {self.search.device}>"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that a result can carry."""
+        return tuple(self.search.references.kept.column_names)
+
+    def nearest(
+        self,
+        observations: Any,
+        *,
+        k: int = 1,
+        max_distance_m: float | None = None,
+        how: str = "left",
+        columns: Sequence[str] | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Any:
+        """Find the nearest reference of every observation: see `georesolve.nearest`."""
+        return nearest(
+            observations,
+            self,
+            k=k,
+            max_distance_m=max_distance_m,
+            how=how,
+            columns=columns,
+            progress=progress,
+            **options,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the references to a file, as Parquet that any program reads.
+
+        It is complete or absent, whatever happens meanwhile.
+        """
+        with complete(Path(path)) as temporary:
+            write_points(self.search.references, temporary)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, device: DeviceChoice = "auto") -> Self:
+        """Read references that were saved, and make their index anew.
+
+        Raises
+        ------
+        InvalidInput
+            When the file was not made by `save`.
+        """
+        try:
+            metadata = pq.read_schema(path).metadata or {}
+            own = json.loads(metadata[b"georesolve"])
+            names = {name: own[name] for name in ("lat", "lon", "id")}
+        except (pa.ArrowInvalid, KeyError, ValueError) as error:
+            raise InvalidInput(
+                f"references: {os.fspath(path)!r} was not made by Index.save: make an Index of it, "
+                "which reads any table of points"
+            ) from error
+        return cls(Path(path), **names, on_invalid="null", coordinates="trust", device=device)

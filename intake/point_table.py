@@ -1,0 +1,169 @@
+"""A table of points: which columns hold what, and whether its rows are degrees."""
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from georesolve.intake.columns import LONGEST_NAME, Origin, Reading, find_columns
+from georesolve.intake.errors import InvalidInput, TooLarge
+from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
+from georesolve.intake.plausibility import Evidence
+from georesolve.intake.sources import Table
+from georesolve.intake.validity import refuse_invalid
+from georesolve.workers.datasets import PointSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How many rows and columns a table may have, and to how many bytes a file may unpack."""
+
+    rows: int = sys.maxsize
+    columns: int = sys.maxsize
+    unpacked_bytes: int = sys.maxsize
+
+
+class PointTable:
+    """A table whose columns have their meaning, and whose rows are checked as they pass by.
+
+    Parameters
+    ----------
+    table, reading
+        What was read, and how the user wants it to be read.
+    file
+        What to call it in errors.
+    bounds
+        How large it may be.
+
+    Attributes
+    ----------
+    schema
+        Of the batches: coordinates are float64, and those of a geometry column stand beside it.
+    columns
+        Which of them hold the coordinates and the id.
+    geometries
+        What GeoParquet says of those that hold geometries.
+
+    Raises
+    ------
+    InvalidInput
+        When the coordinates are missing, ambiguous or no numbers, or not in WGS 84.
+    TooLarge
+        When there are more columns than the bounds allow, or rows by what the table declares.
+    """
+
+    def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
+        schema, self._batches, self._declared_rows, points = table
+        if len(schema.names) > bounds.columns:
+            raise TooLarge(
+                f"{file}: {len(schema.names)} columns are more than the limit of {bounds.columns}"
+            )
+        if self._declared_rows is not None and self._declared_rows > bounds.rows:
+            raise TooLarge(
+                f"{file}: {self._declared_rows} rows are more than the limit of {bounds.rows}"
+            )
+        self.geometries = geometries_of(schema)
+        if reading.lat is not None or reading.lon is not None:
+            points = None
+        else:
+            geometry = geometry_of(schema, reading.geometry, file)
+            if geometry is not None:
+                self._batches = add_coordinates(self._batches, geometry, file)
+                for name in (geometry.lon, geometry.lat):
+                    schema = schema.append(pa.field(name, pa.float64()))
+                points = geometry
+            if points is not None:
+                reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
+        _check_names(schema.names, file)
+        self.columns = find_columns(schema.names, reading, file)
+        for name in self.columns[:2]:
+            _check_numeric(schema.field(name), file)
+        types = dict.fromkeys(self.columns[:2], pa.float64())
+        self.schema = pa.schema(
+            [(f.name, types.get(f.name) or _plain_type(f.type)) for f in schema]
+        )
+        self._reading, self._file, self._bounds = reading, file, bounds
+        self._origin = Origin(self.columns, points and points.column)
+        self._evidence = Evidence()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, which are counted and looked at; coordinates may be null.
+
+        Raises
+        ------
+        InvalidInput
+            When a row of a geometry column holds no point.
+        TooLarge
+            When there are more rows than the bounds allow.
+        """
+        rows = 0
+        for batch in self._batches:
+            rows += batch.num_rows
+            if rows > self._bounds.rows:
+                raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
+            arrays = [
+                array if array.type == field.type else pc.cast(array, field.type, safe=False)
+                for array, field in zip(batch.columns, self.schema, strict=True)
+            ]
+            checked = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            lat, lon = (checked[name].fill_null(math.nan).to_numpy() for name in self.columns[:2])
+            self._evidence.add(lat, lon)
+            yield checked
+
+    def refuse_invalid(self, points: PointSet) -> None:
+        """Refuse what the rows showed, once all have passed.
+
+        Parameters
+        ----------
+        points
+            What was counted of them.
+
+        Raises
+        ------
+        InvalidInput
+            When the coordinates cannot be degrees, when some are invalid, unless these are to be
+            kept, and when there are not as many rows as the table declared.
+        """
+        if self._declared_rows not in (None, points.rows):
+            raise InvalidInput(
+                f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
+                f"{points.rows}"
+            )
+        self._evidence.refuse(self._origin, self._reading, self._file)
+        are_swapped = self._evidence.are_valid_swapped
+        refuse_invalid(
+            points,
+            self._file,
+            self._reading.on_invalid,
+            points=self._origin.points,
+            how_to_swap=self._origin.how_to_swap(self._reading.prefix) if are_swapped else None,
+        )
+
+
+def _check_names(names: list[str], file: str) -> None:
+    for name in names:
+        if "\0" in name or len(name) > LONGEST_NAME:
+            raise InvalidInput(
+                f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
+                f"{LONGEST_NAME} are allowed, and no NUL among them",
+                [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
+            )
+
+
+def _plain_type(type: pa.DataType) -> pa.DataType:
+    # Views have no kernel that takes rows of them.
+    if pa.types.is_string_view(type):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(type) else type
+
+
+def _check_numeric(field: pa.Field, file: str) -> None:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise InvalidInput(
+            f"{file}: the column {field.name!r} holds {kind}, not numbers: give degrees as numbers",
+            [{"file": file, "column": field.name, "row": 0, "detail": f"holds {kind}"}],
+        )

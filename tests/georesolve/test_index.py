@@ -1,0 +1,63 @@
+"""`georesolve.Index`: built once, asked often; it is pickled, saved and opened."""
+
+import pickle
+
+import pandas as pd
+import pytest
+
+import georesolve
+from tests.conftest import points
+
+OBSERVATIONS = points(400, 1)
+REFERENCES = points(300, 2, name=[f"r{i}" for i in range(300)])
+
+
+def saved(index, folder):
+    index.save(folder / "index.parquet")
+    return georesolve.Index.open(folder / "index.parquet")
+
+
+@pytest.mark.parametrize(
+    "passed_on",
+    [
+        lambda index, folder: index,
+        lambda index, folder: pickle.loads(pickle.dumps(index)),
+        saved,
+    ],
+)
+def test_it_answers_as_the_references_do(passed_on, tmp_path):
+    index = passed_on(georesolve.Index(REFERENCES.to_pandas()), tmp_path)
+    assert len(index) == 300
+    assert repr(index) == "<georesolve.Index of 300 references on cpu>"
+    assert set(index.columns) >= {"id", "name"}
+    for options in ({}, {"k": 2, "columns": ["name"], "max_distance_m": 1e6}):
+        expected = georesolve.nearest(OBSERVATIONS, REFERENCES, **options)
+        assert index.nearest(OBSERVATIONS, **options).to_pylist() == expected.to_pylist()
+        given = georesolve.nearest(OBSERVATIONS, index, **options)
+        assert given.to_pylist() == expected.to_pylist()
+
+
+def test_it_keeps_what_it_was_built_of():
+    frame = REFERENCES.to_pandas()
+    index = georesolve.Index(frame)
+    expected = index.nearest(OBSERVATIONS)
+    frame["lat"] = 0.0
+    assert index.nearest(OBSERVATIONS).equals(expected)
+
+
+def test_names_of_columns_are_kept_in_the_file(tmp_path):
+    frame = pd.DataFrame({"b": [1.0, 2.0], "l": [3.0, 95.0], "key": ["x", "y"], "lat": [0, 0]})
+    index = georesolve.Index(frame, lat="l", lon="b", id="key", on_invalid="null")
+    given = saved(index, tmp_path).nearest(([3.1], [1.1]), on_invalid="null", columns=["lat"])
+    assert given["reference_key"].tolist() == ["x"]
+    assert given["reference_lat"].tolist() == [0]
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(georesolve.InvalidInput, match="references: no column for latitudes"):
+        georesolve.Index(pd.DataFrame({"a": [1]}))
+    pd.DataFrame({"lat": [1.0], "lon": [1.0]}).to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(georesolve.InvalidInput, match=r"was not made by Index\.save"):
+        georesolve.Index.open(tmp_path / "other.parquet")
+    with pytest.raises(FileNotFoundError):
+        georesolve.Index.open(tmp_path / "nothing.parquet")

@@ -1,0 +1,257 @@
+"""`georesolve.nearest`: right answers for each kind of table, given back as that kind."""
+
+import io
+import re
+import subprocess
+import sys
+
+import geopandas
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import georesolve
+from georesolve.workers.matches import STATUSES
+from tests import oracle
+from tests.conftest import ROOT, points, sphere
+from tests.kernels.point_sets import SETS
+
+OBSERVATIONS = points(500, 1, name=[f"o{i}" for i in range(500)])
+REFERENCES = points(300, 2, name=[f"r{i}" for i in range(300)], size=np.arange(300.0))
+PANDAS = OBSERVATIONS.to_pandas().set_index(pd.Index(np.arange(500) * 3, name="when"))
+
+
+def as_geopandas(table, crs=4326):
+    frame = table.to_pandas()
+    geometry = geopandas.points_from_xy(frame.pop("lon"), frame.pop("lat"))
+    return geopandas.GeoDataFrame(frame, geometry=geometry, crs=crs)
+
+
+class Stream:
+    """A table of a library that knows the Arrow C stream interface and nothing else."""
+
+    def __init__(self, table):
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def without_points(frame):
+    return pa.Table.from_pandas(pd.DataFrame(frame.drop(columns="geometry")))
+
+
+KINDS = {
+    "pandas": (PANDAS, pa.Table.from_pandas),
+    "geopandas": (
+        as_geopandas(OBSERVATIONS),
+        without_points,
+    ),
+    "polars": (pl.from_arrow(OBSERVATIONS), pl.DataFrame.to_arrow),
+    "arrow": (OBSERVATIONS, lambda table: table),
+    "batches": (OBSERVATIONS.to_reader(64), lambda table: table),
+    "stream": (Stream(OBSERVATIONS), lambda table: table),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_answers_are_those_of_the_oracle(name):
+    references, observations = SETS[name]
+    if not references[0].size:
+        with pytest.raises(georesolve.InvalidInput, match="the table has no rows"):
+            georesolve.nearest(observations, references)
+        return
+    given = georesolve.nearest(
+        observations, references, on_invalid="null", coordinates="trust", columns=[]
+    )
+    valid = [
+        (np.abs(lat) <= 90) & (lon >= -180) & (lon <= 360)
+        for lat, lon in (references, observations)
+    ]
+    of = np.flatnonzero(valid[0])
+    expected = np.full(observations[0].size, -1)
+    metres = np.full(observations[0].size, np.nan)
+    if of.size and valid[1].any():
+        places = [degrees[valid[1]] for degrees in observations]
+        rows, metres[valid[1]] = oracle.nearest(*places, *(degrees[of] for degrees in references))
+        expected[valid[1]] = of[rows]
+    assert given["observation"].tolist() == list(range(expected.size))
+    np.testing.assert_allclose(given["distance_m"], metres, rtol=1e-9, atol=1e-3)
+    assert ((given["reference"] >= 0) == (expected >= 0)).all()
+    # Of references that are as near by the oracle's rounding, either may be the nearer one.
+    other = np.flatnonzero(given["reference"] != expected)
+    lat, lon = (degrees[given["reference"][other]] for degrees in references)
+    again = oracle.haversine_m(observations[0][other], observations[1][other], lat, lon)
+    np.testing.assert_allclose(again, metres[other], rtol=1e-9, atol=1e-3)
+    missing = np.where(valid[1], "no_reference", "invalid_coordinate")
+    assert given["status"].tolist() == np.where(expected >= 0, "matched", missing).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"k": 3, "max_distance_m": 1e6}, {"how": "inner"}])
+def test_each_kind_gets_the_same_rows_back(kind, options):
+    table, to_arrow = KINDS[kind]
+    if kind == "batches":
+        table = OBSERVATIONS.to_reader(64)
+    carried = {"columns": ["name", "size"], "observation_columns": ["name"], **options}
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, **carried)
+    given = georesolve.nearest(table, REFERENCES, **carried)
+    assert type(given) is (pa.Table if kind in ("batches", "stream") else type(table))
+    arrow = to_arrow(given)
+    for name in expected.column_names:
+        mine, theirs = arrow[name].to_pylist(), expected[name].to_pylist()
+        assert [None if value != value else value for value in mine] == theirs, name
+
+
+@pytest.mark.parametrize("kind", ["pandas", "geopandas", "polars", "arrow", "stream"])
+def test_each_kind_as_references(kind):
+    made = {
+        "pandas": REFERENCES.to_pandas,
+        "geopandas": lambda: as_geopandas(REFERENCES),
+        "polars": lambda: pl.from_arrow(REFERENCES),
+        "arrow": lambda: REFERENCES,
+        "stream": lambda: Stream(REFERENCES),
+    }[kind]()
+    given = georesolve.nearest(OBSERVATIONS, made, columns=["name"])
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, columns=["name"])
+    # Some libraries have another type of text.
+    assert given.cast(expected.schema).equals(expected)
+
+
+def test_the_index_of_pandas_is_kept():
+    given = georesolve.nearest(PANDAS, REFERENCES)
+    assert given.index.equals(PANDAS.index)
+    three = georesolve.nearest(PANDAS, REFERENCES, k=3)
+    assert three.index.equals(PANDAS.index.repeat(3))
+    near = georesolve.nearest(PANDAS, REFERENCES, how="inner", max_distance_m=3e5)
+    assert 0 < len(near) < 500
+    assert near.index.equals(PANDAS.index[near["observation"]])
+    # An id that a row has none of leaves those of the others whole numbers.
+    far = georesolve.nearest(PANDAS, REFERENCES, max_distance_m=3e5)
+    assert str(far["reference_id"].dtype) == str(far["reference"].dtype) == "Int64"
+    assert far["distance_m"].dtype == float
+    assert list(far["status"].cat.categories) == list(STATUSES)
+
+
+def test_points_of_a_geodataframe_are_kept():
+    frame = as_geopandas(OBSERVATIONS).rename_geometry("place")
+    given = georesolve.nearest(frame, REFERENCES, k=2)
+    assert given.crs == frame.crs
+    assert (given.geometry.to_numpy() == np.repeat(frame.geometry.to_numpy(), 2)).all()
+
+
+def test_a_pair_of_arrays_gives_arrays():
+    lat, lon = sphere(40, 3)
+    given = georesolve.nearest((lat.tolist(), lon), sphere(9, 4), max_distance_m=1e6)
+    assert {name: column.dtype.kind for name, column in given.items()} == {
+        "observation": "i",
+        "reference": "i",
+        "distance_m": "f",
+        "status": "O",
+    }
+    assert ((given["reference"] == -1) == np.isnan(given["distance_m"])).all()
+    assert set(given["status"]) == {"matched", "beyond_max_distance"}
+
+
+def test_a_set_against_itself():
+    given = georesolve.nearest(PANDAS, PANDAS, exclude_self=True)
+    assert (given["reference"] != given["observation"]).all()
+    copied = georesolve.nearest(PANDAS, PANDAS.copy(), exclude_self=True)
+    assert copied.equals(given)
+
+
+def test_progress_is_told():
+    told = []
+    lat, lon = sphere(100_000, 5)
+    georesolve.nearest((lat, lon), sphere(9, 4), k=64, progress=lambda *now: told.append(now))
+    assert told == [(65_536, 100_000), (100_000, 100_000)]
+
+
+def parquet(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+BAD = {
+    "invalid rows": {"lat": [1.0, 95.0], "lon": [1.0, 2.0]},
+    "swapped": {"lat": np.linspace(100, 170, 50), "lon": np.linspace(-40, 40, 50)},
+    "metres": {"y": np.linspace(5e6, 6e6, 9), "x": np.linspace(3e5, 4e5, 9)},
+    "radians": {"lat_rad": [0.1, 0.2], "lon_rad": [0.3, 0.4], "lat": [0.1, 0.2], "lon": [0.3, 0.4]},
+    "ambiguous": {"lat": [1.0], "latitude": [1.0], "lon": [1.0]},
+    "no columns": {"a": [1.0], "b": [1.0]},
+    "text": {"lat": ["1.0"], "lon": [1.0]},
+    "a missing column": {"lat": [1.0], "lon": [1.0]},
+    "other sets": {"lat": [1.0], "lon": [1.0]},
+}
+OPTIONS = {
+    "a missing column": {"observation_columns": ["name"]},
+    "other sets": {"exclude_self": True},
+    "radians": {"lat": "lat_rad", "lon": "lon_rad"},
+}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+@pytest.mark.parametrize("name", BAD)
+def test_refusals_are_those_of_the_service(service, name, kind):
+    table = pa.table(BAD[name])
+    made = {"pandas": table.to_pandas, "polars": lambda: pl.from_arrow(table)}.get(kind)
+    options = OPTIONS.get(name, {})
+    references = pa.table({**BAD[name], "q": BAD[name].get("lat", [0] * table.num_rows)})
+    if name == "other sets":
+        references = pa.table({"lat": [2.0], "lon": [1.0]})
+    files = {"observations": parquet(table), "references": parquet(references)}
+    answer = service.post("/resolve", files=files, params=options)
+    assert answer.status_code == 400
+    with pytest.raises((georesolve.InvalidInput, georesolve.InvalidOption)) as refused:
+        georesolve.nearest(made() if made else table, references, **options)
+    # pandas and polars have types of text of their own.
+    ours = re.sub("large_string|string_view", "string", refused.value.detail)
+    assert ours == answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"k": 0}, "k must be a whole number from 1 to 64, got 0"),
+        ({"k": True}, "k must be a whole number"),
+        ({"max_distance_m": -1}, "max_distance_m must be a finite number of metres"),
+        ({"max_distance_m": float("inf")}, "max_distance_m must be a finite number of metres"),
+        ({"how": "outer"}, "how must be one of left, inner, got 'outer'"),
+        ({"columns": "name"}, r"columns must be a list of names: write \['name'\]"),
+        ({"on_invalid": "drop"}, "on_invalid must be one of error, null"),
+    ],
+)
+def test_options_that_are_not_allowed(options, words):
+    with pytest.raises(georesolve.InvalidOption, match=words):
+        georesolve.nearest(OBSERVATIONS, REFERENCES, **options)
+
+
+def test_what_is_no_table():
+    with pytest.raises(TypeError, match="observations: list is no table of points"):
+        georesolve.nearest([1, 2], REFERENCES)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_distance'"):
+        georesolve.nearest(OBSERVATIONS, REFERENCES, max_distance=5)
+    with pytest.raises(ValueError, match=r"observations: latitudes .* one shape \(n,\)"):
+        georesolve.nearest(([1.0, 2.0], [1.0]), REFERENCES)
+    with pytest.raises(georesolve.InvalidInput, match="EPSG:3857"):
+        georesolve.nearest(as_geopandas(OBSERVATIONS).to_crs(3857), REFERENCES)
+
+
+def test_the_first_call_loads_no_more_than_it_needs():
+    """On the CPU neither Dask nor the service; `import georesolve` loads next to nothing."""
+    script = """
+import sys
+import georesolve
+print(sorted(sys.modules.keys() & {"numpy", "numba", "pyarrow"}))
+print(georesolve.nearest(([50.11], [8.68]), ([52.52, 48.86], [13.4, 2.35]))["reference"])
+heavy = {"dask", "distributed", "pydantic", "fastapi", "sqlalchemy", "httpx", "geopandas", "polars"}
+print(sorted(sys.modules.keys() & heavy))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["[]", "[0]", "[]"]

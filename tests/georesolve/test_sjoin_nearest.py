@@ -1,0 +1,164 @@
+"""`sjoin_nearest` keeps what GeoPandas promises of its own, on the globe and in metres.
+
+Where distances on a plane and on the globe rank alike (points near each other, on the equator)
+GeoPandas itself is asked; elsewhere `tests/oracle.py`.
+"""
+
+import geopandas
+import numpy as np
+import pandas as pd
+import pytest
+import shapely
+from geopandas.testing import assert_geodataframe_equal
+
+import georesolve
+from tests import oracle
+from tests.conftest import sphere
+
+pytestmark = pytest.mark.filterwarnings("ignore:Geometry is in a geographic CRS")
+DEGREE_M = np.radians(1) * oracle.RADIUS_M
+
+
+def frame(lon, lat=None, index=None, crs=4326, **columns):
+    """Points; on the equator unless latitudes are given."""
+    geometry = geopandas.points_from_xy(lon, np.zeros(len(lon)) if lat is None else lat)
+    return geopandas.GeoDataFrame(columns, geometry=geometry, index=index, crs=crs)
+
+
+LEFT = frame([0.0, 1.0, 5.0], name=["a", "b", "c"], n=[1, 2, 3], index=list("xyz"))
+RIGHT = frame([1.0, 2.0, 2.0, -0.25], name=["A", "B", "C", "D"], m=[1.5, 2.5, 3.5, 4.5])
+
+
+@pytest.mark.parametrize("max_distance", [None, 0.5, 2.0])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+@pytest.mark.parametrize("names", [{}, {"lsuffix": "l", "rsuffix": "r"}])
+def test_as_geopandas_on_the_equator(how, exclusive, max_distance, names):
+    options = {"how": how, "exclusive": exclusive, "distance_col": "far", **names}
+    expected = LEFT.sjoin_nearest(RIGHT, max_distance=max_distance, **options)
+    expected["far"] *= DEGREE_M
+    limit = max_distance and max_distance * DEGREE_M
+    given = georesolve.sjoin_nearest(LEFT, RIGHT, max_distance=limit, **options)
+    assert_geodataframe_equal(given, expected, check_less_precise=True)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+def test_without_a_column_of_distances(how):
+    given = georesolve.sjoin_nearest(LEFT, RIGHT, how=how)
+    assert_geodataframe_equal(given, LEFT.sjoin_nearest(RIGHT, how=how))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+@pytest.mark.parametrize("empty", [(0,), (1,), (0, 1)])
+def test_empty_frames(how, empty):
+    sides = [one.iloc[:0] if i in empty else one for i, one in enumerate((LEFT, RIGHT))]
+    expected = sides[0].sjoin_nearest(sides[1], how=how, distance_col="far")
+    given = georesolve.sjoin_nearest(*sides, how=how, distance_col="far")
+    assert list(given.columns) == list(expected.columns)
+    assert len(given) == len(expected)
+    assert given["far"].isna().all()
+    assert given.geometry.geom_equals(expected.geometry).all()
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+def test_missing_and_empty_points_match_nothing(how):
+    holes = [shapely.Point(0, 0), None, shapely.Point()]
+    left = geopandas.GeoDataFrame({"n": [1, 2, 3]}, geometry=holes, crs=4326)
+    given = georesolve.sjoin_nearest(left, RIGHT, how=how, distance_col="far")
+    matched = given[given["far"].notna()]
+    assert set(matched["n"]) == {1}
+    assert len(given) == {"inner": 1, "left": 3, "right": 4}[how]
+
+
+def test_indexes_keep_their_names_and_levels():
+    levels = pd.MultiIndex.from_tuples([(1, "p"), (1, "q"), (2, "p")], names=["one", None])
+    left = LEFT.set_axis(levels)
+    right = RIGHT.rename_axis("place")
+    for how in ("inner", "left", "right"):
+        expected = left.sjoin_nearest(right, how=how)
+        assert_geodataframe_equal(georesolve.sjoin_nearest(left, right, how=how), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda left: left, {"how": "outer"}, "`how` was"),
+        (pd.DataFrame, {}, "'left_df' should be GeoDataFrame"),
+        (lambda left: left.assign(index_right=1), {}, "'index_right' cannot be a column name"),
+        (lambda left: left, {"lsuffix": "", "rsuffix": ""}, "columns overlap but no suffix"),
+        (lambda left: left, {"max_distance": 0}, "max_distance must be greater than 0"),
+        (lambda left: left, {"k": 65}, "k must be 1 to 64"),
+        (lambda left: left.set_geometry(left.buffer(1)), {}, "row 0 holds a Polygon, not a point"),
+        (lambda left: left.set_crs(None, allow_override=True), {"crs": 3857}, "CRS"),
+    ],
+)
+def test_refusals(change, options, words):
+    right = RIGHT.to_crs(options.pop("crs", 4326))
+    with pytest.raises((ValueError, UserWarning), match=words):
+        georesolve.sjoin_nearest(change(LEFT), right, **options)
+
+
+def test_each_frame_is_transformed_by_its_own_crs():
+    lat, lon = sphere(300, 3)
+    lat = lat * 0.9
+    right = frame(*sphere(200, 4)[::-1])
+    in_degrees = frame(lon, lat)
+    expected = georesolve.sjoin_nearest(in_degrees, right, distance_col="far")
+    projected = in_degrees.to_crs(3857)
+    given = georesolve.sjoin_nearest(projected, right, distance_col="far")
+    assert given.crs == projected.crs
+    assert given["index_right"].tolist() == expected["index_right"].tolist()
+    np.testing.assert_allclose(given["far"], expected["far"], atol=1e-3)
+
+
+def test_coordinates_without_a_crs_are_degrees():
+    no_crs = [one.set_crs(None, allow_override=True) for one in (LEFT, RIGHT)]
+    given = georesolve.sjoin_nearest(*no_crs, distance_col="far")
+    expected = georesolve.sjoin_nearest(LEFT, RIGHT, distance_col="far")
+    assert given.crs is None
+    assert given["far"].tolist() == expected["far"].tolist()
+    with pytest.raises(georesolve.InvalidInput, match="look like metres"):
+        georesolve.sjoin_nearest(LEFT.to_crs(3857).set_crs(None, allow_override=True), no_crs[1])
+
+
+def test_nearest_on_the_globe_is_not_that_of_the_plane():
+    north, degree = frame([179.0], [80.0]), frame([-179.0, 170.0], [80.0, 80.0])
+    given = georesolve.sjoin_nearest(north, degree, distance_col="far")
+    assert given["index_right"].tolist() == [0]
+    assert north.sjoin_nearest(degree)["index_right"].tolist() == [1]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_against_the_oracle(k):
+    """All that are as near as the k-th are given, in the order of distance and row."""
+    lat, lon = np.round(sphere(400, 5)[0], -1), np.round(sphere(400, 6)[1], -1)
+    references = [np.repeat(degrees, 2) for degrees in (lat, lon)]
+    places = sphere(100, 7)
+    given = georesolve.sjoin_nearest(
+        frame(places[1], places[0]), frame(*references[::-1]), distance_col="far", k=k
+    )
+    for row, matched in given.groupby(level=0):
+        metres = oracle.haversine_m(places[0][row], places[1][row], *references)
+        # What rounds to the same place is as near; the next one is not.
+        limit = np.sort(metres)[k - 1] + 1e-6
+        assert sorted(matched["index_right"]) == np.flatnonzero(metres <= limit).tolist()
+        np.testing.assert_allclose(matched["far"], np.sort(metres)[: len(matched)], atol=1e-3)
+    assert given.index.nunique() == 100
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_more_ties_than_a_search_tells(exclusive):
+    """A hundred references at one place, and a hundred at the next."""
+    right = frame(np.repeat([0.0, 1.0, 7.0], 100))
+    left = frame([0.0, 0.75, 3.5])
+    given = georesolve.sjoin_nearest(left, right, exclusive=exclusive, distance_col="far")
+    expected = left.sjoin_nearest(right, exclusive=exclusive)
+    assert given.index.tolist() == expected.index.tolist()
+    # Ours are in the order of rows, those of GeoPandas in that of its tree.
+    for row, matched in given.groupby(level=0)["index_right"]:
+        assert matched.tolist() == sorted(expected["index_right"][row])
+
+
+def test_a_frame_with_itself():
+    given = georesolve.sjoin_nearest(LEFT, LEFT, exclusive=True)
+    assert_geodataframe_equal(given, LEFT.sjoin_nearest(LEFT, exclusive=True))
