@@ -1,5 +1,6 @@
 """`serve`: the application under uvicorn, its log, and what a signal does."""
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -50,15 +51,32 @@ class _Server(uvicorn.Server):
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._app.router.lifespan_context(self._app))
             await super().startup(sockets)
+            telling = asyncio.create_task(self._tell(_addresses(sockets or [])))
+            stack.callback(telling.cancel)
             self._opened = stack.pop_all()
-        for one in sockets or ():
-            host, port = one.getsockname()[:2]
-            logger.info("answers at http://%s:%d", f"[{host}]" if ":" in host else host, port)
+
+    async def _tell(self, addresses: str) -> None:
+        logger.info("listens at %s, and opens its cluster", addresses)
+        await self._app.state.service.supervisor.opened()
+        logger.info("answers at %s", addresses)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn when it answers no more."""
         async with self._opened:
-            await super().shutdown(sockets)
+            hanging_up = asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self._hang_up)
+            try:
+                await super().shutdown(sockets)
+            finally:
+                hanging_up.cancel()
+
+    def _hang_up(self) -> None:
+        """End the connections on which a client still sends or reads.
+
+        uvicorn would cancel what answers them, and log that as an error with its stack.
+        """
+        for connection in list(self.server_state.connections):
+            logger.warning("a connection is ended whose client did not within %d s", _DRAIN_SECONDS)
+            connection.transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Called by a signal to end."""
@@ -66,6 +84,14 @@ class _Server(uvicorn.Server):
         if service is not None:
             service.supervisor.stop()
         super().handle_exit(sig, frame)
+
+
+def _addresses(sockets: list[socket.socket]) -> str:
+    places = (one.getsockname()[:2] for one in sockets)
+    return ", ".join(
+        f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for host, port in places
+    )
 
 
 def serve(settings: Settings) -> int:
@@ -88,7 +114,8 @@ def serve(settings: Settings) -> int:
             forwarded_allow_ips=settings.proxies,
             log_config=None,
             access_log=False,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
+            # By then no connection is left, and what they asked for has noticed.
+            timeout_graceful_shutdown=2 * _DRAIN_SECONDS,
             # A connection ends itself; uvicorn's own timer forgets one that has sent something.
             timeout_keep_alive=math.ceil(2 * settings.idle_seconds),
         )

@@ -17,10 +17,6 @@ class CarriedTooLong(ValueError):
     """The columns that a result would carry take too much memory."""
 
 
-class Cancelled(Exception):
-    """The job was cancelled while one of its tasks ran."""
-
-
 @dataclass(frozen=True)
 class MatchOptions:
     """How observations are matched.
@@ -75,15 +71,9 @@ class Job:
         """A file that exists once the job is cancelled: running chunks look for it."""
         return self.folder / "cancelled"
 
-    def stop_if_cancelled(self) -> None:
-        """End a task of a cancelled job: cancelling its future does not stop it, looking does.
-
-        Raises
-        ------
-        Cancelled
-        """
-        if self.cancel_flag.exists():
-            raise Cancelled(self.id)
+    def is_cancelled(self) -> bool:
+        """Whether it is: cancelling the future of a task does not stop that, looking does."""
+        return self.cancel_flag.exists()
 
     def carried(self) -> tuple[list[str], list[str]]:
         """Columns that the result carries of the observations and of the references, ids first."""

@@ -39,6 +39,9 @@ class _Told(threading.local):
 
     Attributes
     ----------
+    is_cancelled
+        Whether the job was cancelled when its turn came. The task ends without a part and without
+        an error: Dask would log one for each chunk in hand, with its stack.
     seconds
         By stage.
     verified
@@ -46,6 +49,7 @@ class _Told(threading.local):
     """
 
     def __init__(self) -> None:
+        self.is_cancelled = False
         self.seconds: dict[str, float] = {}
         self.verified = 0
 
@@ -71,7 +75,9 @@ def part_path(job: Job, chunk: Chunk) -> Path:
 def read_chunk(chunk: Chunk, job: Job) -> Frame:
     """Read the coordinates of a chunk as a frame of pandas or cudf."""
     _told.seconds, _told.verified = {}, 0
-    job.stop_if_cancelled()
+    _told.is_cancelled = job.is_cancelled()
+    if _told.is_cancelled:
+        return pd.DataFrame()
     with device_in_use(), _stage("read"):
         lat, lon = job.observations.lat, job.observations.lon
         frame = backend().read(job.observations.file, *chunk, [lat, lon])
@@ -88,7 +94,10 @@ def resolve(frame: Frame, job: Job) -> Frame:
     frame
         With k rows an observation, numbered through the job: `reference` (int64 row, -1 where
         none), `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
+        That of a cancelled job is empty.
     """
+    if _told.is_cancelled:
+        return frame
     with device_in_use(), _stage("index"):
         load(job.references)
     with device_in_use(), _stage("resolve"):
@@ -123,9 +132,10 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     Returns
     -------
     frame
-        One row: the name of the file.
+        One row: the name of the file; none where the job was cancelled.
     """
-    job.stop_if_cancelled()
+    if _told.is_cancelled or job.is_cancelled():
+        return PART
     start = time.perf_counter()
     with device_in_use():
         answer = backend().to_arrow(frame)

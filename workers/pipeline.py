@@ -185,7 +185,7 @@ def _records(
                         yield chunk, record
         except BaseException:
             if cluster.is_up():
-                cluster.client.cancel(list(running))
+                _let_go(cluster.client, list(running))
             raise
 
 
@@ -226,7 +226,7 @@ def _check(
 ) -> None:
     """End the run when the job is cancelled, or the cluster lost."""
     if cancelled():
-        _stop(cluster.client, job, running)
+        _stop(job, running)
     if not cluster.is_up():
         raise ClusterLost("the connection to the scheduler was lost")
 
@@ -260,12 +260,21 @@ def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:
     return list(done)
 
 
-def _stop(client: Client, job: Job, running: list[Future[Any]]) -> NoReturn:
+def _let_go(client: Client, futures: list[Future[Any]]) -> None:
+    """Have the scheduler forget tasks, those too that have not ended."""
+    # It tells all clients of what is cancelled, and logs the stack of an error where one has gone,
+    # as when the service stops: what has ended is released.
+    if waiting := [future for future in futures if not future.done()]:
+        client.cancel(waiting)
+    for future in futures:
+        future.release()
+
+
+def _stop(job: Job, running: list[Future[Any]]) -> NoReturn:
     """End a job that is cancelled, once no worker has it in hand any more."""
     # The flag, not a cancelled future, ends what runs, and at once what is queued behind it. After
     # that nobody writes into the folder of the job.
     job.cancel_flag.touch()
     with contextlib.suppress(TimeoutError, CancelledError):
         wait(running, timeout=_STOP_SECONDS)
-    client.cancel(running)
     raise JobCancelled(job.id)

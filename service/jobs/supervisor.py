@@ -131,6 +131,10 @@ class Supervisor:
             await asyncio.gather(keeper, return_exceptions=True)
             self._threads.shutdown()
 
+    async def opened(self) -> None:
+        """Wait until there is a cluster, whose scheduler has answered."""
+        await self._opened.wait()
+
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
         self._store.note_death(oom_kills(), OUT_OF_MEMORY)
@@ -182,7 +186,6 @@ class Supervisor:
                 continue
             self.workers, self._heard_at = {}, time.monotonic()
             self.cluster = cluster
-            self._opened.set()
             try:
                 await self._watch(cluster)
                 logger.error("the cluster was lost")
@@ -205,6 +208,7 @@ class Supervisor:
                         try:
                             self.workers = await workers_of(client)
                             self._heard_at = time.monotonic()
+                            self._opened.set()
                         except OSError as error:
                             # It is stopped, or lost. What was known of it gets old.
                             logger.warning("%s", error)

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -87,18 +88,52 @@ def in_a_terminal(tmp_path):
             process.wait()
 
 
-@pytest.mark.parametrize("when", ["while it opens", "when it is ready"])
-def test_a_ctrl_c_ends_all_in_order(tmp_path, when):
-    with in_a_terminal(tmp_path) as (process, log, url):
-        probe = "/readyz" if when == "when it is ready" else "/livez"
-        wait_until(lambda: httpx.get(url + probe, timeout=60).status_code == 200, 100, process)
+@pytest.mark.parametrize("when", ["while it opens", "in the middle of a job"])
+def test_a_ctrl_c_ends_all_in_order(tmp_path, when, long_job):
+    with in_a_terminal(tmp_path) as (process, log, url), httpx.Client(base_url=url) as client:
+        client.timeout = 60
+        wait_until(lambda: client.get("/livez").is_success, process=process)
+        told = log.read_text()
+        assert f"listens at {url}" in told
+        assert "answers at" not in told
+        if when == "in the middle of a job":
+            wait_until(lambda: client.get("/readyz").is_success, 100, process)
+            wait_until(lambda: f"answers at {url}" in log.read_text())
+            observations, references, options = long_job
+            job = start_job(client, observations, references, **options)
+            wait_until(lambda: client.get(job).json()["progress"] > 0)
+        # On a busy machine Dask has told of slow heartbeats by now.
+        start = log.stat().st_size
         os.killpg(process.pid, signal.SIGINT)
         # As SIGTERM would: who started it sees what ended it.
         assert process.wait(60) == -signal.SIGINT
         wait_until(lambda: not _is_alive(process.pid))
-    text = log.read_text()
-    assert "Traceback" not in text
+    assert_quiet(log.read_text()[start:])
+
+
+def assert_quiet(text):
+    """Nothing went wrong in the log of an end."""
+    assert [word for word in ("ERROR", "CRITICAL", "Traceback") if word in text] == [], text
     assert "Finished server process" in text
+
+
+def test_a_job_is_stopped_without_an_error_in_the_log(tmp_path, device, long_job):
+    observations, references, options = long_job
+    with running_service(tmp_path / "data", "--device", device) as client:
+        job = start_job(client, observations, references, **options)
+        wait_until(lambda: client.get(job).json()["progress"] > 0)
+        with (
+            ThreadPoolExecutor(2) as threads,
+            client.stream("GET", f"{job}/events", timeout=60) as events,
+        ):
+            told = threads.submit(lambda: list(events.iter_lines()))
+            start = client.log.stat().st_size
+            client.process.terminate()
+            assert client.process.wait(60) == -signal.SIGTERM
+            assert any("running" in line for line in told.result())
+    text = client.log.read_text()[start:]
+    assert_quiet(text)
+    assert f"job {job.rpartition('/')[2]} stopped" in text
 
 
 def _is_alive(group):
