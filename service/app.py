@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 
 from fastapi import Depends, FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
 from georesolve.service.context import Service
@@ -43,6 +44,8 @@ from georesolve.service.web.bounds import BodyLimit, HeadAsGet
 from georesolve.service.web.encodings import PackedBody
 from georesolve.service.web.handlers import install_error_handlers
 from georesolve.service.web.journal import Journal
+from georesolve.service.web.origins import sharing_with
+from georesolve.service.web.prefix import Prefix
 from georesolve.service.web.queries import refuse_repeated
 from georesolve.workers.garbage import keep_what_is_loaded
 
@@ -122,7 +125,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Access, settings=settings, metrics=metrics)
+    if origins := settings.origins():
+        # Before the keys are asked for: what a browser sends ahead of a request has none.
+        app.add_middleware(CORSMiddleware, **sharing_with(origins))
     app.add_middleware(Journal, metrics=metrics)
+    if settings.root_path:
+        app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     for module in (landing, resolve, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -9,12 +10,18 @@ from pydantic import ValidationError
 
 from georesolve import __version__
 from georesolve.service.errors import CannotStart
+from georesolve.service.roles import ROLES, Role
 from georesolve.service.settings import SECRETS, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
     f"small letters, in {SECRETS}."
 )
+
+
+_OF_KEYS = ("name", "role", "expires", "given")
+"""Arguments of the commands about keys that are no settings."""
+_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f": is {meant} meant?" if meant else ""
         print(f"georesolve: {name} is no setting and has no effect{hint}", file=sys.stderr)
     run = given.pop("run")
-    own = {name: given.pop(name) for name in ("name", "given") if name in given}
+    own = {name: given.pop(name) for name in _OF_KEYS if name in given}
     try:
         settings = Settings.gathered(
             **{name: value for name, value in given.items() if value is not None}
@@ -71,6 +78,20 @@ def _parser() -> argparse.ArgumentParser:
         description=f"Make a key and print it, this once. {_FROM_ENVIRONMENT}",
     )
     create.add_argument("name", metavar="NAME", help="who holds it, or what for")
+    create.add_argument(
+        "--role",
+        choices=ROLES,
+        default="user",
+        help="user: all that it makes itself; admin: the jobs of all keys, too; metrics: /metrics "
+        "alone (default: user)",
+    )
+    create.add_argument(
+        "--expires",
+        type=_hours,
+        default=0,
+        metavar="TIME",
+        help="how long it is valid, in hours, days or weeks: 12h, 90d, 52w (default: for ever)",
+    )
     create.set_defaults(run=_create_key)
     show = verbs.add_parser(
         "list", help="list the keys", description=f"List the keys. {_FROM_ENVIRONMENT}"
@@ -80,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         "rotate",
         help="give a key a new secret",
         description="Give a key a new secret and print it, this once. The old one ends at once, "
-        f"and what was made with it belongs to the new one. {_FROM_ENVIRONMENT}",
+        "and what was made with it belongs to the new one, which is valid for as long as the old "
+        f"one was made for. {_FROM_ENVIRONMENT}",
     )
     rotate.set_defaults(run=_rotate_key)
     revoke = verbs.add_parser(
@@ -97,6 +119,15 @@ def _parser() -> argparse.ArgumentParser:
     for verb in (create, show, rotate, revoke):
         _add_settings(verb, ("data_dir", "database_url"))
     return parser
+
+
+def _hours(text: str) -> float:
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time: give a number of hours, days or weeks, such as 12h, 90d or 52w"
+        )
+    return float(found[1]) * _HOURS[found[2]]
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
@@ -129,10 +160,10 @@ def _serve(settings: Settings) -> int:
     return serve(settings)
 
 
-def _create_key(settings: Settings, name: str) -> int:
+def _create_key(settings: Settings, name: str, role: Role, expires: float) -> int:
     from georesolve.service.key_commands import create_key
 
-    return create_key(settings, name)
+    return create_key(settings, name, role, expires)
 
 
 def _list_keys(settings: Settings) -> int:

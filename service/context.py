@@ -16,6 +16,7 @@ from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.memory import Memory
 from georesolve.service.metrics import Metrics
+from georesolve.service.roles import Role
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 
@@ -43,10 +44,19 @@ class Service:
         """Whose service this is; empty without keys."""
         return self.store.owner or ""
 
-    def of(self, owner: str) -> "Service":
-        """The service as one owner sees it: datasets and jobs of others are not there."""
-        store = self.store.of(owner)
+    def of(self, owner: str, role: Role) -> "Service":
+        """The service as one owner sees it: datasets and jobs of others are not there.
+
+        An admin sees the jobs of all.
+        """
+        store = self.store.of(owner, sees_all_jobs=role == "admin")
         return replace(self, store=store, library=self.library.of(store))
+
+    def owners(self) -> dict[str, str]:
+        """Names of the keys by id, to tell whose a job is where those of all are seen."""
+        return (
+            {key.id: key.name for key in self.store.keys.all()} if self.store.sees_all_jobs else {}
+        )
 
 
 # Async, or every request would take a turn through the pool of threads for it.
@@ -57,7 +67,7 @@ async def _whole_service(request: Request) -> Service:
 
 async def _service_of_caller(request: Request) -> Service:
     whole = await _whole_service(request)
-    return whole.of(request.state.owner)
+    return whole.of(request.state.owner, request.state.role)
 
 
 ServiceContext = Annotated[Service, Depends(_service_of_caller)]

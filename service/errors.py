@@ -77,6 +77,7 @@ InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request
 BadRange = _problem("BadRange", 400, "bad-range", "The range is not valid")
 UnknownHost = _problem("UnknownHost", 400, "unknown-host", "The service has another name")
 Unauthorized = _problem("Unauthorized", 401, "unauthorized", "The request needs a valid key")
+KeyExpired = _problem("KeyExpired", 401, "key-expired", "The key has expired")
 Forbidden = _problem("Forbidden", 403, "forbidden", "The request is not allowed")
 NotThere = _problem("NotThere", 404, "not-found", "Not Found")
 NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")

@@ -10,6 +10,7 @@ from georesolve.service.database.engine import database_exists, name_of_database
 from georesolve.service.database.keys import Key, Keys, prefix_of
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.errors import CannotStart, is_disk_full
+from georesolve.service.roles import Role
 from georesolve.service.settings import Settings
 
 
@@ -25,10 +26,10 @@ class NoSuchKeyError(CannotStart):
     """No valid key is meant, or several are."""
 
 
-def create_key(settings: Settings, name: str) -> int:
-    """Make a key and print it: this once, on a line of its own."""
+def create_key(settings: Settings, name: str, role: Role, expires: float) -> int:
+    """Make a key for some hours, 0 for ever, and print it: this once, on a line of its own."""
     with _keys_of(settings, may_make=True) as keys:
-        key = keys.create(name)
+        key = keys.create(name, role, expires)
     _print_secret(key, name)
     return 0
 
@@ -38,8 +39,11 @@ def list_keys(settings: Settings) -> int:
     with _keys_of(settings) as keys:
         for key in keys.all():
             used = f"last used {key.last_used}" if key.last_used else "never used"
-            state = f"revoked {key.revoked}" if key.revoked else "valid"
-            print(f"{key.prefix}  {state}  created {key.created}  {used}  {key.name}")
+            ends = f"expires {key.expires}" if key.expires else "never expires"
+            state = "expired" if key.has_expired else "valid"
+            state = f"revoked {key.revoked}" if key.revoked else state
+            told = (key.prefix, state, key.role, f"created {key.created}", ends, used, key.name)
+            print("  ".join(told))
     return 0
 
 
@@ -47,7 +51,7 @@ def rotate_key(settings: Settings, given: str) -> int:
     """Print the new secret of a key, given by its name or prefix; the old one ends."""
     with _keys_of(settings) as keys:
         key = _the_valid(keys, given)
-        secret = keys.rotate(key.id)
+        secret = keys.rotate(key)
     _print_secret(secret, key.name)
     _tell(f"{key.prefix} opens nothing any more; what was made with it is the new key's")
     return 0

@@ -252,10 +252,15 @@ class StatusInfo(BaseModel):
     rows_done: int = Field(description="of these, how many are resolved")
     rows_a_second: float | None = Field(None, description="how fast it goes")
     seconds_left: float | None = Field(None, description="what that makes for the rest")
+    owner: str | None = Field(
+        None, description="the name of the key that it was made with, told to the role admin"
+    )
     links: list[Link]
 
     @classmethod
-    def of(cls, row: JobState, base: str, waiting: str | None = None) -> "StatusInfo":
+    def of(
+        cls, row: JobState, base: str, waiting: str | None = None, owner: str | None = None
+    ) -> "StatusInfo":
         """What a client is told of a job.
 
         Parameters
@@ -264,6 +269,8 @@ class StatusInfo(BaseModel):
             Where the client finds the service.
         waiting
             Why no job gets on, if there is a reason.
+        owner
+            The name of its owner, if the client is told.
         """
         here = f"{base}/jobs/{row.id}"
         links = [Link(href=here, rel="self", title="this document")]
@@ -280,9 +287,9 @@ class StatusInfo(BaseModel):
             ]
         if row.has_report:
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
-        done = row.rows_done / row.rows if row.rows else float(row.status == "successful")
+        done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
         # A job is at 100 % when its result stands, not when its last row is resolved.
-        progress = int(100 * done) if row.status == "successful" else min(99, int(100 * done))
+        progress = int(100 * done) if row.has_succeeded else min(99, int(100 * done))
         needs_workers = row.status in LIVE and row.process == "nearest"
         rate = row.rows_a_second if row.status == "running" else None
         return cls(
@@ -301,6 +308,7 @@ class StatusInfo(BaseModel):
             rows_done=row.rows_done,
             rows_a_second=rate,
             seconds_left=(row.rows - row.rows_done) / rate if rate else None,
+            owner=owner,
             links=links,
         )
 
@@ -341,6 +349,9 @@ class Account(BaseModel):
     device: str
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]
+    remarks: list[str] = Field(
+        default=[], description="what looks wrong with the sets, which were resolved all the same"
+    )
 
 
 class Report(Account):

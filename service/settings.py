@@ -2,11 +2,12 @@
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from georesolve.workers.gpus import DeviceChoice
@@ -40,6 +41,14 @@ class Settings(BaseSettings):
         None,
         description="names that requests may call the service by, separated by commas, * for any; "
         "by default those of loopback and the host",
+    )
+    cors_origins: str | None = Field(
+        None,
+        description="origins of pages that a browser lets use the service, separated by commas, "
+        "e.g. https://map.example; * for any; by default none but its own",
+    )
+    root_path: str = Field(
+        "", description="path below which a proxy shows the service, e.g. /georesolve"
     )
     proxies: str = Field(
         "127.0.0.1,::1",
@@ -160,6 +169,27 @@ class Settings(BaseSettings):
         """
         return cls(**{"_secrets_dir": SECRETS if SECRETS.is_dir() else None, **given})
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, given: str | None) -> str | None:
+        for origin in _listed(given):
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: give scheme, host and port as a browser sends them, "
+                    "such as https://map.example or http://localhost:3000, or * for any"
+                )
+        return given
+
+    @field_validator("root_path")
+    @classmethod
+    def _is_path(cls, given: str) -> str:
+        if not re.fullmatch(r"(/[\w.~-]+)*/?", given, re.ASCII):
+            raise ValueError(
+                f"{given!r} is no path: begin it with a slash, as in /georesolve, and use letters, "
+                "digits, '.', '_', '~' and '-'"
+            )
+        return given.rstrip("/")
+
     @model_validator(mode="after")
     def _dashboard_on_loopback_only(self) -> Self:
         dashboard = self.dashboard_address.rpartition(":")[0]
@@ -187,11 +217,14 @@ class Settings(BaseSettings):
     def hosts(self) -> tuple[str, ...]:
         """Names that requests may call the service by."""
         if self.allowed_hosts is not None:
-            given = (name.strip().lower() for name in self.allowed_hosts.split(","))
-            return tuple(name for name in given if name)
+            return _listed(self.allowed_hosts)
         # Whoever listens on all addresses is called by any name.
         own = "*" if _is_unspecified(self.host) else self.host.lower()
         return tuple(dict.fromkeys((*_LOOPBACK_NAMES, own)))
+
+    def origins(self) -> tuple[str, ...]:
+        """Origins whose pages may use the service."""
+        return _listed(self.cors_origins)
 
     @property
     def database(self) -> str | None:
@@ -222,6 +255,12 @@ def misspelt(variables: Iterable[str]) -> dict[str, str | None]:
             near = difflib.get_close_matches(name, known, 1)
             unknown[variable] = f"{_PREFIX}{near[0]}" if near else None
     return unknown
+
+
+def _listed(given: str | None) -> tuple[str, ...]:
+    """The names, in small letters, that commas separate."""
+    names = (name.strip().lower() for name in (given or "").split(","))
+    return tuple(name for name in names if name)
 
 
 def _is_unspecified(host: str) -> bool:

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyarrow import Buffer
+if TYPE_CHECKING:
+    from pyarrow import Buffer
 
 
 @contextmanager
@@ -78,7 +79,7 @@ def look_at(path: Path) -> Look:
     return Look(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def sha256_of(file: Path | Buffer) -> str:
+def sha256_of(file: "Path | Buffer") -> str:
     """The SHA-256 of a file's content, or of bytes, in hexadecimal."""
     if not isinstance(file, Path):
         return hashlib.sha256(file).hexdigest()

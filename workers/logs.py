@@ -30,6 +30,7 @@ _LEVELS = {
     "tornado": "WARNING",
     "tornado.application": "ERROR",
     "bokeh": "ERROR",
+    "alembic.runtime.plugins": "WARNING",
     "httpx": "WARNING",
 }
 

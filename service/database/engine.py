@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from georesolve.service.database.identity import DataDirError, content_of, shown
 from georesolve.service.database.ownership import make_data_dir
@@ -15,6 +13,7 @@ from georesolve.service.errors import CannotStart
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
 _FIRST_TABLE = "alembic_version"
+_VERSIONS = Path(__file__).parent / "migrations" / "versions"
 
 
 class DatabaseUrlError(CannotStart):
@@ -146,6 +145,13 @@ def _connected(engine: sa.Engine) -> sa.Connection:
 
 def _migrate(engine: sa.Engine) -> None:
     """Run the migrations that are missing: all of them or none, one process at a time."""
+    with _connected(engine) as connection:
+        if _is_up_to_date(connection):
+            return
+    # It takes half of the time that a command about keys has.
+    from alembic import command
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", "georesolve.service.database:migrations")
     with _connected(engine) as connection:
@@ -156,3 +162,12 @@ def _migrate(engine: sa.Engine) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()
+
+
+def _is_up_to_date(connection: sa.Connection) -> bool:
+    if not sa.inspect(connection).has_table(_FIRST_TABLE):
+        return False
+    # Their numbers are what their names begin with.
+    newest = max(path.name for path in _VERSIONS.glob("*.py")).partition("_")[0]
+    is_at = sa.text(f"SELECT version_num FROM {_FIRST_TABLE}")  # noqa: S608
+    return connection.execute(is_at).scalar() == newest

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import new_id, now
+from georesolve.service.clock import in_hours, new_id, now, seconds_between
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.schema import keys as _keys
+from georesolve.service.roles import Role
 
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""
@@ -30,6 +31,8 @@ class Key:
         Who holds it, or what for.
     created
         When it was made, or got its last secret.
+    expires
+        When it ends by itself; None for never.
     """
 
     id: str
@@ -39,6 +42,13 @@ class Key:
     created: str
     revoked: str | None
     last_used: str | None
+    role: Role
+    expires: str | None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.expires is not None and self.expires <= now()
 
 
 class Keys:
@@ -48,20 +58,24 @@ class Keys:
         self._engine = engine
         self._reserve = reserve
 
-    def create(self, name: str) -> str:
-        """Make a key and return it; nobody can find it out again."""
-        key, values = _new_secret()
-        self._change(_keys.insert().values(**values, id=new_id(), name=name))
-        return key
+    def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
+        """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
+        secret, values = _new_secret()
+        values["expires"] = in_hours(hours)
+        self._change(_keys.insert().values(**values, id=new_id(), name=name, role=role))
+        return secret
 
-    def rotate(self, id: str) -> str:
+    def rotate(self, key: Key) -> str:
         """Give a key a new secret and return it; the old one opens nothing any more.
 
-        What was made with it stays its own: the owner is the id, which stays.
+        What was made with it stays its own: the owner is the id, which stays. One that expires is
+        valid for as long again.
         """
-        key, values = _new_secret()
-        self._change(_keys.update().where(_keys.c.id == id).values(**values, last_used=None))
-        return key
+        secret, values = _new_secret()
+        if key.expires is not None:
+            values["expires"] = now(seconds_between(key.created, key.expires))
+        self._change(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
+        return secret
 
     def all(self) -> list[Key]:
         """All keys, revoked ones too, the oldest first."""
@@ -90,7 +104,7 @@ class Keys:
             connection.execute(query)
 
 
-def _new_secret() -> tuple[str, dict[str, str]]:
+def _new_secret() -> tuple[str, dict[str, str | None]]:
     """A new key, and what the database knows of it."""
     prefix = f"{_MARK}_{secrets.token_hex(4)}"
     key = f"{prefix}_{secrets.token_urlsafe(32)}"

@@ -6,13 +6,15 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.widths import Width
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest", "echo"]
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
+REMOVED = "removed after its success"
+"""The message of a job that was deleted when it had its result."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class JobState:
 
     Attributes
     ----------
+    owner
+        The id of the key that it was made with; empty without keys.
     expires
         When its result may be removed; None for never.
     suspicion
@@ -80,6 +84,7 @@ class JobState:
     """
 
     id: str
+    owner: str
     process: ProcessId
     status: JobStatus
     created: str
@@ -95,6 +100,11 @@ class JobState:
     suspicion: int
 
     @property
+    def has_succeeded(self) -> bool:
+        """Whether it came to its result, which may have been removed since."""
+        return self.status == "successful" or self.message == REMOVED
+
+    @property
     def has_report(self) -> bool:
         """Whether it has told what it did."""
         return self.process == "nearest" and self.status == "successful"
@@ -106,8 +116,6 @@ class JobRow(JobState):
 
     Attributes
     ----------
-    owner
-        The id of the key that it was made with; empty without keys.
     observations, references
         Ids of its datasets; empty for a process that has none.
     options
@@ -121,7 +129,6 @@ class JobRow(JobState):
         Whether its result was kept for as long as results are.
     """
 
-    owner: str
     observations: str
     references: str
     options: MatchOptions | EchoOptions
@@ -147,6 +154,8 @@ def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     widths = stored.get("widths")
     stored["widths"] = tuple(Width(*width) for width in widths) if widths else None
     stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
+    at_zero, first = stored.get("null_island", NullIsland())
+    stored["null_island"] = NullIsland(at_zero, tuple(first))
     fields = {name: row[name] for name in row if name != "sha256"}
     return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
 

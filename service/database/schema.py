@@ -84,6 +84,8 @@ keys = sa.Table(
     sa.Column("created", sa.String, nullable=False),
     sa.Column("revoked", sa.String),
     sa.Column("last_used", sa.String),
+    sa.Column("role", sa.String, nullable=False, server_default="user"),
+    sa.Column("expires", sa.String),
 )
 
 idempotency = sa.Table(

@@ -19,6 +19,7 @@ from georesolve.service.database.ownership import claimed
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
     LIVE,
+    REMOVED,
     DatasetRow,
     Delivery,
     EchoOptions,
@@ -58,6 +59,8 @@ class Store:
         Tells of jobs that this process changed.
     owner
         Whose rows are seen and made; None sees those of all and makes those of nobody.
+    sees_all_jobs
+        Whether the jobs of others are seen, too.
     keys
         The API keys in the same database.
     writable
@@ -70,6 +73,7 @@ class Store:
 
     def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
         self.owner: str | None = None
+        self.sees_all_jobs = False
         self._data_dir = data_dir.absolute()
         self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
@@ -82,16 +86,18 @@ class Store:
         self.keys = Keys(self._engine, self.reserve)
         self.quarantine = Quarantine(self._data_dir)
 
-    def of(self, owner: str) -> Self:
-        """The same store as one owner sees it: rows of others are not there."""
+    def of(self, owner: str, *, sees_all_jobs: bool = False) -> Self:
+        """The same store as one owner sees it: rows of others are not there, but for all jobs."""
         own = copy.copy(self)
-        own.owner = owner
+        own.owner, own.sees_all_jobs = owner, sees_all_jobs
         return own
 
     def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.true() if self.owner is None else table.c.owner == self.owner
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        if table is _jobs and self.sees_all_jobs:
+            return sa.true()
         # To an owner what has expired is not there; the service has it until no job needs it.
         is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
         return self._own(table) & is_there
@@ -337,10 +343,12 @@ class Store:
     def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
         """The job that the first request with a key made, and the fingerprint of that request.
 
-        A key whose job is forgotten is forgotten with it.
+        A key whose job is dismissed or forgotten is forgotten with it.
         """
         own = (_idempotency.c.owner == (self.owner or "")) & (_idempotency.c.key == repeat.key)
-        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        job_exists = sa.exists().where(
+            (_jobs.c.id == _idempotency.c.job) & (_jobs.c.status != "dismissed")
+        )
         query = sa.select(_idempotency.c.job, _idempotency.c.fingerprint).where(own)
         with self._engine.begin() as connection:
             connection.execute(_idempotency.delete().where(own & ~job_exists))
@@ -413,7 +421,7 @@ class Store:
 
     def count_live(self) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
-        query = sa.select(sa.func.count(), sa.func.count().filter(self._seen(_jobs)))
+        query = sa.select(sa.func.count(), sa.func.count().filter(self._own(_jobs)))
         with self._engine.connect() as connection:
             everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
         return everyone, own
@@ -524,7 +532,10 @@ class Store:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
         )
-        values: dict[str, Any] = {"status": "dismissed", "message": "removed", "updated": now()}
+        message = sa.case(
+            (_jobs.c.status == "successful", REMOVED), else_="removed after its failure"
+        )
+        values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "size_bytes": 0}
 

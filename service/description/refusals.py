@@ -15,6 +15,7 @@ from georesolve.service.errors import (
     InvalidRequest,
     JobDismissed,
     JobFailed,
+    KeyExpired,
     KeyInUse,
     KeyReused,
     NoSuchDataset,
@@ -108,6 +109,10 @@ _EXAMPLES = [
         "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
         "'X-API-Key: KEY'"
     ),
+    KeyExpired(
+        "the key gr_1f0c5e2a of 'ann' expired at 2026-11-21T14:36:33.530+00:00: ask the operator "
+        "of the service for a new one ('georesolve keys rotate gr_1f0c5e2a')"
+    ),
     Forbidden(
         "a page of another site (https://example.org) sent this request, which only its own pages "
         "and programs may"
@@ -179,10 +184,13 @@ _EXAMPLES = [
 ]
 _BY_KIND = {type(one): one for one in _EXAMPLES}
 
-_GUARDED = (InvalidRequest, UnknownHost, Unauthorized, TooManyWrongKeys, NotReady)
+_GUARDED = (
+    *(InvalidRequest, UnknownHost, Unauthorized, KeyExpired, Forbidden, TooManyWrongKeys),
+    NotReady,
+)
 """What every operation that asks for a key may answer."""
 
-CHANGES = (Forbidden, StorageFull)
+CHANGES = (StorageFull,)
 """What whoever changes something may be told."""
 BODIES = (BodyTimeout, TooLarge, UnsupportedFormat, TooManyBodies)
 """What a body may be refused with, whatever is in it."""

@@ -48,9 +48,9 @@ async def dashboard_client() -> AsyncIterator[httpx.AsyncClient]:
 
 @router.get(DASHBOARD)
 @router.get(f"{DASHBOARD}/")
-async def lead_to_status() -> Response:
+async def lead_to_status(request: Request) -> Response:
     """The page that the dashboard begins with."""
-    return RedirectResponse(f"{DASHBOARD}/status")
+    return RedirectResponse(f"{request.scope['root_path']}{DASHBOARD}/status")
 
 
 @router.get(f"{DASHBOARD}/{{path:path}}")
@@ -73,7 +73,7 @@ async def show_dashboard(request: Request, path: str) -> Response:
     headers = _chosen(answer.headers, _ANSWER_HEADERS)
     location = answer.headers.get("location", "")
     if location.startswith("/"):
-        headers["location"] = f"{DASHBOARD}{location}"
+        headers["location"] = f"{request.scope['root_path']}{DASHBOARD}{location}"
     return StreamingResponse(_body(answer), answer.status_code, headers)
 
 

@@ -13,7 +13,7 @@ from georesolve.service.description.answers import Answers, json_answer
 from georesolve.service.description.refusals import refusals
 from georesolve.service.metrics import CONTENT_TYPE
 from georesolve.service.models import Check, Health
-from georesolve.service.web.access import DECLARED
+from georesolve.service.web.access import DECLARED, METRICS
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
@@ -78,7 +78,7 @@ def _health(service: Service) -> Health:
 
 
 @router.get(
-    "/metrics",
+    METRICS,
     operation_id="getMetrics",
     summary="How it does, for Prometheus",
     response_class=PlainTextResponse,
@@ -88,7 +88,7 @@ def _health(service: Service) -> Health:
             "description": "the text format of Prometheus",
             "content": {"text/plain": {"example": examples.METRICS}},
         },
-        **refusals("/metrics"),
+        **refusals(METRICS),
     },
 )
 def show_metrics(service: WholeService) -> Response:

@@ -76,9 +76,11 @@ def list_jobs(
 ) -> JobList:
     """Jobs, the newest first; the link `next` leads on when there are more."""
     page, base, waiting = query.page(), base_of(request), service.supervisor.waiting
-    rows = service.store.jobs(page, query.selection())
+    rows, owners = service.store.jobs(page, query.selection()), service.owners()
     return JobList(
-        jobs=[StatusInfo.of(row, base, waiting) for row in rows[: page.limit]],
+        jobs=[
+            StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: page.limit]
+        ],
         links=links_of_page(request, rows, page),
     )
 
@@ -97,7 +99,8 @@ def show_job(
     row = job_of(service, id)
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
-    return StatusInfo.of(row, base_of(request), service.supervisor.waiting)
+    owner = service.owners().get(row.owner)
+    return StatusInfo.of(row, base_of(request), service.supervisor.waiting, owner)
 
 
 @router.get(

@@ -19,6 +19,7 @@ from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
 from georesolve.service.errors import (
     CannotStart,
     Forbidden,
+    KeyExpired,
     Problem,
     TooManyWrongKeys,
     Unauthorized,
@@ -26,9 +27,11 @@ from georesolve.service.errors import (
     store_away,
 )
 from georesolve.service.metrics import Metrics
+from georesolve.service.roles import Role
 from georesolve.service.settings import Settings
 from georesolve.service.web.addresses import WrongKeys, address_of
 from georesolve.service.web.handlers import problem_response
+from georesolve.service.web.prefix import own_path
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +41,7 @@ _ALIVE = "/livez"
 """It waits for nothing, the keys included."""
 DASHBOARD = "/dask"
 DOCUMENTATION = "/docs"
+METRICS = "/metrics"
 _PAGES = (DASHBOARD, DOCUMENTATION, "/api")
 """What people look at in a browser, which can send a key as the password of Basic only."""
 DECLARED = (
@@ -72,7 +76,7 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
 
 
 class Access:
-    """Gives a request the owner that its key names, in `request.state.owner`, or refuses it.
+    """Gives a request the owner and the role that its key has, in `request.state`, or refuses it.
 
     The owner is the id of the key, and empty where no key is needed: as long as there are none,
     and the service listens on loopback or was told that something else protects it.
@@ -84,19 +88,20 @@ class Access:
         self._wrong_keys = WrongKeys()
         self._settings = settings
         self._hosts = settings.hosts()
+        self._origins = settings.origins()
         self._keys: dict[str, Key] = {}
         self._read_at = -float("inf")
         self._reading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] in ("http", "websocket") and scope["path"] != _ALIVE:
+        if scope["type"] in ("http", "websocket") and own_path(scope) != _ALIVE:
             connection = HTTPConnection(scope)
             try:
                 self._check_host(connection)
-                connection.state.owner = await self._owner_of(connection)
+                connection.state.owner, connection.state.role = await self._caller_of(connection)
             except Problem as problem:
-                if scope["path"] not in OPEN_PATHS:
+                if own_path(scope) not in OPEN_PATHS:
                     response = problem_response(problem, connection)
                     if scope["type"] == "websocket":
                         await WebSocket(scope, receive, send).send_denial_response(response)
@@ -114,21 +119,22 @@ class Access:
                 f"{', '.join(self._hosts)}: name others in the setting allowed_hosts"
             )
 
-    async def _owner_of(self, connection: HTTPConnection) -> str:
+    async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
         keys: Keys = connection.app.state.service.store.keys
         await self._read(keys)
         if not self._keys and self._settings.is_open:
-            _refuse_other_sites(connection)
-            return ""
+            _refuse_other_sites(connection, self._origins)
+            return "", "user"
         given = _key_of(connection)
         key = self._keys.get(prefix_of(given))
         if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
             raise self._refusal(connection)
+        _refuse_beyond(key, connection)
         if key.last_used is None or key.last_used < now(-_NOTE_SECONDS):
             # A note less is no reason to refuse a request.
             with contextlib.suppress(SQLAlchemyError):
                 await asyncio.to_thread(keys.note_use, key)
-        return key.id
+        return key.id, key.role
 
     def _refusal(self, connection: HTTPConnection) -> Problem:
         """The answer to a wrong key; the right one is taken from any address, at any time."""
@@ -162,8 +168,25 @@ class Access:
                 self._read_at = at
 
 
-def _refuse_other_sites(connection: HTTPConnection) -> None:
+def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
+    """Refuse what a key may not do any more, or not by its role."""
+    if key.has_expired:
+        raise KeyExpired(
+            f"the key {key.prefix} of {key.name!r} expired at {key.expires}: ask the operator of "
+            f"the service for a new one ('georesolve keys rotate {key.prefix}')",
+            headers=_challenge(connection, 'Bearer error="invalid_token"'),
+        )
+    if key.role == "metrics" and own_path(connection.scope) not in (*OPEN_PATHS, METRICS):
+        raise Forbidden(
+            f"the key {key.prefix} of {key.name!r} has the role metrics, which reads {METRICS} and "
+            "nothing else: send a key with the role user"
+        )
+
+
+def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
     """Refuse what a page of another site makes a browser send to a service without keys.
+
+    Pages of the allowed origins may send it.
 
     Browsers tell the site to loopback and over TLS only, and count all ports of one name to it; the
     origin they tell always.
@@ -171,10 +194,11 @@ def _refuse_other_sites(connection: HTTPConnection) -> None:
     method = connection.scope.get("method", "GET")
     site = connection.headers.get("sec-fetch-site", "none")
     is_own = site in ("same-origin", "none") and not has_other_origin(connection)
-    if method not in _SAFE_METHODS and not is_own:
+    origin = connection.headers.get("origin", "unknown")
+    if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
         raise Forbidden(
-            f"a page of another site ({connection.headers.get('origin', 'unknown')[:80]}) sent "
-            f"this {method}, which only its own pages and programs may"
+            f"a page of another site ({origin[:80]}) sent this {method}, which only programs and "
+            "the service's own pages may: name the origin in the setting cors_origins"
         )
 
 
@@ -205,7 +229,7 @@ def _key_of(connection: HTTPConnection) -> str:
 
 
 def _is_page(connection: HTTPConnection) -> bool:
-    return f"{connection.url.path}/".startswith(tuple(f"{page}/" for page in _PAGES))
+    return f"{own_path(connection.scope)}/".startswith(tuple(f"{page}/" for page in _PAGES))
 
 
 def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, TooLarge
 from georesolve.service.settings import Settings
+from georesolve.service.web.prefix import own_path
 
 _LITTLE_BYTES = 256 << 10
 """So much takes less time than a thread takes to get its turn."""
@@ -48,7 +49,7 @@ class BodyLimit:
         has_body = declared > 0 or "transfer-encoding" in headers
         # Arrays stay in memory unless a job is made of them, which looks for itself; a body that is
         # a file is stored, whatever it is called.
-        is_stored = has_body and (not is_json or scope["path"] == "/datasets")
+        is_stored = has_body and (not is_json or own_path(scope) == "/datasets")
         # What comes after a body is that the client has gone.
         is_coming = has_body
         pause = self._settings.body_seconds

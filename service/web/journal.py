@@ -15,6 +15,7 @@ from georesolve.service.errors import Problem
 from georesolve.service.metrics import Metrics
 from georesolve.service.web.addresses import address_of
 from georesolve.service.web.handlers import problem_response
+from georesolve.service.web.prefix import own_path
 from georesolve.workers.logs import about
 
 logger = logging.getLogger(__name__)
@@ -124,4 +125,4 @@ def route_of(scope: Scope) -> str:
         return str(scope["route"].path)
     # The pages that FastAPI itself adds have no parameters.
     is_known = "endpoint" in scope and not scope.get("path_params")
-    return str(scope["path"]) if is_known else "none"
+    return own_path(scope) if is_known else "none"

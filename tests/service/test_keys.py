@@ -2,19 +2,23 @@
 
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from georesolve.service.clock import now
 from georesolve.service.settings import Settings
 from georesolve.service.web.access import _without_port
 from tests.conftest import ROOT, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, parquet, start_job
 
+DAY = 86_400.0
 SET = {"lat": [1.0, 2.0], "lon": [3.0, 4.0]}
 
 
@@ -24,8 +28,8 @@ def keys(data_dir, *arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 
-def new_key(data_dir, name):
-    done = keys(data_dir, "create", name)
+def new_key(data_dir, name, *flags):
+    done = keys(data_dir, "create", name, *flags)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -181,6 +185,78 @@ def test_a_key_with_a_new_secret_keeps_what_is_its_own(guarded):
     assert ann.get(job).status_code == 404
     # By its prefix, as listed, too.
     assert keys(data_dir, "rotate", new[:11]).stdout.startswith("gr_")
+
+
+def test_the_role_metrics_reads_metrics_alone(guarded):
+    client, ann, _ = guarded
+    key = new_key(client.log.with_suffix(""), "prometheus", "--role", "metrics")
+    with as_holder(client, key) as prometheus:
+        wait_until(lambda: prometheus.get("/metrics").status_code == 200)
+        assert "georesolve_workers" in prometheus.get("/metrics").text
+        assert prometheus.get("/readyz").json()["checks"]
+        for method, path in (("GET", "/"), ("GET", "/jobs"), ("POST", "/resolve"), ("GET", "/api")):
+            refused = prometheus.request(method, path)
+            assert refused.status_code == 403, path
+            assert refused.json()["type"] == "urn:georesolve:problem:forbidden"
+            assert "reads /metrics and nothing else" in refused.json()["detail"]
+    assert ann.get("/metrics").status_code == 200
+
+
+def test_the_role_admin_sees_the_jobs_of_all(guarded):
+    client, ann, ben = guarded
+    key = new_key(client.log.with_suffix(""), "root", "--role", "admin")
+    body = {"observations": SET, "references": SET}
+    job = ann.post("/resolve", json=body, headers={"Prefer": "respond-async"}).headers["location"]
+    dataset = ann.post("/datasets", content="lat,lon\n1,2\n", headers={"Content-Type": "text/csv"})
+    with as_holder(client, key) as admin:
+        wait_until(lambda: admin.get("/jobs").status_code == 200)
+        assert finished(admin, job)["owner"] == "ann"
+        owners = {one["id"]: one["owner"] for one in admin.get("/jobs").json()["jobs"]}
+        assert owners[job.rpartition("/")[2]] == "ann"
+        assert admin.get(f"{job}/results").content == ann.get(f"{job}/results").content
+        assert admin.get(dataset.headers["location"]).status_code == 404
+        own = admin.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        assert ben.get(own.headers["location"]).status_code == 404
+        assert ben.delete(job).status_code == 404
+        assert admin.delete(job).json()["status"] == "dismissed"
+    assert ann.get(job).json()["status"] == "dismissed"
+    assert "owner" not in ann.get(job).json()
+
+
+def test_a_key_expires(guarded):
+    client, _, _ = guarded
+    data_dir = client.log.with_suffix("")
+    key = new_key(data_dir, "visitor", "--expires", "90d")
+    with as_holder(client, key) as visitor:
+        wait_until(lambda: visitor.get("/jobs").status_code == 200)
+        [listed] = [row for row in keys(data_dir, "list").stdout.splitlines() if key[:11] in row]
+        assert re.search(r"  valid  user  created 20\S+  expires 20\S+  last used", listed)
+        # Made a hundred days ago.
+        with closing(sqlite3.connect(data_dir / "georesolve.sqlite")) as database, database:
+            times = "created = ?, expires = ?"
+            then = (now(-100 * DAY), now(-10 * DAY), key[:11])
+            database.execute(f"UPDATE keys SET {times} WHERE prefix = ?", then)
+        wait_until(lambda: visitor.get("/jobs").status_code == 401)
+        refused = visitor.get("/jobs")
+        assert refused.json()["type"] == "urn:georesolve:problem:key-expired"
+        assert refused.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        assert f"expired at {then[1]}" in refused.json()["detail"]
+    [listed] = [row for row in keys(data_dir, "list").stdout.splitlines() if key[:11] in row]
+    assert "  expired  user  " in listed
+    again = keys(data_dir, "rotate", "visitor").stdout.strip()
+    with as_holder(client, again) as visitor:
+        wait_until(lambda: visitor.get("/jobs").status_code == 200)
+    [listed] = [row for row in keys(data_dir, "list").stdout.splitlines() if again[:11] in row]
+    [until] = re.findall("expires (\\S+)", listed)
+    assert now(89 * DAY) < until < now(90 * DAY)
+
+
+@pytest.mark.parametrize("time", ["90", "0d", "-1d", "1y", "9d9h", "d"])
+def test_a_time_that_is_none_is_told(tmp_path, time):
+    done = keys(tmp_path / "data", "create", "ann", f"--expires={time}")
+    assert done.returncode == 2
+    assert f"{time!r} is no time: give a number of hours, days or weeks" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_key_is_named_without_doubt(tmp_path):

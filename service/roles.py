@@ -1,0 +1,7 @@
+"""What a key may do."""
+
+from typing import Literal, get_args
+
+Role = Literal["user", "admin", "metrics"]
+"""`user`: all that is its own; `admin`: the jobs of all keys, too; `metrics`: `/metrics` alone."""
+ROLES: tuple[Role, ...] = get_args(Role)
