@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,4 +104,4 @@ def canonicalise(
     # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
     # workers do: a large file would take the address space that is for decoding.
     pq.ParquetFile(dataset.file).read_row_groups([], columns=[], use_threads=False)
-    return dataset
+    return replace(dataset, null_island=points.null_island)

@@ -25,6 +25,9 @@ Radians
 
 The last proof is only nearly one, so ``coordinates="trust"`` takes numbers for the degrees that the
 client says they are.
+
+Rows at exactly (0, 0) ("null island") are resolved as they are; `remarks` names them where there
+are a dozen or more. A single one may be a point of a grid, or the buoy that lies there.
 """
 
 import math
@@ -35,6 +38,7 @@ import numpy as np
 
 from georesolve.intake.columns import Columns, OnInvalid, Origin, Reading
 from georesolve.intake.errors import InvalidInput
+from georesolve.workers.datasets import Dataset, NullIsland
 
 _METRES = 1_000
 _MOST_METRES = np.array([2.1e7, 6.1e7])
@@ -46,6 +50,8 @@ _GLOBE_END = 0.1
 _GLOBE_SPAN = 1.5
 # What float32 makes of pi is a little more.
 _PI = math.pi + 1e-6
+_FIRST_SHOWN = 10
+_DOZEN = 12
 _NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -66,11 +72,14 @@ class Evidence:
         self._high = np.full(2, -np.inf)
         self._are_whole = True
         self._examples: dict[str, tuple[int, float, float]] = {}
+        self.null_island = NullIsland()
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
-        counted = np.isfinite(lat) & np.isfinite(lon) & ((lat != 0) | (lon != 0))
+        is_zero = (lat == 0) & (lon == 0)
+        counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
         if not counted.all():
+            self._note_zeros(np.flatnonzero(is_zero))
             lat, lon = lat[counted], lon[counted]
         valid = _are_degrees(lat, lon)
         self._rows += lat.size
@@ -92,6 +101,11 @@ class Evidence:
             if len(self._latitudes) < _DIFFERENT:
                 self._latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
         self._seen += counted.size
+
+    def _note_zeros(self, rows: Any) -> None:
+        known, first = self.null_island
+        more = (self._seen + rows[: _FIRST_SHOWN - len(first)]).tolist()
+        self.null_island = NullIsland(known + rows.size, (*first, *more))
 
     def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
         if rows.any():
@@ -212,6 +226,18 @@ class Evidence:
                 }
             ],
         )
+
+
+def remarks(observations: Dataset, references: Dataset) -> list[str]:
+    """What looks wrong with two sets that were taken all the same, in words."""
+    sets = {"observations": observations.null_island, "references": references.null_island}
+    return [
+        f"{name}: {rows} rows are at exactly (0, 0), which devices report that have no position; "
+        f"they were resolved as they are. The first of them, counted from 0: "
+        f"{', '.join(map(str, first))}"
+        for name, (rows, first) in sets.items()
+        if rows >= _DOZEN
+    ]
 
 
 def _are_degrees(lat: Array, lon: Array) -> Any:

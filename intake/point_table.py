@@ -14,7 +14,7 @@ from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_
 from georesolve.intake.plausibility import Evidence
 from georesolve.intake.sources import Table
 from georesolve.intake.validity import refuse_invalid
-from georesolve.workers.datasets import PointSet
+from georesolve.workers.datasets import NullIsland, PointSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +112,11 @@ class PointTable:
             lat, lon = (checked[name].fill_null(math.nan).to_numpy() for name in self.columns[:2])
             self._evidence.add(lat, lon)
             yield checked
+
+    @property
+    def null_island(self) -> NullIsland:
+        """The rows at exactly (0, 0) among those that have been read."""
+        return self._evidence.null_island
 
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed.

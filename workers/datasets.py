@@ -9,7 +9,7 @@ alone, so their SHA-256 names it.
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from io import BytesIO
 from pathlib import Path
@@ -70,6 +70,13 @@ class PointSet(Protocol):
     def sha256(self) -> str: ...  # noqa: D102
 
 
+class NullIsland(NamedTuple):
+    """How many rows are at exactly (0, 0), and the first few of them."""
+
+    rows: int = 0
+    first: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A point set in canonical Parquet.
@@ -93,6 +100,8 @@ class Dataset:
     widths
         What each column takes in memory, in the order of `columns`. None of a dataset that was
         written before that was measured: see `measured`.
+    null_island
+        Rows at exactly (0, 0); none where they were not counted.
     """
 
     file: Path | pa.Buffer
@@ -106,6 +115,7 @@ class Dataset:
     bbox: tuple[float, float, float, float] | None
     first_invalid: tuple[InvalidRow, ...]
     widths: tuple[Width, ...] | None
+    null_island: NullIsland = field(default_factory=NullIsland)
 
     @property
     def valid_rows(self) -> int:

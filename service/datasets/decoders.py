@@ -28,7 +28,7 @@ from georesolve.service.errors import (
     TooLarge,
     stopping,
 )
-from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
 from georesolve.workers.files import sha256_of
 from georesolve.workers.widths import Width
 
@@ -60,6 +60,7 @@ class _Decoded(_Answer):
     bbox: tuple[float, float, float, float] | None
     first_invalid: tuple[InvalidRow, ...]
     widths: tuple[Width, ...]
+    null_island: NullIsland
 
 
 class _Refused(_Answer):

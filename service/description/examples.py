@@ -6,7 +6,7 @@ A test sends it to a running service, and compares what comes back with what sta
 from dataclasses import replace
 from typing import Any
 
-from georesolve.service.database.rows import Delivery, JobRow
+from georesolve.service.database.rows import REMOVED, Delivery, JobRow
 from georesolve.service.links import EXAMPLE_BASE
 from georesolve.service.models import Check, DatasetInfo, Health, Report, StatusInfo, Verification
 from georesolve.workers.jobs import MatchOptions
@@ -150,7 +150,7 @@ def _status(row: JobRow) -> dict[str, Any]:
 
 ACCEPTED = _status(_ACCEPTED_ROW)
 DONE = _status(_DONE_ROW)
-DISMISSED = _status(replace(_DONE_ROW, status="dismissed", message="removed", report=None))
+DISMISSED = _status(replace(_DONE_ROW, status="dismissed", message=REMOVED, report=None))
 
 _ALWAYS_CHECKED = [
     Check(name="store", ok=True, detail="writable, 0 jobs not finished"),

@@ -3,6 +3,7 @@
 from importlib import metadata
 
 from georesolve import __version__
+from georesolve.intake.plausibility import remarks
 from georesolve.service.clock import seconds_between
 from georesolve.service.database.rows import DatasetRow, JobRow
 from georesolve.service.models import Account, Verification
@@ -29,6 +30,7 @@ def account_of(job: Job, result: Result, progress: Progress, device: str) -> Acc
         verification=Verification(observations=progress.verified),
         chunks_by_worker=dict(progress.chunks_by_worker),
         versions=_VERSIONS,
+        remarks=remarks(job.observations, job.references),
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
+from georesolve.intake.plausibility import remarks
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES
@@ -44,6 +45,24 @@ def refusal(*arguments, **options):
         read(*arguments, **options)
     assert read(*arguments, **{**options, **KEEP}, coordinates="trust").rows > 0
     return caught.value
+
+
+def test_null_island_is_remarked_by_the_dozen():
+    lat, lon = (column.copy() for column in sample("airports"))
+    few = read(lat, lon)
+    zeros = np.linspace(0, lat.size - 1, 25, dtype=int)
+    lat[zeros], lon[zeros] = -0.0, 0.0
+    many = read(lat, lon)
+    assert many.null_island == (25, tuple(zeros[:10].tolist()))
+    assert remarks(few, few) == []
+    [remark] = remarks(few, many)
+    assert remark.startswith("references: 25 rows are at exactly (0, 0)")
+    assert remark.endswith(f"counted from 0: {', '.join(map(str, zeros[:10]))}")
+    # One is a point like others, and so are eleven; a number that is missing is none of them.
+    lat[zeros[:14]] = np.nan
+    eleven = read(lat, lon, **KEEP)
+    assert eleven.null_island.rows == 11
+    assert remarks(eleven, few) == []
 
 
 @pytest.mark.parametrize("reading", [{}, KEEP], ids=["error", "null"])

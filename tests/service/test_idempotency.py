@@ -40,6 +40,20 @@ def test_the_same_again_is_the_same_job(service):
     assert jobs(service) == before
 
 
+def test_the_key_of_a_deleted_job_can_be_used_again(service):
+    first = send(service, "i-1").headers["location"]
+    finished(service, first)
+    deleted = service.delete(first).json()
+    assert (deleted["status"], deleted["progress"]) == ("dismissed", 100)
+    assert service.get(first).json() == deleted
+    # With the same content or with other.
+    for body in (TINY, OTHER):
+        again = send(service, "i-1", body)
+        assert (again.status_code, again.headers["location"] != first) == (201, True)
+        assert finished(service, again.headers["location"])["status"] == "successful"
+        service.delete(again.headers["location"])
+
+
 def test_other_content_is_refused(service):
     before = jobs(service)
     first = send(service, "b-1")
