@@ -313,7 +313,7 @@ def test_keys(store):
     assert (revoked.revoked is None, revoked.last_used is None) == (False, True)
     assert (used.revoked is None, used.last_used is None) == (True, False)
     assert used.sha256 == hash_of(second)
-    third = keys.rotate(used.id)
+    third = keys.rotate(used)
     assert third != second
     # A request that came with the old secret, just before.
     keys.note_use(used)
