@@ -1,6 +1,7 @@
 """`georesolve`: the command line. Every setting is a flag of `serve`."""
 
 import argparse
+import gc
 import os
 import re
 import sys
@@ -151,6 +152,9 @@ def _bench(arguments: Sequence[str]) -> int:
 
 
 def _serve(settings: Settings) -> int:
+    # What a start loads stays, and to look through it again and again for garbage takes a quarter
+    # of the start. It is looked through once, at the end: see `keep_what_is_loaded`.
+    gc.disable()
     from georesolve.service.server import serve
 
     # What is started from here on inherits the environment, and decodes files of strangers.
