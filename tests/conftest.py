@@ -67,6 +67,16 @@ def cluster(device):
         yield cluster
 
 
+START_SECONDS = 240
+"""What a service may take to start on a busy machine; its kernels may have to be compiled first."""
+
+NO_CLUSTER = ("--scheduler-file", "/nowhere/scheduler.json")
+"""Flags of a service that has no cluster: it starts no workers, and waits for nothing when it ends.
+
+For what needs none: connections, bodies, keys, decoders, jobs of `echo`.
+"""
+
+
 @contextmanager
 def running_service(data_dir, *flags, ready=True):
     """A real service in a process of its own; yields a client, which has the process."""
@@ -74,12 +84,11 @@ def running_service(data_dir, *flags, ready=True):
     process = start_service(data_dir, log, *flags)
     start = log.tell()
     try:
-        with httpx.Client(timeout=60, base_url=wait_for_url(process, log.name, start)) as client:
+        with httpx.Client(timeout=120, base_url=wait_for_url(process, log.name, start)) as client:
             client.process = process
             client.log = Path(log.name)
             if ready:
-                # Kernels may have to be compiled first, on a machine that is busy with other work.
-                wait_until(lambda: client.get("/readyz").is_success, seconds=240, process=process)
+                wait_until(lambda: client.get("/readyz").is_success, START_SECONDS, process=process)
             yield client
     finally:
         process.terminate()
@@ -96,6 +105,8 @@ def running_service(data_dir, *flags, ready=True):
 def start_service(data_dir, log, *flags, own_group=False):
     """The process of a service, which writes to a log; it need not answer yet."""
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
+    # Of two flags the last one counts: those that are given.
+    arguments += ["--workers", 1]
     return subprocess.Popen(
         [sys.executable, "-m", "georesolve", "serve", *map(str, arguments), *map(str, flags)],
         stdout=log,
@@ -121,6 +132,29 @@ def _start_dask(log, *arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "dask", *arguments, *flags], stdout=log, stderr=log, cwd=ROOT
     )
+
+
+@contextmanager
+def scheduler_on(port):
+    """A scheduler with one worker, each a process of its own, killed at the end; yields both."""
+    processes = [start_scheduler(port), start_worker(port)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            kill_with_children(process)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(device):
+    """Flags of a service that computes on a cluster which services share.
+
+    For those that need a cluster and flags of their own: they start no workers. Not for tests that
+    kill workers, or look at their logs or at the dashboard.
+    """
+    port = free_port()
+    with scheduler_on(port):
+        yield ("--device", device, "--scheduler", f"tcp://127.0.0.1:{port}")
 
 
 def free_port():
@@ -162,11 +196,11 @@ def wait_for_url(process, log, start):
         found[:] = re.findall(r"http://127\.0\.0\.1:\d+", text)
         return bool(found)
 
-    wait_until(listening, process=process)
+    wait_until(listening, seconds=START_SECONDS, process=process)
     return found[0]
 
 
-def wait_until(condition, seconds=60, process=None):
+def wait_until(condition, seconds=120, process=None):
     """Ask again and again, and give up in the end."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -198,5 +232,5 @@ def finished(client, location):
         info.update(client.get(location).raise_for_status().json())
         return info["status"] not in ("accepted", "running")
 
-    wait_until(ended, seconds=100)
+    wait_until(ended)
     return info

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from georesolve.service.web.addresses import WrongKeys, address_of
-from tests.conftest import running_service, wait_until
+from tests.conftest import NO_CLUSTER, running_service, wait_until
 from tests.service.test_keys import as_holder, new_key
 
 WRONG = {"X-API-Key": "gr_wrong"}
@@ -17,7 +17,7 @@ def watched(tmp_path_factory, request):
     """A service with a key, without a cluster, behind a proxy on 127.0.0.1."""
     data_dir = tmp_path_factory.mktemp("watched") / "data"
     key = new_key(data_dir, "ann")
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--log-format", request.param]
+    flags = [*NO_CLUSTER, "--log-format", request.param]
     with running_service(data_dir, *flags, ready=False) as client:
         yield client, key, request.param
 

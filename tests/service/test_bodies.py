@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import running_service, wait_until
+from tests.conftest import NO_CLUSTER, running_service, wait_until
 from tests.service.test_connections import head, opened, problem_in
 from tests.service.test_keys import as_holder, new_key
 
@@ -20,7 +20,7 @@ LATER = {"Prefer": "respond-async"}
 def small(tmp_path_factory):
     """A service without a cluster that takes small bodies; yields the data folder, too."""
     data_dir = tmp_path_factory.mktemp("small") / "data"
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--inline-bytes", LARGEST]
+    flags = [*NO_CLUSTER, "--inline-bytes", LARGEST]
     with running_service(data_dir, *flags, ready=False) as client:
         yield client, data_dir
 

@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.conftest import running_service
+from tests.conftest import NO_CLUSTER, running_service
 from tests.service.test_keys import new_key
 
 HEAD_BYTES = 64 << 10
@@ -21,7 +21,7 @@ def hurried(tmp_path_factory):
     """A service with a key that waits for little, and has no cluster; yields client and key."""
     data_dir = tmp_path_factory.mktemp("hurried") / "data"
     key = new_key(data_dir, "ann")
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--connections", MOST]
+    flags = [*NO_CLUSTER, "--connections", MOST]
     flags += ["--header-seconds", 0.5, "--idle-seconds", 1, "--body-seconds", 1]
     with running_service(data_dir, *flags, ready=False) as client:
         yield client, key

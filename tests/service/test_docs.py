@@ -6,7 +6,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from tests.conftest import running_service
+from tests.conftest import NO_CLUSTER, running_service
 from tests.service.test_dask import basic
 from tests.service.test_keys import new_key
 
@@ -16,7 +16,7 @@ def guarded(tmp_path_factory):
     """A service with a key; yields its client, without the key, and the key."""
     data_dir = tmp_path_factory.mktemp("documented") / "data"
     key = new_key(data_dir, "ann")
-    with running_service(data_dir, ready=False) as client:
+    with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
         yield client, key
 
 

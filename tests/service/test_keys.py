@@ -1,21 +1,30 @@
 """API keys: made, used and revoked while a service runs; who sees what; the names it answers to."""
 
+import io
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 
 import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.settings import Settings
 from georesolve.service.web.access import _without_port
-from tests.conftest import ROOT, finished, points, running_service, wait_until
+from tests.conftest import (
+    NO_CLUSTER,
+    ROOT,
+    finished,
+    free_port,
+    points,
+    running_service,
+    wait_until,
+)
 from tests.service.test_jobs import PARQUET, parquet, start_job
 
 DAY = 86_400.0
@@ -29,9 +38,10 @@ def keys(data_dir, *arguments):
 
 
 def new_key(data_dir, name, *flags):
-    done = keys(data_dir, "create", name, *flags)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    """A key that the command makes, in this process: one of its own takes a second to start."""
+    with redirect_stdout(io.StringIO()) as told:
+        assert main(["keys", "create", name, "--data-dir", str(data_dir), *flags]) == 0
+    return told.getvalue().strip()
 
 
 def as_holder(client, key):
@@ -41,12 +51,12 @@ def as_holder(client, key):
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory, device):
+def guarded(tmp_path_factory, shared_cluster):
     """A service with the keys of two holders; yields its client, without a key, and theirs."""
     data_dir = tmp_path_factory.mktemp("guarded") / "data"
     ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
     with (
-        running_service(data_dir, "--device", device) as client,
+        running_service(data_dir, *shared_cluster) as client,
         as_holder(client, ann) as ann_client,
         as_holder(client, ben) as ben_client,
     ):
@@ -132,9 +142,9 @@ def test_owners_see_only_what_is_theirs(guarded):
     assert ann.get(f"{dataset}/data.parquet").status_code == 200
 
 
-def test_keys_count_while_the_service_runs(tmp_path, device):
+def test_keys_count_while_the_service_runs(tmp_path):
     data_dir = tmp_path / "data"
-    with running_service(data_dir, "--device", device, ready=False) as client:
+    with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
         assert client.get("/jobs").status_code == 200
         body = {"observations": SET, "references": SET}
         answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
@@ -299,23 +309,12 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_beyond_loopback_a_service_without_keys_does_not_start(tmp_path, device):
-    flags = ["--host", "0.0.0.0", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "georesolve", "serve", "--data-dir", tmp_path / "data", *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.returncode != 0
-    assert "others can reach, and there are no API keys" in done.stderr
-    assert "georesolve keys create NAME" in done.stderr
-
-
-def test_beyond_loopback_the_last_key_leaves_no_open_door(tmp_path, device):
+def test_beyond_loopback_the_last_key_leaves_no_open_door(tmp_path):
     data_dir = tmp_path / "data"
-    key = new_key(data_dir, "the only one")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    key, port = new_key(data_dir, "the only one"), free_port()
     url = f"http://127.0.0.1:{port}"
-    with running_service(data_dir, "--host", "0.0.0.0", "--port", port, ready=False):
+    flags = [*NO_CLUSTER, "--host", "0.0.0.0", "--port", port]
+    with running_service(data_dir, *flags, ready=False):
         with httpx.Client(base_url=url, timeout=60, headers={"X-API-Key": key}) as holder:
             assert holder.get("/jobs", headers={"Host": "any.name"}).status_code == 200
             assert keys(data_dir, "revoke", key).returncode == 0
@@ -414,7 +413,7 @@ def test_a_web_socket_needs_a_key_too(guarded):
 def test_the_commands_about_keys_load_no_dask():
     # It takes half of the time that such a command would have.
     script = (
-        "import sys, service.cli, service.key_commands\n"
+        "import sys, georesolve.service.cli, georesolve.service.key_commands\n"
         "sys.exit('loaded' if 'distributed' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)

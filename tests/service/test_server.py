@@ -1,5 +1,6 @@
 """`georesolve serve` starts, ends, and says in one line why it cannot."""
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from georesolve.service.clock import new_id
 from tests.conftest import (
     ROOT,
     finished,
@@ -25,16 +27,47 @@ from tests.service.test_jobs import start_job
 REFUSED = 1
 
 
-def serve(data_dir, *flags):
-    """Run a service that cannot start; returns how it ended and the lines that it wrote."""
-    arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "georesolve", "serve", *map(str, (*arguments, *flags))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr.splitlines()
+# Runs command lines that it reads, each in a process forked from it: to load the service takes
+# seconds each time.
+_FORKS = """
+import gc, json, os, sys
+import georesolve.service.server
+from georesolve.service.cli import main
+gc.freeze()
+for line in sys.stdin:
+    log, arguments = json.loads(line)
+    if os.fork() == 0:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
+        sys.exit(main(arguments))
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory):
+    """Runs a service that cannot start; returns how it ended and the lines that it wrote."""
+    logs = tmp_path_factory.mktemp("logs")
+    with subprocess.Popen(
+        [sys.executable, "-c", _FORKS],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as forks:
+
+        def serve(data_dir, *flags):
+            log = logs / new_id()
+            arguments = ["serve", "--data-dir", data_dir, "--port", 0, *flags]
+            forks.stdin.write(json.dumps([str(log), [str(one) for one in arguments]]) + "\n")
+            forks.stdin.flush()
+            return int(forks.stdout.readline()), log.read_text().splitlines()
+
+        yield serve
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_port_that_is_taken_ends_it_before_anything_is_opened(tmp_path, host):
+def test_a_port_that_is_taken_ends_it_before_anything_is_opened(serve, tmp_path, host):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         code, lines = serve(tmp_path / "data", "--host", host, "--port", port)
@@ -48,16 +81,15 @@ def test_a_port_that_is_taken_ends_it_before_anything_is_opened(tmp_path, host):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--host", "0.0.0.0"], "others can reach, and there are no API keys"),
+        (["--host", "0.0.0.0"], "others can reach, and there are no API keys: make one"),
         (["--host", "no.such.name.invalid"], "cannot listen on no.such.name.invalid"),
-        (["--device", "cuda"], "this machine shows no GPU"),
+        (["--device", "cuda"], "device is 'cuda', but this machine shows no GPU"),
         (["--database-url", "mysql://a:b@c/d"], "begins with mysql://"),
         (["--database-url", "postgresql://a:b@127.0.0.1:1/d"], "cannot be opened: "),
         (["--data-dir", "/proc/none"], "the data folder /proc/none cannot be used"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, flags, message):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_a_mistake_is_told_in_one_line(serve, tmp_path, flags, message):
     code, lines = serve(tmp_path / "data", *flags)
     assert code == REFUSED
     assert message in lines[-1]
@@ -67,11 +99,10 @@ def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, flags, message):
     ]
 
 
-def test_a_folder_in_use_is_told_in_one_line(tmp_path):
-    with running_service(tmp_path / "data", ready=False):
-        code, lines = serve(tmp_path / "data")
+def test_a_folder_in_use_is_told_in_one_line(serve, service):
+    code, lines = serve(service.log.with_suffix(""))
     assert code == REFUSED
-    assert "is in use by process" in lines[-1]
+    assert f"is in use by process {service.process.pid}" in lines[-1]
     assert "Traceback" not in "\n".join(lines)
 
 

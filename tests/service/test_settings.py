@@ -8,7 +8,7 @@ from georesolve import __version__
 from georesolve.service import settings
 from georesolve.service.cli import main
 from georesolve.service.settings import Settings
-from tests.conftest import running_service
+from tests.conftest import NO_CLUSTER, running_service
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_links_have_the_scheme_that_a_proxy_tells(service):
 
 
 def test_nobody_else_is_believed(tmp_path):
-    with running_service(tmp_path / "data", "--proxies", "192.0.2.0/24", ready=False) as client:
+    flags = [*NO_CLUSTER, "--proxies", "192.0.2.0/24"]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
         assert _own_address(client).startswith("http://")
 
 
