@@ -37,11 +37,11 @@ serve: $(VENV)/.cpu  ## run the service on this machine
 
 lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versions of the GPU stack
 	$(PIP) uv
-	$(LOCK) --extra gpu --output-file requirements/gpu.txt
-	$(LOCK) --constraint requirements/gpu.txt --output-file requirements/cpu.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra postgres --output-file requirements/api.txt
+	$(LOCK) --extra service --extra gpu --output-file requirements/gpu.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --output-file requirements/cpu.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/api.txt
 	echo 'setuptools>=77' | $(COMPILE) - --output-file requirements/build.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra postgres --extra test --extra dev --output-file requirements/dev.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra gis --extra test --extra dev --output-file requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) .demo

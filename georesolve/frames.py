@@ -15,7 +15,7 @@ from georesolve.intake.columns import PREFIXES, Reading, Role, find_columns
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.point_table import PointTable
 from georesolve.intake.points import Points, gather
-from georesolve.intake.sources import BATCH_ROWS, Table
+from georesolve.intake.sources import Table
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
 
 
@@ -100,7 +100,7 @@ def given(table: Any, role: Role) -> Given:
 
 
 def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
-    batches = iter(arrow.to_batches(BATCH_ROWS))
+    batches = iter(arrow.to_batches())
     return Table(arrow.schema, batches, arrow.num_rows, points)
 
 
@@ -142,7 +142,7 @@ class _Arrays(Given):
                 columns[name] = words[np.concatenate(codes)]
             else:
                 filled = column.fill_null(-1) if name == "reference" else column
-                columns[name] = filled.to_numpy()
+                columns[name] = np.array(filled)
         return columns
 
 
@@ -189,23 +189,14 @@ class _Pandas(Given):
     def give_back(self, matches: pa.Table) -> Any:
         import pandas as pd
 
-        whole = {
-            pa.int8(): pd.Int8Dtype(),
-            pa.int16(): pd.Int16Dtype(),
-            pa.int32(): pd.Int32Dtype(),
-            pa.int64(): pd.Int64Dtype(),
-            pa.uint8(): pd.UInt8Dtype(),
-            pa.uint16(): pd.UInt16Dtype(),
-            pa.uint32(): pd.UInt32Dtype(),
-            pa.uint64(): pd.UInt64Dtype(),
-            pa.bool_(): pd.BooleanDtype(),
-        }
-        columns = {}
+        whole, columns = _nullable(), {}
         for name, column in zip(matches.column_names, matches.columns, strict=True):
             # What an unmatched row has none of stays a whole number in the others: no float could
             # hold each id.
             of_reference = name == "reference" or name.startswith(PREFIXES["references"])
-            columns[name] = column.to_pandas(types_mapper=whole.get if of_reference else None)
+            series = column.to_pandas(types_mapper=whole.get if of_reference else None)
+            # What is taken over from Arrow as it is cannot be written to.
+            columns[name] = series if of_reference and column.type in whole else series.copy()
         frame = pd.DataFrame(columns, copy=False)
         frame.index = self._index(matches)
         return frame
@@ -216,6 +207,23 @@ class _Pandas(Given):
         # With a row for each observation it is as it was, a range included.
         is_same = "rank" not in matches.column_names and len(rows) == len(index)
         return index if is_same else index.take(rows.to_numpy())
+
+
+def _nullable() -> dict[pa.DataType, Any]:
+    """The types of pandas for whole numbers some of which are missing."""
+    import pandas as pd
+
+    return {
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.uint8(): pd.UInt8Dtype(),
+        pa.uint16(): pd.UInt16Dtype(),
+        pa.uint32(): pd.UInt32Dtype(),
+        pa.uint64(): pd.UInt64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+    }
 
 
 class _GeoPandas(_Pandas):

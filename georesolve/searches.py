@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.intake.points import Points
-from georesolve.kernels.coordinates import is_valid
 from georesolve.kernels.devices import Device
+from georesolve.workers.datasets import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.jobs import MatchOptions, with_id
@@ -79,8 +79,7 @@ class Search:
             algorithm=options.algorithm,
         )
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
-        valid = is_valid(lat_deg, lon_deg)
-        rows = answered(on_host, valid, self.references.valid_rows, options)
+        rows = answered(on_host, valid_rows(lat_deg, lon_deg), self.references.valid_rows, options)
         return matches(options.k, Chunk(first_row, first_row + lat_deg.size), rows)
 
     def carry(self, rows: pa.Table, observations: pa.Table, options: MatchOptions) -> pa.Table:

@@ -76,6 +76,8 @@ class Evidence:
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
+        if self._add_valid(lat, lon):
+            return
         is_zero = (lat == 0) & (lon == 0)
         counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
         if not counted.all():
@@ -87,9 +89,7 @@ class Evidence:
         if lat.size:
             self._low = np.minimum(self._low, [lat.min(), lon.min()])
             self._high = np.maximum(self._high, [lat.max(), lon.max()])
-            self._are_whole = bool(
-                self._are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all()
-            )
+            self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
         swapped = _are_degrees(lon, lat)
         self._valid_swapped += int(swapped.sum())
@@ -106,6 +106,27 @@ class Evidence:
         known, first = self.null_island
         more = (self._seen + rows[: _FIRST_SHOWN - len(first)]).tolist()
         self.null_island = NullIsland(known + rows.size, (*first, *more))
+
+    def _add_valid(self, lat: Array, lon: Array) -> bool:
+        """Take rows that all count and are valid, as most are; False where they are to be seen."""
+        if not lat.size:
+            return False
+        low, high = (np.array([bound(lat), bound(lon)]) for bound in (np.min, np.max))
+        if not (_are_degrees(*low) and _are_degrees(*high)):
+            return False
+        if (low <= 0).all() and (high >= 0).all() and ((lat == 0) & (lon == 0)).any():
+            return False
+        self._rows += lat.size
+        self._valid += lat.size
+        self._valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
+        self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+        self._note_whole(lat, lon)
+        self._examples.setdefault("radians", (self._seen, float(lat[0]), float(lon[0])))
+        self._seen += lat.size
+        return True
+
+    def _note_whole(self, lat: Array, lon: Array) -> None:
+        self._are_whole = bool(self._are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all())
 
     def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
         if rows.any():

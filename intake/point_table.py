@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +13,7 @@ from georesolve.intake.columns import LONGEST_NAME, Origin, Reading, find_column
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
 from georesolve.intake.plausibility import Evidence
-from georesolve.intake.sources import Table
+from georesolve.intake.sources import BATCH_ROWS, Table
 from georesolve.intake.validity import refuse_invalid
 from georesolve.workers.datasets import NullIsland, PointSet
 
@@ -24,6 +25,19 @@ class Bounds:
     rows: int = sys.maxsize
     columns: int = sys.maxsize
     unpacked_bytes: int = sys.maxsize
+
+
+def degrees(array: pa.Array) -> np.ndarray:
+    """Coordinates as an array of numpy, NaN where they are null."""
+    # `fill_null` copies also where there is nothing to fill.
+    filled = array.fill_null(math.nan) if array.null_count else array
+    numbers: np.ndarray = filled.to_numpy()
+    return numbers
+
+
+def slices(rows: int) -> Iterator[slice]:
+    """So many rows at a time as stay in a processor's cache while they are looked at."""
+    return (slice(start, start + BATCH_ROWS) for start in range(0, rows, BATCH_ROWS))
 
 
 class PointTable:
@@ -99,18 +113,19 @@ class PointTable:
         TooLarge
             When there are more rows than the bounds allow.
         """
-        rows = 0
+        seen = 0
         for batch in self._batches:
-            rows += batch.num_rows
-            if rows > self._bounds.rows:
+            seen += batch.num_rows
+            if seen > self._bounds.rows:
                 raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
             arrays = [
                 array if array.type == field.type else pc.cast(array, field.type, safe=False)
                 for array, field in zip(batch.columns, self.schema, strict=True)
             ]
             checked = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-            lat, lon = (checked[name].fill_null(math.nan).to_numpy() for name in self.columns[:2])
-            self._evidence.add(lat, lon)
+            lat, lon = (degrees(checked[name]) for name in self.columns[:2])
+            for rows in slices(batch.num_rows):
+                self._evidence.add(lat[rows], lon[rows])
             yield checked
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from georesolve.intake.point_table import PointTable
+from georesolve.intake.point_table import PointTable, degrees, slices
 from georesolve.workers.datasets import Census, Dataset, InvalidRow, write_dataset
 
 
@@ -80,13 +80,14 @@ def gather(
     census, pieces = Census(), []
     arrays: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for batch in table.batches():
-        pair = [batch[name].fill_null(np.nan).to_numpy() for name in (lat, lon)]
-        census.add(*pair)
+        pair = [degrees(batch[name]) for name in (lat, lon)]
+        for rows in slices(batch.num_rows):
+            census.add(pair[0][rows], pair[1][rows])
         for column, array in zip(arrays, pair, strict=True):
             column.append(array)
         pieces.append(batch.select(names))
     schema = pa.schema([table.schema.field(name) for name in names])
-    lat_deg, lon_deg = (np.concatenate([np.empty(0), *column]) for column in arrays)
+    lat_deg, lon_deg = map(_joined, arrays)
     points = Points(
         lat_deg=lat_deg,
         lon_deg=lon_deg,
@@ -103,13 +104,17 @@ def gather(
     return points
 
 
+def _joined(pieces: list[np.ndarray]) -> np.ndarray:
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0), *pieces])
+
+
 def write_points(points: Points, path: Path) -> Dataset:
     """Write points, and what is kept beside them, as a canonical dataset."""
     table = points.kept
-    for name, degrees in ((points.lat, points.lat_deg), (points.lon, points.lon_deg)):
+    for name, column in ((points.lat, points.lat_deg), (points.lon, points.lon_deg)):
         if name in table.column_names:
             table = table.drop_columns(name)
-        table = table.append_column(name, pa.array(degrees))
+        table = table.append_column(name, pa.array(column))
     return write_dataset(
         table.schema, table.to_batches(), path, lat=points.lat, lon=points.lon, id=points.id
     )

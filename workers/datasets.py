@@ -151,6 +151,14 @@ class _Tally:
         return tuple(self._widths.values())
 
 
+def valid_rows(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
+    """Which rows are valid; where all are, as most often, that shows in their bounds."""
+    if lat_deg.size and all(is_valid(low(lat_deg), low(lon_deg)) for low in (np.min, np.max)):
+        return np.ones(lat_deg.size, bool)
+    valid: np.ndarray = is_valid(lat_deg, lon_deg)
+    return valid
+
+
 class Census:
     """Counts rows and finds invalid ones while batches pass by."""
 
@@ -163,7 +171,7 @@ class Census:
 
     def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
         """Count the next rows; missing numbers are NaN."""
-        valid = is_valid(lat_deg, lon_deg)
+        valid = valid_rows(lat_deg, lon_deg)
         if not valid.all():
             for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
                 row = InvalidRow(self.rows + int(i), float(lat_deg[i]), float(lon_deg[i]))
