@@ -100,6 +100,7 @@ KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
 )
 ResultExpired = _problem("ResultExpired", 410, "result-expired", "The result has expired")
+SetsGone = _problem("SetsGone", 410, "sets-gone", "The sets of the job are not kept any more")
 JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
 TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(

@@ -314,8 +314,9 @@ class StatusInfo(BaseModel):
 
 
 def _media_type(row: JobState) -> str:
-    is_json = row.process == "echo" or row.delivery.response == "document"
-    return "application/json" if is_json else "application/vnd.apache.parquet"
+    if row.process == "echo" or row.delivery.response == "document":
+        return "application/json"
+    return (row.delivery.media_type or "application/vnd.apache.parquet").partition(";")[0]
 
 
 class JobList(BaseModel):

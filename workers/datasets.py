@@ -328,6 +328,52 @@ def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str])
     return table.slice(start - groups.start * ROW_GROUP, stop - start)
 
 
+class Coordinates:
+    """Reads the coordinates of any rows of a dataset, a row group at a time.
+
+    The file stays open: it can be read to the end when its name is removed meanwhile.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the dataset is not there.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        file = dataset.file
+        self._file = streamed(file if isinstance(file, Path) else pa.BufferReader(file))
+        self._names = [dataset.lon, dataset.lat]
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Longitudes and latitudes of some rows.
+
+        Every row group that has one of them is decoded once: ask for many rows at a time.
+
+        Parameters
+        ----------
+        rows : int64 array, shape (n,)
+            In any order; what is negative is no row.
+
+        Returns
+        -------
+        degrees : float64 array, shape (2, n)
+            Longitudes, then latitudes; both NaN where there is no row, or one of them is invalid.
+        """
+        found = np.full((2, rows.size), np.nan)
+        order = np.argsort(rows, kind="stable")
+        order = order[np.searchsorted(rows[order], 0) :]
+        ordered = rows[order]
+        groups = np.unique(ordered // ROW_GROUP, return_index=True, return_counts=True)
+        for group, first, count in zip(*(column.tolist() for column in groups), strict=True):
+            own = slice(first, first + count)
+            table = self._file.read_row_group(group, columns=self._names, use_threads=False)
+            within = ordered[own] - group * ROW_GROUP
+            for axis, name in zip(found, self._names, strict=True):
+                axis[order[own]] = table[name].to_numpy()[within]
+        found[:, ~is_valid(found[1], found[0])] = np.nan
+        return found
+
+
 def column_sizes(file: Path | pa.Buffer) -> dict[str, ColumnSize]:
     """How large each column of a dataset is in its file."""
     opened = _opened(file)
@@ -384,7 +430,7 @@ def in_dictionaries(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if not pa.types.is_primitive(field.type)]
 
 
-def streamed(file: Path | BinaryIO) -> pq.ParquetFile:
+def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
     """A Parquet file to go through once, batch by batch.
 
     pyarrow by itself keeps what it has read of one: at the end, all of it.

@@ -55,10 +55,17 @@ class Delivery:
         ``raw``: the output as it is; ``document``: JSON with the output in it.
     transmission
         ``value``: the output itself; ``reference``: where it is.
+    media_type
+        Of the output; None for what the header Accept of who fetches it likes best.
+    keeps_sets
+        Whether the sets that came with the request are kept as long as the result, which has no
+        coordinates of its own.
     """
 
     response: Literal["raw", "document"] = "raw"
     transmission: Literal["value", "reference"] = "value"
+    media_type: str | None = None
+    keeps_sets: bool = False
 
 
 @dataclass(frozen=True)

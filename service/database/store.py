@@ -250,13 +250,19 @@ class Store:
             return [dataset_row(row, self.dataset_path(row["id"])) for row in rows]
 
     def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
-        """Forget a dataset, unless a live job needs it; tells whether it was forgotten."""
+        """Forget a dataset, unless a live job needs it; tells whether it was forgotten.
+
+        One that came with a request stays, too, while a result needs its coordinates.
+        """
         # What comes after the lock sees the job that held it.
         lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
-        needed = sa.exists().where(
-            _jobs.c.status.in_(LIVE) & ((_jobs.c.observations == id) | (_jobs.c.references == id))
-        )
-        query = _datasets.delete().where((_datasets.c.id == id) & self._seen(_datasets) & ~needed)
+        is_input = (_jobs.c.observations == id) | (_jobs.c.references == id)
+        needed = sa.exists().where(_jobs.c.status.in_(LIVE) & is_input)
+        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
+        kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
+        own = (_datasets.c.id == id) & self._seen(_datasets)
+        query = _datasets.delete().where(own & ~needed & ~kept)
         if only_expired:
             query = query.where(self._expired(_datasets))
 

@@ -38,15 +38,38 @@ _ROWS: dict[str, Any] = {
         },
     },
 }
+_FEATURES: dict[str, Any] = {
+    "type": "object",
+    "description": "a point a row: the observation; with `geometry=line` a line from there to the "
+    "reference, in two pieces where it crosses the antimeridian; null where there is none",
+    "required": ["type", "features"],
+    "properties": {
+        "type": {"enum": ["FeatureCollection"]},
+        "features": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "geometry", "properties"],
+                "properties": {
+                    "type": {"enum": ["Feature"]},
+                    "geometry": {"type": ["object", "null"]},
+                    "properties": _ROWS["items"],
+                },
+            },
+        },
+    },
+}
 _TEXT = {"type": "string"}
 IN_DOCUMENT: dict[str, Any] = {
     "type": "object",
-    "description": "with `response: document`: the bytes in base64, or where they are",
+    "description": "with `response: document`: the value, which is readable as JSON, GeoJSON and "
+    "CSV and base64 else, or where it is if it is large or that was asked for",
     "required": ["matches"],
     "properties": {
         "matches": {
             "type": "object",
-            "properties": dict.fromkeys(("value", "mediaType", "encoding", "href", "type"), _TEXT),
+            "properties": {"value": {}}
+            | dict.fromkeys(("mediaType", "encoding", "href", "type"), _TEXT),
         }
     },
 }
@@ -76,6 +99,7 @@ def matches_content(
         "arrows": _BYTES,
         "csv": {"schema": _TEXT, "example": examples.MATCHES_CSV},
         "json": {"schema": _any_of(_ROWS, *others), "example": examples.MATCHES},
+        "geojson": {"schema": _FEATURES, "example": examples.MATCHES_GEOJSON},
     }
     return {one.media_type: by_suffix[one.suffix] for one in formats}
 

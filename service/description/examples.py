@@ -54,6 +54,17 @@ MATCHES = [
         "reference_id": "Frankfurt",
     },
 ]
+MATCHES_GEOJSON: dict[str, Any] = {
+    "type": "FeatureCollection",
+    "features": [
+        {
+            "type": "Feature",
+            "geometry": {"type": "Point", "coordinates": [lon, lat]},
+            "properties": match,
+        }
+        for (lat, lon), match in zip(((52.52, 13.4), (48.86, 2.35)), MATCHES, strict=True)
+    ],
+}
 MATCHES_CSV = """\
 "observation","reference","distance_m","status","observation_id","reference_id"
 0,0,423438.40229166334,"matched","Berlin","Frankfurt"

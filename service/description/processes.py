@@ -3,15 +3,16 @@
 What they take is written down once, in the models of their inputs; the descriptions follow.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from georesolve import __version__
 from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
-from georesolve.service.jobs.representations import PARQUET
+from georesolve.service.jobs.representations import FORMATS, JSON, LINES, POINTS, Format
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.models import InlineRequest, MatchParameters, Parameters
 
@@ -38,10 +39,22 @@ class EchoInputs(Parameters):
         return EchoOptions(self.message, self.pause)
 
 
+_MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
+
+
+def _known(media_type: str) -> str:
+    known = media_type.replace(" ", "").lower()
+    if known not in _MEDIA_TYPES:
+        raise PydanticCustomError(
+            "media_type", "allowed are {allowed}", {"allowed": ", ".join(_MEDIA_TYPES)}
+        )
+    return known
+
+
 class OutputFormat(Parameters):
     """The format of the matches."""
 
-    mediaType: Literal["application/vnd.apache.parquet"]
+    mediaType: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": _MEDIA_TYPES})]
 
 
 class MatchesOutput(Parameters):
@@ -67,7 +80,8 @@ class NearestExecution(Parameters):
     def delivery(self) -> Delivery:
         """How the result is wanted."""
         wanted = self.outputs.get("matches", MatchesOutput())
-        return Delivery(self.response, wanted.transmissionMode)
+        media_type = wanted.format.mediaType if wanted.format else None
+        return Delivery(self.response, wanted.transmissionMode, media_type)
 
 
 class EchoExecution(Parameters):
@@ -136,6 +150,16 @@ def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
     }
 
 
+def _schema_of(format: Format) -> dict[str, Any]:
+    """What the matches are in a format, as OGC API - Processes 1.0 describes an output."""
+    about: dict[str, Any] = {"contentMediaType": format.media_type}
+    if format is JSON:
+        return {"type": "array", "items": {"type": "object"}, **about}
+    if format is POINTS:
+        return {"type": "object", **about}
+    return {"type": "string", **about} | ({} if format.is_text else {"contentEncoding": "binary"})
+
+
 PROCESSES: dict[str, Process] = {
     "nearest": Process(
         id="nearest",
@@ -150,11 +174,7 @@ PROCESSES: dict[str, Process] = {
                 title="matches",
                 description="a row an observation and neighbour: row of the observation, row of "
                 "the reference, metres between them, status",
-                schema_={
-                    "type": "string",
-                    "contentEncoding": "binary",
-                    "contentMediaType": PARQUET.media_type,
-                },
+                schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
             )
         },
     ),

@@ -30,6 +30,7 @@ from georesolve.service.errors import (
     ResultExpired,
     ResultNotReady,
     ResultTooLarge,
+    SetsGone,
     StorageFull,
     TooLarge,
     TooManyBodies,
@@ -149,6 +150,11 @@ _EXAMPLES = [
         "again"
     ),
     JobDismissed(f"the job {_ID!r} was dismissed; its result does not exist"),
+    SetsGone(
+        f"the observations of the job {_ID!r} are not kept any more, and a result has no "
+        "coordinates of its own: send the job again with registered datasets, or, to have its "
+        "sets kept as long as its result, with 'Accept: application/geo+json'"
+    ),
     TooLarge(
         "5000000 rows of both sets together (observations k times) are more than the limit of "
         "4000000 for an answer at once: send the header 'Prefer: respond-async' and follow the "
@@ -214,6 +220,7 @@ RESULTS = (
     JobDismissed,
     ResultExpired,
     ResultDamaged,
+    SetsGone,
     DatasetDamaged,
     JobFailed,
     ResultTooLarge,

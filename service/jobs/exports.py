@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import Problem, ResultTooLarge, stopping
+from georesolve.service.jobs.geometries import PointSets
 from georesolve.service.jobs.quotas import Storage
 from georesolve.service.jobs.representations import Format
 from georesolve.workers.files import move_durably
@@ -74,6 +75,7 @@ class Exports:
         self,
         result: Path,
         format: Format,
+        sets: PointSets,
         storage: Callable[[], Storage] = _unbounded,
         note: Callable[[int], None] = _note_nothing,
     ) -> Export:
@@ -81,6 +83,8 @@ class Exports:
 
         Parameters
         ----------
+        sets
+            The two sets of the job, for a format that has their coordinates.
         storage
             Tells what its owner may keep.
         note
@@ -100,18 +104,23 @@ class Exports:
         FileNotFoundError
             When the result is gone, or goes meanwhile.
         """
-        key = (result, format.suffix)
+        key = (result, format.ending)
         if key not in self._making:
             loop = asyncio.get_running_loop()
             self._making[key] = loop.run_in_executor(
-                self._threads, self._made, result, format, storage, note
+                self._threads, self._made, result, format, sets, storage, note
             )
             self._making[key].add_done_callback(lambda _: self._making.pop(key))
         # One client that goes away must not take it from the others.
         return await asyncio.shield(self._making[key])
 
-    async def converted(self, content: bytes, format: Format) -> bytes:
+    async def converted(self, content: bytes, format: Format, sets: PointSets) -> bytes:
         """A small result in a format, from one in Parquet; both in memory.
+
+        Parameters
+        ----------
+        sets
+            The two sets of the request.
 
         Raises
         ------
@@ -125,17 +134,18 @@ class Exports:
         made, loop = io.BytesIO(), asyncio.get_running_loop()
         most_bytes = min(CONVERTED_BYTES, self._most_bytes)
         sink = _Sink(made, most_bytes, _too_large(format, most_bytes), None, self._stopping)
-        await loop.run_in_executor(self._small, _write, io.BytesIO(content), sink, format)
+        await loop.run_in_executor(self._small, _write, io.BytesIO(content), sink, format, sets)
         return made.getvalue()
 
     def _made(
         self,
         result: Path,
         format: Format,
+        sets: PointSets,
         storage: Callable[[], Storage],
         note: Callable[[int], None],
     ) -> Export:
-        for path in result.parent.glob(f"{result.stem}.*.{format.suffix}"):
+        for path in result.parent.glob(f"{result.stem}.{'?' * 64}.{format.ending}"):
             return Export(path, path.suffixes[0].removeprefix("."), is_new=False)
         most_bytes, kept = self._most_bytes, storage()
         refusal = _too_large(format, most_bytes)
@@ -145,9 +155,9 @@ class Exports:
         try:
             with making.open("xb") as handle, result.open("rb") as source:
                 sink = _Sink(handle, most_bytes, refusal, self._disk, self._stopping)
-                _write(source, sink, format)
+                _write(source, sink, format, sets)
                 sha256 = sink.sha256
-            made = Export(result.with_suffix(f".{sha256}.{format.suffix}"), sha256, is_new=True)
+            made = Export(result.with_suffix(f".{sha256}.{format.ending}"), sha256, is_new=True)
             size = making.stat().st_size
             move_durably(making, made.path)
             note(size)
@@ -160,10 +170,10 @@ class Exports:
         return made
 
 
-def _write(source: BinaryIO, sink: "_Sink", format: Format) -> None:
+def _write(source: BinaryIO, sink: "_Sink", format: Format, sets: PointSets) -> None:
     """Make a format from Parquet."""
     assert format.write is not None, "Parquet is there"
-    format.write(opened(source), cast(BinaryIO, sink))
+    format.write(opened(source), cast(BinaryIO, sink), sets)
 
 
 def _too_large(format: Format, most_bytes: int) -> Problem:

@@ -5,15 +5,19 @@ file. JSON is an array with an object a row, a row a line: what `pandas.read_jso
 make a table of. Numbers are the shortest text that reads back the same. What there is not is an
 empty field in CSV and null in JSON, as NaN and infinity are there. Times are written as ISO 8601
 has them, UUIDs with hyphens, bytes in base64, and lists and records as JSON, in CSV too. What has
-another extension type is written as what it is stored as.
+another extension type is written as what it is stored as. Geometry columns that a result carries,
+as GeoParquet names them, are WKT.
+
+GeoJSON has a feature a row, with these columns as its properties.
 
 Whoever made a table may have put values into it that no text can be made of; then there is no CSV
-or JSON of it, and the problem names the column.
+JSON or GeoJSON of it, and the problem names the column.
 """
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,8 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
+import shapely
 
+from georesolve.intake.geometry import geometries_of
 from georesolve.service.errors import NotAcceptable, Problem, ResultTooLarge
+from georesolve.service.jobs.geometries import Geometries, PointSets
 from georesolve.workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
@@ -37,20 +44,19 @@ _OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
-def _write_arrow(result: pq.ParquetFile, sink: BinaryIO) -> None:
+def _write_arrow(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
     with pa.ipc.new_stream(sink, result.schema_arrow) as writer:
         for batch in _batches(result):
             writer.write_batch(batch)
 
 
-def _write_csv(result: pq.ParquetFile, sink: BinaryIO) -> None:
-    names = result.schema_arrow.names
-    nothing = [pa.nulls(0, type) for type in result.schema_arrow.types]
-    schema = pa.RecordBatch.from_arrays(_converted(nothing, names, _as_csv), names).schema
+def _write_csv(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
+    columns = [pa.nulls(0, type) for type in result.schema_arrow.types]
+    nothing = pa.RecordBatch.from_arrays(columns, schema=result.schema_arrow)
+    schema = _converted(nothing, _as_csv).schema
     with pa.csv.CSVWriter(sink, schema) as writer:
         for batch in _batches(result, _TEXT_BYTES):
-            columns = _converted(batch.columns, names, _as_csv)
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            writer.write_batch(_converted(batch, _as_csv))
 
 
 def _as_csv(array: pa.Array) -> pa.Array:
@@ -58,15 +64,37 @@ def _as_csv(array: pa.Array) -> pa.Array:
     return _plain(array) if _is_plain(array.type) else _each_as_json(array)
 
 
-def _write_json(result: pq.ParquetFile, sink: BinaryIO) -> None:
+def _write_json(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
+    _write_array(_rows_as_json(result), sink)
+    sink.write(b"\n")
+
+
+def _write_geojson(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets, *, lines: bool) -> None:
+    sink.write(b'{"type":"FeatureCollection","features":')
+    _write_array(_features(result, Geometries(result, sets, lines=lines)), sink)
+    sink.write(b"}\n")
+
+
+def _write_array(batches: Iterable[pa.Array], sink: BinaryIO) -> None:
     separator = "[\n"
-    for rows in _rows_as_json(result):
-        sink.write((separator + ",\n".join(rows)).encode())
+    for texts in batches:
+        sink.write((separator + ",\n".join(texts.to_pylist())).encode())
         separator = ",\n"
-    sink.write(b"[]\n" if separator == "[\n" else b"\n]\n")
+    sink.write(b"[]" if separator == "[\n" else b"\n]")
 
 
-def _rows_as_json(result: pq.ParquetFile) -> Iterator[list[str]]:
+def _features(result: pq.ParquetFile, geometries: Geometries) -> Iterator[pa.Array]:
+    before, between, end, nothing = (
+        pa.scalar(piece, pa.large_string())
+        for piece in ('{"type":"Feature","geometry":', ',"properties":', "}", "")
+    )
+    for rows in _rows_as_json(result):
+        geometry = geometries.take(len(rows))
+        yield pc.binary_join_element_wise(before, geometry, between, rows, end, nothing)
+
+
+def _rows_as_json(result: pq.ParquetFile) -> Iterator[pa.Array]:
+    """The rows as objects of JSON."""
     names = result.schema_arrow.names
     keys = [json.dumps(name, ensure_ascii=False) for name in names]
     # 64 bits count the bytes of a batch: values may be long.
@@ -75,12 +103,11 @@ def _rows_as_json(result: pq.ParquetFile) -> Iterator[list[str]]:
     end, nothing = pa.scalar("}", text), pa.scalar("", text)
     for batch in _batches(result, _TEXT_BYTES):
         values = [
-            array.cast(text).fill_null("null")
-            for array in _converted(batch.columns, names, _as_json)
+            array.cast(text).fill_null("null") for array in _converted(batch, _as_json).columns
         ]
         pieces = [piece for pair in zip(before, values, strict=True) for piece in pair]
         if batch.num_rows:
-            yield pc.binary_join_element_wise(*pieces, end, nothing).to_pylist()
+            yield pc.binary_join_element_wise(*pieces, end, nothing)
 
 
 def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -123,25 +150,53 @@ def _read(result: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def _converted(
-    columns: list[pa.Array], names: list[str], convert: Callable[[pa.Array], pa.Array]
-) -> list[pa.Array]:
-    """Convert columns one by one.
+def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
+    """Convert columns one by one, those that hold geometries as WKT.
 
     Raises
     ------
     NotAcceptable
         Naming the column that has values of which no text can be made.
     """
+    names, geometries = batch.schema.names, geometries_of(batch.schema)
     converted = []
-    for array, name in zip(columns, names, strict=True):
+    for array, name in zip(batch.columns, names, strict=True):
         try:
-            converted.append(convert(array))
+            encoding = geometries.get(name, {}).get("encoding", "")
+            converted.append(convert(_AS_WKT.get(encoding, _unchanged)(array)))
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.
-        except (pa.ArrowException, ValueError, OverflowError) as error:
+        except (pa.ArrowException, ValueError, OverflowError, shapely.errors.ShapelyError) as error:
             raise _no_text(name, array.type, error) from error
-    return converted
+    return pa.RecordBatch.from_arrays(converted, names)
+
+
+def _unchanged(array: pa.Array) -> pa.Array:
+    return array
+
+
+def _wkb_as_wkt(array: pa.Array) -> pa.Array:
+    return _wkt(shapely.from_wkb(array.to_numpy(zero_copy_only=False)))
+
+
+def _points_as_wkt(array: pa.Array) -> pa.Array:
+    """GeoArrow's points; null where there is none."""
+    # Not `array.field`: below a null point there may lie numbers all the same.
+    axes = [
+        pc.struct_field(array, field.name).to_numpy(zero_copy_only=False) for field in array.type
+    ]
+    shapes = shapely.points(np.stack(axes, axis=-1))
+    shapes[array.is_null().to_numpy(zero_copy_only=False)] = None
+    return _wkt(shapes)
+
+
+def _wkt(shapes: np.ndarray) -> pa.Array:
+    # The fewest digits that read back as the same numbers: -1 stands for 16, which are too few.
+    return pa.array(shapely.to_wkt(shapes, rounding_precision=20), pa.large_string())
+
+
+_AS_WKT = {"WKB": _wkb_as_wkt, "point": _points_as_wkt}
+"""By their encoding in GeoParquet."""
 
 
 def _no_text(name: str, type: pa.DataType, error: Exception) -> Problem:
@@ -255,28 +310,57 @@ class Format(NamedTuple):
     ----------
     media_type, suffix
         What it is called in HTTP and in a file name.
+    write
+        Makes it from a Parquet file and, where it has coordinates, from the two sets; None for
+        Parquet itself.
     parameters
         What may follow its media type in a request and still means it.
-    write
-        Makes it from a Parquet file; None for that itself.
+    geometry
+        What the features of GeoJSON have: `point` or `line`.
     """
 
     media_type: str
     suffix: str
-    write: Callable[[pq.ParquetFile, BinaryIO], None] | None = None
+    write: Callable[[pq.ParquetFile, BinaryIO, PointSets], None] | None = None
     parameters: Mapping[str, str] = MappingProxyType({})
+    geometry: str = ""
 
     @property
     def name(self) -> str:
         """What a result in it is called as a file."""
         return f"matches.{self.suffix}"
 
+    @property
+    def address(self) -> str:
+        """Where it is, below the results of a job."""
+        return f"{self.name}?geometry={self.geometry}" if self.geometry else self.name
+
+    @property
+    def ending(self) -> str:
+        """What its file ends in, beside others of the same result."""
+        return f"{self.geometry}.{self.suffix}" if self.geometry else self.suffix
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a person can read it."""
+        return "charset" in self.parameters
+
+
+def _geojson(geometry: str) -> Format:
+    write = partial(_write_geojson, lines=geometry == "line")
+    parameters = {"charset": "utf-8", "geometry": geometry}
+    return Format("application/geo+json", "geojson", write, parameters, geometry)
+
 
 PARQUET = Format("application/vnd.apache.parquet", "parquet")
+CSV = Format("text/csv", "csv", _write_csv, {"charset": "utf-8", "header": "present"})
+JSON = Format("application/json", "json", _write_json, {"charset": "utf-8"})
+POINTS, LINES = _geojson("point"), _geojson("line")
 FORMATS = (
     PARQUET,
     Format("application/vnd.apache.arrow.stream", "arrows", _write_arrow),
-    Format("text/csv", "csv", _write_csv, {"charset": "utf-8", "header": "present"}),
-    Format("application/json", "json", _write_json, {"charset": "utf-8"}),
+    CSV,
+    JSON,
+    POINTS,
 )
-"""All formats. Of several that a client likes equally well it gets the first."""
+"""One of each media type. Of several that a client likes equally well it gets the first."""

@@ -273,7 +273,7 @@ class Supervisor:
     def _remove(self, id: str) -> None:
         if not self._store.dismiss_finished_job(id):
             raise JobDismissed(f"the job {id!r} was dismissed already")
-        shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+        self._clear(id)
 
     def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
         """End a live job, as `Store.finish_job` does, and count it."""

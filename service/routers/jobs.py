@@ -1,7 +1,8 @@
 """`/jobs`: what became of accepted work, and its results."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -26,7 +27,7 @@ from georesolve.service.description.requests import (
     headers,
 )
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from georesolve.service.jobs.representations import FORMATS, Format
+from georesolve.service.jobs.representations import FORMATS, LINES, POINTS, Format
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
 from georesolve.service.models import JobList, Report, StatusInfo
 from georesolve.service.web.queries import JobQuery, links_of_page
@@ -114,23 +115,27 @@ def show_job(
 async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
 
-    A result that was wanted raw comes in the format that the header Accept likes best.
+    Its format is the one that the request named in `outputs`, or the one that the header Accept
+    likes best.
     """
     return await result_response(service, await asyncio.to_thread(job_of, service, id), request)
 
 
-def _add_route(format: Format) -> None:
-    content = matches_content(format)
-
-    @router.get(
+def _get_file(format: Format) -> Callable[..., Any]:
+    """The decorator of what answers with a result in a format."""
+    return router.get(
         f"/jobs/{{id}}/results/{format.name}",
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
         response_class=Response,
-        responses=file_answers(content, "the result")
+        responses=file_answers(matches_content(format), "the result")
         | refusals(f"{_HERE}/results/{format.name}", *RESULTS, *FILES),
         openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
     )
+
+
+def _add_route(format: Format) -> None:
+    @_get_file(format)
     async def show_result_file(id: JobId, service: ServiceContext, request: Request) -> Response:
         """The result of a job in the format that the address names."""
         job = await asyncio.to_thread(job_of, service, id)
@@ -138,7 +143,27 @@ def _add_route(format: Format) -> None:
 
 
 for _format in FORMATS:
-    _add_route(_format)
+    if not _format.geometry:
+        _add_route(_format)
+
+
+@_get_file(POINTS)
+async def show_features(
+    id: JobId,
+    service: ServiceContext,
+    request: Request,
+    geometry: Annotated[
+        Literal["point", "line"],
+        Query(description="point: the observation; line: from there to its reference"),
+    ] = "point",
+) -> Response:
+    """The result of a job as GeoJSON, for maps: a feature a row, with its columns as properties.
+
+    The coordinates come from the sets of the job, which must be there still: 410 when a registered
+    dataset was removed, or when more than 16 MiB came with a request that did not `Accept` GeoJSON.
+    """
+    job = await asyncio.to_thread(job_of, service, id)
+    return await format_response(service, job, LINES if geometry == "line" else POINTS, request)
 
 
 @router.get(

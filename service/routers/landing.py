@@ -9,7 +9,8 @@ from georesolve.service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
 
 router = APIRouter(tags=["capabilities"])
 
-_CLASSES = ("core", "ogc-process-description", "json", "job-list", "dismiss")
+# Not "core": that asks for inputs by reference (`href`), which there are not yet.
+_CLASSES = ("ogc-process-description", "json", "job-list", "dismiss")
 
 
 class LandingPage(BaseModel):
@@ -32,7 +33,8 @@ def _landing_page(base: str) -> LandingPage:
 
     return LandingPage(
         title="georesolve",
-        description="The exact nearest reference point of every geospatial observation.",
+        description="The exact nearest reference point of every geospatial observation, by OGC "
+        "API - Processes 1.0 but for inputs by reference (href), so it does not claim its core.",
         links=[
             link("/", "self", "this document"),
             link("/api", "service-desc", "the API", "application/vnd.oai.openapi+json;version=3.1"),
@@ -70,5 +72,8 @@ def show_landing_page(request: Request) -> LandingPage:
     responses=json_answer(_conformance(), "the classes") | refusals("/conformance"),
 )
 def show_conformance() -> Conformance:
-    """The classes of OGC API - Processes 1.0 that the service conforms to."""
+    """The classes of OGC API - Processes 1.0 that the service conforms to.
+
+    `core` is not among them as long as inputs cannot be given by reference (`href`).
+    """
     return _conformance()

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.errors import (
     JobDismissed,
     KeyReused,
+    NotAcceptable,
     NotReady,
     Problem,
     ResultTooLarge,
@@ -39,13 +40,17 @@ from georesolve.service.models import MatchParameters, StatusInfo
 from georesolve.service.web.bounds import off_the_loop
 from georesolve.service.web.idempotency import key_of
 from georesolve.service.web.inputs import ROLES, Inputs
-from georesolve.service.web.negotiation import wanted_format
+from georesolve.service.web.negotiation import format_of, wanted_format
 from georesolve.service.web.preferences import Preference, preference_of
 from georesolve.service.web.results import echo_response, result_response
 from georesolve.workers.estimate import job_bytes, obstacle
 from georesolve.workers.express import NotResident
 from georesolve.workers.jobs import Job
 from georesolve.workers.plan import QUICKLY_INDEXED, is_small
+
+_SMALL_SETS_BYTES = 16 << 20
+"""Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
+coordinates, whether that was asked for in time or not."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,9 @@ async def answer(
         with suppress(NotResident, ResultTooLarge, TimeoutError):
             async with asyncio.timeout(patience):
                 return await _express(request, service, inputs, parameters, preference)
+    with suppress(NotAcceptable):
+        keeps_sets = bool(format_of(delivery, request.headers).geometry)
+        delivery = replace(delivery, keeps_sets=keeps_sets)
     accept = partial(asyncio.to_thread, _accept, service, inputs, parameters, delivery, repeat)
     return await _answer_with_job(request, service, terms, repeat, start, accept)
 
@@ -303,7 +311,9 @@ async def _express(
                 await asyncio.to_thread(service.library.whole, one.id, every_byte=True)
         raise
     service.metrics.count_rows("express", job.observations.rows, answer.counts)
-    content = await service.exports.converted(answer.content, format)
+    content = await service.exports.converted(
+        answer.content, format, lambda role: getattr(inputs, role).dataset
+    )
     digest = await off_the_loop(hashlib.sha256, content)
     seconds = {"lane": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):
@@ -336,9 +346,11 @@ def _accept(
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
     size_bytes = job_bytes(*sizes, options)
+    own_bytes = kept_bytes(*inputs, sizes)
+    delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
     kept: list[DatasetRow] = []
-    with service.quotas.room(service.store, size_bytes + kept_bytes(*inputs, sizes)):
+    with service.quotas.room(service.store, size_bytes + own_bytes):
         try:
             kept.extend(
                 service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
+from georesolve.service.database.rows import Delivery
 from georesolve.service.errors import NotAcceptable
-from georesolve.service.jobs.representations import FORMATS, PARQUET, Format
+from georesolve.service.jobs.representations import FORMATS, JSON, LINES, PARQUET, Format
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 
@@ -31,8 +32,23 @@ class _Range(NamedTuple):
         return 0 if (self.type, self.subtype) == ("*", "*") else None
 
 
-def wanted_format(headers: Headers) -> Format:
-    """The format that a client likes best; Parquet when it does not say.
+def format_of(delivery: Delivery, headers: Headers) -> Format:
+    """The format of a result: that of `outputs`, or the one that a client likes best.
+
+    In a document, which is JSON itself, that is JSON when the client does not say.
+
+    Raises
+    ------
+    NotAcceptable
+        When it likes none that there is.
+    """
+    if delivery.media_type is not None:
+        return wanted_format(Headers({"accept": delivery.media_type}))
+    return wanted_format(headers, JSON if delivery.response == "document" else PARQUET)
+
+
+def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
+    """The format that a client likes best; `default` when it does not say, or likes all.
 
     Of several ranges that name a format the most specific one counts. What stands in the header
     and is no range is passed over.
@@ -44,9 +60,9 @@ def wanted_format(headers: Headers) -> Format:
     """
     given = ",".join(headers.getlist("accept"))
     if not given.strip():
-        return PARQUET
+        return default
     ranges = [one for member in given.split(",") if (one := _range_of(member))]
-    best = max(FORMATS, key=lambda one: _quality(one, ranges))
+    best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
     if not _quality(best, ranges):
         offered = ", ".join(one.media_type for one in FORMATS)
         raise NotAcceptable(

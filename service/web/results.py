@@ -4,6 +4,8 @@ import asyncio
 import base64
 import errno
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,24 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
 
+from georesolve.intake.columns import Role
 from georesolve.service.context import Service
 from georesolve.service.database.rows import Delivery, EchoOptions, JobRow
 from georesolve.service.errors import (
     JobDismissed,
+    NoSuchDataset,
     Problem,
     ResultDamaged,
     ResultExpired,
     ResultNotReady,
-    ResultTooLarge,
+    SetsGone,
     StorageFull,
 )
-from georesolve.service.jobs.representations import PARQUET, Format
+from georesolve.service.jobs.representations import CSV, PARQUET, Format
 from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.web.files import file_response, wants_digest
-from georesolve.service.web.negotiation import wanted_format
+from georesolve.service.web.negotiation import format_of
+from georesolve.workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +52,8 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         When its file has not the bytes of its checksum.
     ResultExpired
         When its result was kept for as long as results are.
-    ResultTooLarge
-        When it is wanted as a value in JSON and does not fit.
+    SetsGone
+        When it is wanted with coordinates, and a set that has them was removed.
     Problem
         The job's own, when it failed.
     """
@@ -56,20 +61,18 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
     monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
     if isinstance(job.options, EchoOptions):
         response = echo_response(job.options, job.delivery)
-    elif job.delivery == Delivery("raw", "value"):
-        format = wanted_format(request.headers)
-        response = await format_response(service, job, format, request)
-        response.headers["Vary"] = "Accept"
-        response.headers["Content-Location"] = _url(job, format, request)
-        return response
     else:
-        href = _url(job, PARQUET, request)
-        try:
-            if job.delivery.transmission == "value":
-                await _whole_file(service, job, PARQUET, request)
-            response = await asyncio.to_thread(_ogc_response, service, job, href)
-        except FileNotFoundError:
-            raise _gone(job) from None
+        format = format_of(job.delivery, request.headers)
+        if job.delivery.transmission == "reference":
+            response = _reference(job, format, request)
+        elif job.delivery.response == "document":
+            response = await _document(service, job, format, request)
+        else:
+            response = await format_response(service, job, format, request)
+            response.headers["Vary"] = "Accept"
+            response.headers["Content-Location"] = _url(job, format, request)
+            return response
+        response.headers["Vary"] = "Accept"
     response.headers.append("Link", monitor)
     return response
 
@@ -83,10 +86,17 @@ async def format_response(
         raise ResultNotReady(
             f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
         )
-    try:
+    with _result_of(job):
         path, sha256 = await _whole_file(service, job, format, request)
         headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
         return file_response(path, sha256, format.media_type, format.name, request, headers)
+
+
+@contextmanager
+def _result_of(job: JobRow) -> Iterator[None]:
+    """Tell what has become of a result that cannot be read: it is gone, or damaged."""
+    try:
+        yield
     except FileNotFoundError:
         raise _gone(job) from None
     except (pa.ArrowInvalid, OSError) as error:
@@ -109,9 +119,10 @@ async def _whole_file(
             raise _damaged(job)
         if format == PARQUET:
             return result, sha256
+    sets = partial(_set_of, service, job)
     storage = partial(service.quotas.storage, service.store)
     note = partial(service.store.note_export, job.id)
-    export = await service.exports.export(result, format, storage, note)
+    export = await service.exports.export(result, format, sets, storage, note)
     if export.is_new:
         service.checksums.note_whole(export.path, export.sha256)
     elif not await service.checksums.is_whole(export.path, export.sha256, anew=anew):
@@ -119,12 +130,24 @@ async def _whole_file(
         logger.error("%s of the job %s is damaged, and is made anew", format.name, job.id)
         await asyncio.to_thread(note, -export.path.stat().st_size)
         export.path.unlink(missing_ok=True)
-        export = await service.exports.export(result, format, storage, note)
+        export = await service.exports.export(result, format, sets, storage, note)
     return export.path, export.sha256
 
 
+def _set_of(service: Service, job: JobRow, role: Role) -> Dataset:
+    """One of the two sets of a job; raises SetsGone and DatasetDamaged."""
+    try:
+        return service.library.whole(getattr(job, role)).dataset
+    except NoSuchDataset:
+        raise SetsGone(
+            f"the {role} of the job {job.id!r} are not kept any more, and a result has no "
+            "coordinates of its own: send the job again with registered datasets, or, to have its "
+            "sets kept as long as its result, with 'Accept: application/geo+json'"
+        ) from None
+
+
 def _url(job: JobRow, format: Format, request: Request) -> str:
-    return f"{base_of(request)}/jobs/{job.id}/results/{format.name}"
+    return f"{base_of(request)}/jobs/{job.id}/results/{format.address}"
 
 
 def _refuse_without_result(job: JobRow) -> None:
@@ -168,24 +191,37 @@ def echo_response(options: EchoOptions, delivery: Delivery) -> Response:
     return JSONResponse(options.message if raw else {"message": options.message})
 
 
-def _ogc_response(service: Service, job: JobRow, href: str) -> Response:
-    """The result as JSON, or where it is: section 7.11.4 of OGC API - Processes 1.0."""
+def _reference(job: JobRow, format: Format, request: Request) -> Response:
+    """Where the result is: a header, or a document."""
+    href = _url(job, format, request)
     if job.delivery.response == "raw":
-        link = f'<{href}>; rel="{OGC_RELATION}results"; type="{PARQUET.media_type}"'
+        link = f'<{href}>; rel="{OGC_RELATION}results"; type="{format.media_type}"'
         return Response(status_code=204, headers={"Link": link})
-    if job.delivery.transmission == "reference":
-        return JSONResponse({"matches": {"href": href, "type": PARQUET.media_type}})
-    path, limit = service.store.job_folder(job.id) / PARQUET.name, service.settings.inline_bytes
-    if path.stat().st_size > limit:
-        raise ResultTooLarge(
-            f"the result has {path.stat().st_size} bytes, and JSON takes up to {limit}: it is at "
-            f"{href}, or ask for 'transmissionMode': 'reference'"
-        )
-    value = base64.b64encode(path.read_bytes()).decode()
-    about = {"mediaType": PARQUET.media_type, "encoding": "base64"}
-    # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
-    content = to_json({"matches": {"value": value, **about}})
+    return JSONResponse({"matches": {"href": href, "type": format.media_type}})
+
+
+async def _document(service: Service, job: JobRow, format: Format, request: Request) -> Response:
+    """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is if it is large."""
+    limit = service.settings.inline_bytes
+    with _result_of(job):
+        # As text it is larger still, and need not be made for that.
+        path, _ = await _whole_file(service, job, PARQUET, request)
+        if path.stat().st_size <= limit:
+            path, _ = await _whole_file(service, job, format, request)
+        if path.stat().st_size > limit:
+            return _reference(job, format, request)
+        content = await asyncio.to_thread(_in_document, path, format)
     return Response(content, media_type="application/json")
+
+
+def _in_document(path: Path, format: Format) -> bytes:
+    value, about = path.read_bytes(), {"mediaType": format.media_type}
+    if not format.is_text:
+        value, about = base64.b64encode(value), {**about, "encoding": "base64"}
+    if format is CSV or not format.is_text:
+        # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
+        value = to_json(value.decode())
+    return b'{"matches":{"value":%b,%b}}' % (value.strip(), to_json(about)[1:-1])
 
 
 def _as_problem(document: dict[str, Any]) -> Problem:

@@ -18,14 +18,18 @@ import pytest
 import shapely
 
 from tests.conftest import ROOT, points, running_service, sphere
+from tests.oracle import haversine_m, nearest
 from tests.service.test_geoparquet import POINT
 from tests.service.test_keys import as_holder, new_key
 from tests.service.test_results import finished_job
 
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-PYTHON = [code for language, code in BLOCKS if language == "python" and "geopandas" not in code]
-GEOPANDAS = [code for language, code in BLOCKS if "geopandas" in code]
+ALL = [code for language, code in BLOCKS if language == "python"]
+GEOJSON = [code for code in ALL if "geojson" in code]
+(OWSLIB,) = [code for code in ALL if "owslib" in code]
+GEOPANDAS = [code for code in ALL if "geopandas" in code and code not in GEOJSON]
+PYTHON = [code for code in ALL if code not in (*GEOJSON, OWSLIB, *GEOPANDAS)]
 SHELL = [code for language, code in BLOCKS if language == "sh"]
 TITLES = [" ".join(re.findall(r"^import (\S+)", code, re.MULTILINE)) for code in PYTHON]
 # What the code on the page leaves is written down, to be looked at here.
@@ -48,6 +52,23 @@ matches["reference_id"] = matches["reference_id"].astype("Int64")
 assert matches.crs == "EPSG:4326", matches.crs
 matches.drop(columns="status").rename_geometry("place").to_parquet("read.parquet")
 """
+GEOJSON_EPILOGUE = """
+read = lines if "lines" in globals() else points
+assert read.crs == "EPSG:4326", read.crs
+read.astype({"reference": "Int64", "reference_id": "Int64"}).to_parquet("read.parquet")
+"""
+OWSLIB_EPILOGUE = """
+import json
+print(json.dumps(features))
+outputs = {"matches": {"format": {"mediaType": "application/json"}}}
+print(json.dumps(processes.execute("nearest", INPUTS, outputs)))
+print(json.dumps(processes.execute("nearest", INPUTS)))
+print(json.dumps(processes.execute("nearest", INPUTS, outputs, response="raw")))
+""".replace(
+    "INPUTS",
+    "{'observations': {'value': {'lat': [52.52], 'lon': [13.4]}},"
+    " 'references': {'value': {'lat': [0, 47.37], 'lon': [0, 8.54]}}}",
+)
 
 
 def with_ids(table, ids):
@@ -151,8 +172,59 @@ def test_geopandas(code, places, tmp_path):
     assert read["place"].to_pylist() == expected["reference_geometry"].to_pylist()
 
 
+@pytest.mark.parametrize("code", GEOJSON, ids=["geopandas", "pyogrio"])
+def test_geojson(code, places, tmp_path):
+    address, key, expected = places
+    command = [sys.executable, "-c", here(code, address, key) + GEOJSON_EPILOGUE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    read = pq.read_table(tmp_path / "read.parquet")
+    own = {"observation", "reference", "distance_m", "status", "observation_id", "reference_id"}
+    assert own <= set(read.column_names)
+    for name in own:
+        assert read[name].to_pylist() == expected[name].to_pylist(), name
+    # The oracle: the inputs, and the nearest of them by haversine on all pairs.
+    (lat, lon), (lats, lons) = sphere(1_000, 34), sphere(500, 33)
+    rows, metres = nearest(lat, lon, lats, lons)
+    shapes = shapely.from_wkb(read["geometry"].to_pylist())
+    if "geometry=line" not in code:
+        assert shapely.equals_exact(shapes, shapely.points(lon, lat), 0).all()
+        return
+    is_near = metres <= 600_000
+    assert (shapely.is_missing(shapes) == ~is_near).all()
+    crosses = np.abs(lons[rows] - lon) > 180
+    assert crosses[is_near].any()
+    kinds = np.where(crosses, "MultiLineString", "LineString")[is_near]
+    assert [one.geom_type for one in shapes[is_near]] == kinds.tolist()
+    for i in np.flatnonzero(is_near):
+        found = shapely.get_coordinates(shapes[i])
+        assert found[0].tolist() == [lon[i], lat[i]]
+        assert found[-1].tolist() == [lons[rows[i]], lats[rows[i]]]
+        assert (np.abs(found[1:-1, 0]) == 180).all()
+        assert (np.abs(np.diff(found[:, 0]))[[0, -1]] < 180).all()
+
+
+def test_owslib(places):
+    address, key, _ = places
+    service = address.partition("/jobs/")[0]
+    code = OWSLIB.replace("KEY", key).replace("http://localhost:8000", service) + OWSLIB_EPILOGUE
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    (feature,), *documents, raw = map(json.loads, done.stdout.splitlines())
+    assert feature["geometry"] == {"type": "Point", "coordinates": [13.4, 52.52]}
+    assert feature["properties"]["reference_id"] == "Zurich"
+    expected = haversine_m(52.52, 13.4, 47.37, 8.54)
+    for document in documents:
+        assert document["matches"]["mediaType"] == "application/json"
+        assert document["matches"]["value"] == raw
+    (row,) = raw
+    assert (row["observation"], row["reference"], row["status"]) == (0, 1, "matched")
+    assert row["distance_m"] == pytest.approx(expected, abs=1e-3)
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-@pytest.mark.parametrize("suffix", ["parquet", "arrows", "csv", "json"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrows", "csv", "json", "geojson"])
 def test_curl_goes_on_where_it_stopped(result, tmp_path, suffix):
     address, key, _ = result
     whole = httpx.get(

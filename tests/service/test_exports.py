@@ -10,12 +10,15 @@ import pytest
 from georesolve.service.disk import Disk
 from georesolve.service.errors import NotReady
 from georesolve.service.jobs.exports import Exports
-from georesolve.service.jobs.representations import FORMATS, Format
+from georesolve.service.jobs.representations import CSV, Format
 from georesolve.service.settings import Settings
 from tests.service.test_jobs import parquet
 
 SECONDS = 20
-CSV = next(format for format in FORMATS if format.suffix == "csv")
+
+
+def no_sets(role):
+    raise AssertionError("a format without coordinates needs no sets")
 
 
 @pytest.fixture
@@ -36,9 +39,9 @@ def end(path):
 def test_a_small_result_does_not_wait_for_exports(slow_results):
     async def convert_beside_exports():
         exports = Exports(1 << 20, Disk(Settings(data_dir=slow_results[0].parent), lambda: 0))
-        slow = [asyncio.create_task(exports.export(path, CSV)) for path in slow_results]
+        slow = [asyncio.create_task(exports.export(path, CSV, no_sets)) for path in slow_results]
         try:
-            small = exports.converted(parquet(pa.table({"reference": [7]})), CSV)
+            small = exports.converted(parquet(pa.table({"reference": [7]})), CSV, no_sets)
             return await asyncio.wait_for(small, SECONDS)
         finally:
             for path in slow_results:
@@ -53,7 +56,7 @@ def test_an_export_ends_with_the_service(tmp_path):
     result.write_bytes(parquet(pa.table({"reference": [7]})))
     has_begun = threading.Event()
 
-    def write_for_ever(source, sink):
+    def write_for_ever(source, sink, sets):
         while True:
             sink.write(b"7")
             has_begun.set()
@@ -61,7 +64,7 @@ def test_an_export_ends_with_the_service(tmp_path):
     async def close_under_way():
         exports = Exports(1 << 30, Disk(Settings(data_dir=tmp_path), lambda: 0))
         endless = Format("text/endless", "endless", write_for_ever)
-        making = asyncio.create_task(exports.export(result, endless))
+        making = asyncio.create_task(exports.export(result, endless, no_sets))
         await asyncio.to_thread(has_begun.wait)
         await asyncio.to_thread(exports.close)
         await making

@@ -19,6 +19,8 @@ ARROW = "application/vnd.apache.arrow.stream"
         ("text/*", "csv"),
         ("TEXT/CSV", "csv"),
         ("application/json", "json"),
+        ("application/geo+json", "geojson"),
+        ("application/geo+json;q=0.4, application/json;q=0.3", "geojson"),
         (ARROW, "arrows"),
         ("text/csv;q=0.5, application/json;q=0.9", "json"),
         ("text/csv;q=0.5,application/json;q=0.50", "csv"),
@@ -40,6 +42,19 @@ def test_the_best_format_is_chosen(accept, suffix):
     assert wanted_format(headers).suffix == suffix
 
 
+@pytest.mark.parametrize(
+    ("accept", "geometry"),
+    [
+        ("application/geo+json", "point"),
+        ("application/geo+json;geometry=point", "point"),
+        ('application/geo+json; charset=utf-8; geometry="line"', "line"),
+        ("application/geo+json;q=0.1, application/geo+json;geometry=line", "line"),
+    ],
+)
+def test_the_geometry_is_a_parameter(accept, geometry):
+    assert wanted_format(Headers({"accept": accept})).geometry == geometry
+
+
 def test_several_headers_are_one():
     raw = [(b"accept", b"text/csv;q=0.5"), (b"accept", b"application/json")]
     assert wanted_format(Headers(raw=raw)).suffix == "json"
@@ -47,8 +62,18 @@ def test_several_headers_are_one():
 
 @pytest.mark.parametrize(
     "accept",
-    ["text/html", "*/*;q=0", "text/csv;header=absent", "text/csv;charset=utf-16", "*/json", "json"],
+    [
+        "text/html",
+        "*/*;q=0",
+        "text/csv;header=absent",
+        "text/csv;charset=utf-16",
+        "*/json",
+        "json",
+        "application/geo+json;geometry=polygon",
+    ],
 )
 def test_a_format_that_there_is_not(accept):
-    with pytest.raises(NotAcceptable, match=r"parquet, .*arrow\.stream, text/csv, .*json"):
+    with pytest.raises(
+        NotAcceptable, match=r"parquet, .*arrow\.stream, text/csv, .*json, .*geo\+json"
+    ):
         wanted_format(Headers({"accept": accept}))

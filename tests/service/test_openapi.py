@@ -103,7 +103,7 @@ def body_of(name, media_type="application/json"):
 
 def test_the_service_answers_as_the_examples_say(service):
     nearest = "POST /processes/nearest/execution"
-    for accept in ("application/json", "text/csv"):
+    for accept in ("application/json", "application/geo+json", "text/csv"):
         answer = service.post(
             "/processes/nearest/execution", json=body_of(nearest), headers={"Accept": accept}
         )

@@ -5,13 +5,16 @@ import io
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import finished, points, sphere
 from tests.oracle import nearest
+from tests.service.test_jobs import parquet
 
 PARQUET = "application/vnd.apache.parquet"
+ARROW = "application/vnd.apache.arrow.stream"
 OGC = "http://www.opengis.net/def/rel/ogc/1.0"
 EXCEPTIONS = "http://www.opengis.net/def/exceptions/ogcapi-processes-1/1.0"
 TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
@@ -50,8 +53,7 @@ def test_every_link_of_the_landing_page_answers(service):
 def test_conformance(service):
     standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
     assert sorted(service.get("/conformance").json()["conformsTo"]) == [
-        f"{standard}/{name}"
-        for name in ("core", "dismiss", "job-list", "json", "ogc-process-description")
+        f"{standard}/{name}" for name in ("dismiss", "job-list", "json", "ogc-process-description")
     ]
 
 
@@ -164,6 +166,15 @@ def test_an_asynchronous_execution(service):
     assert table_of(result.content)["reference"].to_pylist() == [0]
 
 
+ROW = {"observation": 0, "reference": 0, "distance_m": 0.0, "status": "matched"}
+POINT = {"type": "Point", "coordinates": [2, 1]}
+FEATURES = {
+    "type": "FeatureCollection",
+    "features": [{"type": "Feature", "geometry": POINT, "properties": ROW}],
+}
+LINE = {"type": "LineString", "coordinates": [[2, 1], [2, 1]]}
+LINES = {**FEATURES, "features": [{**FEATURES["features"][0], "geometry": LINE}]}
+TEXT = '"observation","reference","distance_m","status"\n0,0,0,"matched"\n'
 BY_REFERENCE = {"matches": {"transmissionMode": "reference"}}
 
 
@@ -181,15 +192,77 @@ def test_the_ways_to_give_a_result(service, prefer):
         return table_of(content)["reference"].to_pylist()
 
     assert rows(result(response="raw").content) == [0]
-    document = result(response="document", outputs=BY_REFERENCE).json()["matches"]
+    by_reference = {"matches": {**BY_REFERENCE["matches"], "format": {"mediaType": PARQUET}}}
+    document = result(response="document", outputs=by_reference).json()["matches"]
     assert document["type"] == PARQUET
     assert rows(service.get(document["href"]).content) == [0]
-    value = result(response="document").json()["matches"]
-    assert (value["encoding"], value["mediaType"]) == ("base64", PARQUET)
-    assert rows(base64.b64decode(value["value"])) == [0]
+    for media_type in (PARQUET, ARROW):
+        outputs = {"matches": {"format": {"mediaType": media_type}}}
+        value = result(response="document", outputs=outputs).json()["matches"]
+        assert (value["encoding"], value["mediaType"]) == ("base64", media_type)
+        content = base64.b64decode(value["value"])
+        table = (
+            table_of(content) if media_type == PARQUET else pa.ipc.open_stream(content).read_all()
+        )
+        assert table["reference"].to_pylist() == [0]
+    assert result(response="document").json()["matches"] == {
+        "value": [ROW],
+        "mediaType": "application/json",
+    }
     empty = result(outputs=BY_REFERENCE)
     assert (empty.status_code, empty.content) == (204, b"")
     assert document["href"].rpartition("/")[2] in empty.headers["link"]
+
+
+@pytest.mark.parametrize("prefer", [None, "respond-async"])
+@pytest.mark.parametrize("by", ["outputs", "Accept"])
+@pytest.mark.parametrize(
+    ("media_type", "expected"),
+    [
+        ("application/json", [ROW]),
+        ("application/geo+json", FEATURES),
+        ("application/geo+json; geometry=line", LINES),
+        ("text/csv", TEXT),
+    ],
+)
+def test_formats_that_people_read(service, prefer, by, media_type, expected):
+    headers = {"Prefer": prefer} if prefer else {}
+    body = {"inputs": TINY}
+    if by == "outputs":
+        # It counts before what a client accepts in general.
+        headers["Accept"] = "application/json"
+        body["outputs"] = {"matches": {"format": {"mediaType": media_type}}}
+    else:
+        headers["Accept"] = media_type
+    for response in ("raw", "document"):
+        path = "/processes/nearest/execution"
+        answer = service.post(path, json={**body, "response": response}, headers=headers)
+        if prefer:
+            info = finished(service, answer.headers["location"])
+            answer = service.get(f"/jobs/{info['id']}/results", headers=headers)
+        assert answer.status_code == 200, answer.text
+        given = media_type.partition(";")[0]
+        if response == "document":
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.json() == {"matches": {"value": expected, "mediaType": given}}
+        else:
+            assert answer.headers["content-type"].partition(";")[0] == given
+            content = answer.text if given == "text/csv" else answer.json()
+            assert content == expected
+
+
+def test_a_large_value_is_a_link(service):
+    content = parquet(points(160_000, 33))
+    made = service.post("/datasets", content=content, headers={"Content-Type": PARQUET}).json()
+    inputs = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
+    answer = execute(service, {**inputs, "exclude_self": True}, response="document")
+    value = answer.json()["matches"]
+    assert value.keys() == {"href", "type"}
+    large = service.get(value["href"]).raise_for_status()
+    assert len(large.content) > 16 << 20
+    assert len(large.json()) == 160_000
+    for address in (large.url.path.rpartition("/results/")[0], f"/datasets/{made['id']}"):
+        assert service.delete(address).is_success
 
 
 @pytest.mark.parametrize(
@@ -222,6 +295,10 @@ def test_the_ways_to_give_a_result(service, prefer):
         ({"inputs": {**TINY, "references": {"type": "FeatureCollection"}}}, "not a GeoJSON"),
         ({"inputs": TINY, "response": "loud"}, "/response: "),
         ({"inputs": TINY, "outputs": {"other": {}}}, "/outputs/other"),
+        (
+            {"inputs": TINY, "outputs": {"matches": {"format": {"mediaType": "text/html"}}}},
+            "/outputs/matches/format/mediaType: allowed are application/vnd.apache.parquet, ",
+        ),
         (
             {"inputs": TINY, "subscriber": {"successUri": "http://x"}},
             "/subscriber: there is no such name here; allowed are inputs, outputs,",

@@ -22,12 +22,14 @@ import pytest
 from georesolve.service.disk import Disk
 from georesolve.service.errors import ResultTooLarge, StorageFull
 from georesolve.service.jobs.exports import Exports
-from georesolve.service.jobs.representations import FORMATS
+from georesolve.service.jobs.representations import CSV, FORMATS, JSON
 from georesolve.service.settings import Settings
 from tests.conftest import finished, points, wait_until
 from tests.service.test_bounds import small_disk
+from tests.service.test_exports import no_sets
 
 SUFFIXES = [one.suffix for one in FORMATS]
+MADE = [one for one in FORMATS if one.write and not one.geometry]
 MEDIA_TYPES = {one.suffix: one.media_type for one in FORMATS}
 
 
@@ -79,6 +81,8 @@ def test_every_format_has_the_same_rows(service, job):
     assert stream.schema.metadata == expected.schema.metadata
     assert stream.read_all().to_pylist() == rows
     assert json.loads(whole["json"]) == rows
+    features = json.loads(whole["geojson"])["features"]
+    assert [one["properties"] for one in features] == rows
     read = pa.csv.read_csv(
         io.BytesIO(whole["csv"]),
         parse_options=pa.csv.ParseOptions(newlines_in_values=True),
@@ -106,7 +110,8 @@ def test_accept_chooses_and_the_answer_says_so(service, job, suffix):
     assert chosen.content == named.content
     assert chosen.headers["vary"] == "Accept"
     assert chosen.headers["content-type"].partition(";")[0] == MEDIA_TYPES[suffix]
-    assert chosen.headers["content-location"].endswith(f"{job}/results/matches.{suffix}")
+    location = chosen.headers["content-location"].partition("?")[0]
+    assert location.endswith(f"{job}/results/matches.{suffix}")
     assert f'filename="matches.{suffix}"' in chosen.headers["content-disposition"]
     assert chosen.headers["etag"] == named.headers["etag"]
     assert named.headers["etag"] == f'"{hashlib.sha256(named.content).hexdigest()}"'
@@ -230,6 +235,9 @@ def test_empty_results(service):
     none = points(10, 27).slice(0, 0)
     job = finished_job(service, none, points(5, 28))
     assert service.get(f"{job}/results/matches.json").json() == []
+    for address in ("matches.geojson", "matches.geojson?geometry=line"):
+        features = service.get(f"{job}/results/{address}").json()
+        assert features == {"type": "FeatureCollection", "features": []}
     header = '"observation","reference","distance_m","status","observation_id","reference_id"\n'
     assert service.get(f"{job}/results/matches.csv").text == header
     stream = service.get(f"{job}/results/matches.arrows").content
@@ -249,49 +257,49 @@ def large_export(folder):
     return result
 
 
-@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
+@pytest.mark.parametrize("format", MADE, ids=[one.suffix for one in MADE])
 def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
     result = large_export(tmp_path)
     exports = exports_of(tmp_path, most_bytes=10_000_000)
     with pytest.raises(ResultTooLarge, match="limit of 10000000 bytes: take it as Parquet"):
-        asyncio.run(exports.export(result, format))
+        asyncio.run(exports.export(result, format, no_sets))
     with pytest.raises(ResultTooLarge):
-        asyncio.run(exports.converted(result.read_bytes(), format))
+        asyncio.run(exports.converted(result.read_bytes(), format, no_sets))
     assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
     # Memory has a limit of its own.
     with pytest.raises(ResultTooLarge, match=f"limit of {64 << 20} bytes"):
-        asyncio.run(exports_of(tmp_path).converted(result.read_bytes(), format))
+        asyncio.run(exports_of(tmp_path).converted(result.read_bytes(), format, no_sets))
 
 
 def test_an_export_leaves_free_what_must_stay_free(tmp_path):
     result = tmp_path / "matches.parquet"
     pq.write_table(pa.table({"observation": [0, 1]}), result)
-    csv, json = FORMATS[2:]
-    made = asyncio.run(exports_of(tmp_path).export(result, csv))
+    made = asyncio.run(exports_of(tmp_path).export(result, CSV, no_sets))
     full = exports_of(tmp_path, free_bytes=2 * shutil.disk_usage(tmp_path).free)
-    assert asyncio.run(full.export(result, csv)) == made._replace(is_new=False), (
+    assert asyncio.run(full.export(result, CSV, no_sets)) == made._replace(is_new=False), (
         "it takes no room that it has not taken"
     )
     with pytest.raises(StorageFull, match="must stay free: remove datasets and results"):
-        asyncio.run(full.export(result, json))
+        asyncio.run(full.export(result, JSON, no_sets))
     assert set(tmp_path.iterdir()) == {result, made.path}, "nothing half made is left"
-    assert asyncio.run(full.converted(result.read_bytes(), json)).split() == [
+    assert asyncio.run(full.converted(result.read_bytes(), JSON, no_sets)).split() == [
         *(b"[", b'{"observation":0},', b'{"observation":1}', b"]")
     ]
 
 
-@pytest.mark.parametrize("format", FORMATS[1:], ids=SUFFIXES[1:])
+@pytest.mark.parametrize("format", MADE, ids=[one.suffix for one in MADE])
 def test_room_is_looked_at_while_an_export_is_made(format):
     with small_disk(96) as disk:
         result = large_export(disk)
         with pytest.raises(StorageFull, match=f", and {40 << 20} must stay free"):
-            asyncio.run(exports_of(disk, free_bytes=40 << 20).export(result, format))
+            asyncio.run(exports_of(disk, free_bytes=40 << 20).export(result, format, no_sets))
         assert list(disk.iterdir()) == [result]
 
 
 def test_an_export_of_a_result_that_goes(tmp_path):
+    gone = tmp_path / "gone" / "matches.parquet"
     with pytest.raises(FileNotFoundError):
-        asyncio.run(exports_of(tmp_path).export(tmp_path / "gone" / "matches.parquet", FORMATS[2]))
+        asyncio.run(exports_of(tmp_path).export(gone, CSV, no_sets))
     assert not list(tmp_path.iterdir())
 
 
@@ -367,9 +375,9 @@ def test_every_type_of_carried_column(kind):
     file = io.BytesIO()
     pq.write_table(pa.table({"row": [0, 1], 'the "column"': column}), file)
     made = {}
-    for format in FORMATS[1:]:
+    for format in MADE:
         sink = io.BytesIO()
-        format.write(pq.ParquetFile(file), sink)
+        format.write(pq.ParquetFile(file), sink, no_sets)
         made[format.suffix] = sink.getvalue()
     assert json.loads(made["json"], parse_constant=pytest.fail) == [
         {"row": 0, 'the "column"': as_json},

@@ -1,0 +1,114 @@
+"""The geometries of a result as GeoJSON (RFC 7946): a point or a line a row, as text.
+
+A result has rows of its two sets, and no coordinates: these are read from the sets, in step.
+Longitudes beyond 180 become those of -180 to 0, which is exact in float64.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from georesolve.intake.columns import Role
+from georesolve.workers.datasets import Coordinates, Dataset
+
+PointSets = Callable[[Role], Dataset]
+"""Gives one of the two sets of a result; raises Problem when it is not kept any more."""
+
+_ROWS = 1 << 20
+"""Looked up at a time: references lie anywhere, so each time most of their file is decoded."""
+
+
+class Geometries:
+    """The geometries of a result, row by row.
+
+    Parameters
+    ----------
+    lines
+        Whether they are lines from each observation to its reference, or points at observations.
+    """
+
+    def __init__(self, result: pq.ParquetFile, sets: PointSets, *, lines: bool) -> None:
+        ends = [("observation", Coordinates(sets("observations")))]
+        if lines:
+            ends.append(("reference", Coordinates(sets("references"))))
+        self._write = _lines if lines else _points
+        self._blocks = _blocks(result, ends)
+        self._held = np.empty((2 * len(ends), 0))
+
+    def take(self, rows: int) -> pa.Array:
+        """The geometries of the next rows as JSON; null where a coordinate is missing."""
+        while self._held.shape[1] < rows:
+            self._held = np.concatenate([self._held, next(self._blocks)], axis=1)
+        taken, self._held = self._held[:, :rows], self._held[:, rows:]
+        return self._write(*taken)
+
+
+def _blocks(result: pq.ParquetFile, ends: list[tuple[str, Coordinates]]) -> Iterator[np.ndarray]:
+    """Longitudes and latitudes of the ends, for many rows at a time."""
+    for batch in result.iter_batches(_ROWS, columns=[name for name, _ in ends]):
+        yield np.concatenate(
+            [_normal(one.of(batch[name].fill_null(-1).to_numpy())) for name, one in ends]
+        )
+
+
+def _normal(degrees: np.ndarray) -> np.ndarray:
+    """Points with longitudes from -180 to 180."""
+    lon, lat = degrees
+    return np.stack([np.where(lon > 180, lon - 360, lon), lat])
+
+
+def _points(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
+    texts = _joined('{"type":"Point","coordinates":', _position(lon, lat), "}")
+    return _where(~np.isnan(lon), texts)
+
+
+def _lines(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarray) -> pa.Array:
+    """Lines the shorter way round, in two pieces where they cross the antimeridian.
+
+    RFC 7946, 3.1.9: no piece of a line crosses it. A line is straight in degrees, as GeoJSON has
+    them, so its latitude there is between those of its ends in proportion.
+    """
+    # An end on the antimeridian is on the side of the other one.
+    lon = np.where((np.abs(to_lon - lon) > 180) & (np.abs(lon) == 180), -lon, lon)
+    to_lon = np.where((np.abs(to_lon - lon) > 180) & (np.abs(to_lon) == 180), -to_lon, to_lon)
+    texts = _joined(
+        '{"type":"LineString","coordinates":[',
+        *(_position(lon, lat), ",", _position(to_lon, to_lat), "]}"),
+    )
+    cut = np.flatnonzero(np.abs(to_lon - lon) > 180)
+    if cut.size:
+        pieces = _cut(lon[cut], lat[cut], to_lon[cut], to_lat[cut])
+        is_cut = np.zeros(lon.size, bool)
+        is_cut[cut] = True
+        texts = pc.replace_with_mask(texts, pa.array(is_cut), pieces)
+    return _where(~(np.isnan(lon) | np.isnan(to_lon)), texts)
+
+
+def _cut(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarray) -> pa.Array:
+    side = np.copysign(180.0, lon)
+    before, after = 180 - np.abs(lon), 180 - np.abs(to_lon)
+    at = lat + (to_lat - lat) * (before / (before + after))
+    return _joined(
+        '{"type":"MultiLineString","coordinates":[[',
+        *(_position(lon, lat), ",", _position(side, at), "],["),
+        *(_position(-side, at), ",", _position(to_lon, to_lat), "]]}"),
+    )
+
+
+def _position(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
+    # pyarrow writes as many digits as it takes to read the same number back.
+    text = pa.large_string()
+    return _joined("[", pa.array(lon).cast(text), ",", pa.array(lat).cast(text), "]")
+
+
+def _joined(*pieces: str | pa.Array) -> pa.Array:
+    text = pa.large_string()
+    parts = [pa.scalar(one, text) if isinstance(one, str) else one for one in pieces]
+    return pc.binary_join_element_wise(*parts, pa.scalar("", text))
+
+
+def _where(is_there: np.ndarray, texts: pa.Array) -> pa.Array:
+    return pc.if_else(pa.array(is_there), texts, pa.scalar("null", pa.large_string()))
