@@ -8,6 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from georesolve.client import (
+        AsyncClient,
+        Client,
+        DamagedTransfer,
+        ServiceError,
+        ServiceRefused,
+        ServiceUnreachable,
+    )
     from georesolve.files import Summary, resolve
     from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
     from georesolve.joins import sjoin_nearest
@@ -16,9 +24,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "AsyncClient": "client",
+    "Client": "client",
+    "DamagedTransfer": "client",
     "Index": "resolution",
     "InvalidInput": "intake.errors",
     "InvalidOption": "intake.errors",
+    "ServiceError": "client",
+    "ServiceRefused": "client",
+    "ServiceUnreachable": "client",
     "Summary": "files",
     "TooLarge": "intake.errors",
     "UnsupportedFormat": "intake.errors",
@@ -28,9 +42,15 @@ _MODULES = {
 }
 
 __all__ = [
+    "AsyncClient",
+    "Client",
+    "DamagedTransfer",
     "Index",
     "InvalidInput",
     "InvalidOption",
+    "ServiceError",
+    "ServiceRefused",
+    "ServiceUnreachable",
     "Summary",
     "TooLarge",
     "UnsupportedFormat",

@@ -1,0 +1,409 @@
+"""A client of a georesolve service: it knows HTTP, and the tables that people work with."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from uuid import uuid4
+
+import httpx
+
+from georesolve import __version__
+from georesolve.client import frames
+from georesolve.client.bodies import Body, Registered, file_body, form_body, point_set
+from georesolve.client.errors import ServiceError
+from georesolve.client.exchange import AsyncWire, BlockingWire, Exchange, Wire, logger, run
+from georesolve.client.jobs import AsyncJob, Job
+from georesolve.client.progress import progress_bar
+
+_LITTLE_BYTES = 4 << 20
+"""So much is sent and answered in one request, without a job where the service takes it so."""
+_WAIT_SECONDS = 5
+_JOBS_A_PAGE = 1000
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Columns(TypedDict, total=False):
+    """How to read a table of points: names of columns, which are found where none is given."""
+
+    lat: str | None
+    lon: str | None
+    geometry: str | None
+    id: str | None
+    on_invalid: Literal["error", "null"]
+    coordinates: Literal["check", "trust"]
+
+
+class MatchOptions(Columns, total=False):
+    """How to match; what names a column of one table counts before what names it for both."""
+
+    k: int
+    max_distance_m: float | None
+    exclude_self: bool
+    algorithm: Literal["auto", "tree", "brute"]
+    how: Literal["left", "inner"]
+    columns: Sequence[str]
+    observation_columns: Sequence[str]
+    observation_lat: str | None
+    observation_lon: str | None
+    observation_geometry: str | None
+    observation_id: str | None
+    reference_lat: str | None
+    reference_lon: str | None
+    reference_geometry: str | None
+    reference_id: str | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A point set that is registered at the service: given in place of one, as often as needed.
+
+    Attributes
+    ----------
+    id
+        Its name at the service; `"dataset:<id>"` stands for it, too.
+    rows, invalid_rows
+        All its rows, and those without valid coordinates.
+    bbox
+        West, south, east and north of its valid points in degrees; None where there are none.
+    columns, lat, lon, id_column
+        Its columns, and which of them say where and what a point is.
+    sha256, size_bytes
+        Of its file, as the service keeps it.
+    created, expires
+        When it was registered, and when it is removed unless it is used again.
+    """
+
+    id: str
+    rows: int
+    invalid_rows: int
+    bbox: list[float] | None
+    columns: list[str]
+    lat: str
+    lon: str
+    id_column: str | None
+    sha256: str
+    size_bytes: int
+    created: str
+    expires: str | None
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> Self:
+        """What a service says of it; services to come may say more."""
+        known: dict[str, Any] = {field.name: info.get(field.name) for field in fields(cls)}
+        return cls(**known)
+
+
+class AsyncClient:
+    """A client of a georesolve service, for asyncio.
+
+    What fails for a while is tried again: connections that are refused or cut, and answers 408,
+    429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
+    with an `Idempotency-Key`, so that one sent twice is one job. A client that gets on with nothing
+    for `patience_s` gives up.
+
+    Parameters
+    ----------
+    url
+        Of the service, such as `http://localhost:8000`.
+    key
+        API key; None where the service needs none.
+    progress
+        Whether to show progress bars; None for: in a notebook, or when standard error is a
+        terminal.
+    patience_s
+        Seconds from the first failure to the last try of a request or of a download; what gets on
+        starts them anew.
+    timeout_s
+        Seconds without a byte after which a connection counts as cut. After an upload it is 600 at
+        least, since the service reads all of it before it answers.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        progress: bool | None = None,
+        patience_s: float = 120.0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._start(AsyncWire, url, key, progress, patience_s, timeout_s)
+
+    def _start(
+        self,
+        wire: Callable[..., Wire],
+        url: str,
+        key: str | None,
+        progress: bool | None,
+        patience_s: float,
+        timeout_s: float,
+    ) -> None:
+        if httpx.URL(url).scheme not in ("http", "https"):
+            raise ValueError(
+                f"{url!r} is no address of a service: give one such as 'http://localhost:8000'"
+            )
+        headers = {"User-Agent": f"georesolve/{__version__}"}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key.strip()}"
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
+        self._progress = progress
+        self._exchange = Exchange(wire(base_url=url, headers=headers, timeout=timeout), patience_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._exchange.wire.close()
+
+    async def register(self, data: Any, **columns: Unpack[Columns]) -> Dataset:
+        """Register a point set at the service, to resolve with it often.
+
+        The same content is registered once: the second time gives the same dataset.
+
+        Parameters
+        ----------
+        data
+            A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; a table of pandas,
+            GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; or a pair of arrays,
+            latitudes and longitudes in degrees.
+        columns
+            Names of the columns `lat`, `lon`, `geometry` and `id`; `on_invalid="null"` keeps rows
+            without valid coordinates; `coordinates="trust"` takes the numbers for degrees,
+            whatever they look like.
+
+        Raises
+        ------
+        ServiceRefused
+            When the service does not take it: with the column and row where something is wrong.
+        ServiceUnreachable
+        """
+        with TemporaryDirectory(prefix="georesolve-") as folder:
+            path = await self._point_set(data, folder, "data")
+            if isinstance(path, Registered):
+                raise ValueError(f"data: it is registered already, as {path.id!r}")
+            response = await self._send("/datasets", file_body(path), columns, {})
+        return Dataset.of(response.json())
+
+    async def remove(self, dataset: Dataset) -> None:
+        """Remove a registered dataset; results made with it stay.
+
+        Raises
+        ------
+        ServiceRefused
+            While a job needs it, or when there is no such dataset any more.
+        ServiceUnreachable
+        """
+        await self._exchange.ask("DELETE", f"/datasets/{dataset.id}")
+
+    async def nearest(
+        self, observations: Any, references: Any, **options: Unpack[MatchOptions]
+    ) -> Any:
+        """Find the nearest references of every observation.
+
+        Little is answered at once. For much the service makes a job, which is waited for with a
+        progress bar and removed with its result once that is here; interrupted, it is dismissed.
+
+        Parameters
+        ----------
+        observations, references
+            Each as for `register`, or a registered dataset (or the text `dataset:<id>`).
+        options
+            `k`, `max_distance_m`, `exclude_self`, `how`, `columns`, `observation_columns` and
+            `algorithm`, names of columns, and how to read them: see the match options of the
+            service.
+
+        Returns
+        -------
+        table
+            The result, of the kind of the observations: a pandas frame with their index, a
+            GeoPandas frame with their geometry, too, or a polars frame; else a pyarrow table.
+
+        Raises
+        ------
+        ServiceRefused
+            When the service does not take it, or the job failed.
+        ServiceUnreachable, DamagedTransfer
+        """
+        async with self._form(observations, references) as (body, is_sent):
+            if is_sent and body.size <= _LITTLE_BYTES:
+                headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
+                response = await self._send("/resolve", body, options, headers)
+                if response.status_code == httpx.codes.OK:
+                    if "monitor" in response.links:
+                        await self._forget(response.links["monitor"]["url"].rpartition("/")[2])
+                    matches = frames.read_arrow(BytesIO(response.content))
+                    return frames.as_given(matches, observations)
+                job = self._job(response, is_own=True)
+            else:
+                job = await self._accepted(body, options)
+        matches = await job.to_arrow()
+        await self._forget(job.id)
+        return await self._exchange.wire.work(frames.as_given, matches, observations)
+
+    async def submit(
+        self, observations: Any, references: Any, **options: Unpack[MatchOptions]
+    ) -> AsyncJob:
+        """Have the service find the nearest references of every observation, as a job.
+
+        Parameters and what is raised are those of `nearest`; the job and its result stay until they
+        expire or are dismissed.
+        """
+        async with self._form(observations, references) as (body, _):
+            return await self._accepted(body, options)
+
+    async def job(self, id: str) -> AsyncJob:
+        """The job with this id; raises ServiceRefused where there is none."""
+        return self._job(await self._exchange.ask("GET", f"/jobs/{id}"))
+
+    async def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[AsyncJob]:
+        """Jobs, the newest first.
+
+        Parameters
+        ----------
+        status
+            Only jobs in these: `accepted`, `running`, `successful`, `failed`, `dismissed`.
+        limit
+            How many at most.
+        """
+        found: list[AsyncJob] = []
+        cursor: str | None = None
+        while len(found) < limit:
+            page = min(limit - len(found), _JOBS_A_PAGE)
+            query = {"status": list(status), "limit": page, "cursor": cursor}
+            document = (await self._exchange.ask("GET", "/jobs", query=query)).json()
+            found += [self._as_job(info) for info in document["jobs"]]
+            following = [link["href"] for link in document["links"] if link["rel"] == "next"]
+            if not following:
+                break
+            cursor = httpx.URL(following[0]).params["cursor"]
+        return found
+
+    async def _forget(self, id: str) -> None:
+        """Remove a job that the caller knows nothing of."""
+        try:
+            await self._exchange.ask("DELETE", f"/jobs/{id}")
+        except ServiceError as error:
+            logger.warning("the job %s is not removed, and expires: %s", id, error)
+
+    async def _accepted(self, body: Body, options: Mapping[str, Any]) -> AsyncJob:
+        headers = {"Prefer": "respond-async", "Idempotency-Key": f'"{uuid4().hex}"'}
+        return self._job(await self._send("/resolve", body, options, headers), is_own=True)
+
+    @asynccontextmanager
+    async def _form(self, observations: Any, references: Any) -> AsyncIterator[tuple[Body, bool]]:
+        """A form with both sets, and whether observations are sent with it."""
+        given = {"observations": observations, "references": references}
+        with TemporaryDirectory(prefix="georesolve-") as folder:
+            sets = {name: await self._point_set(one, folder, name) for name, one in given.items()}
+            yield form_body(sets), isinstance(sets["observations"], Path)
+
+    async def _point_set(self, data: Any, folder: str, name: str) -> Path | Registered:
+        return await self._exchange.wire.work(point_set, data, Path(folder), name)
+
+    async def _send(
+        self, path: str, body: Body, query: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> httpx.Response:
+        await self._exchange.wire.work(body.count)
+        shown = self._progress if body.size > _LITTLE_BYTES else False
+        with progress_bar(shown, "B", "sending") as body.on_sent:
+            return await self._exchange.ask("POST", path, query=query, headers=headers, body=body)
+
+    def _job(self, response: httpx.Response, *, is_own: bool = False) -> AsyncJob:
+        return self._as_job(response.json(), is_own=is_own)
+
+    def _as_job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
+        return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
+
+
+class _BlockingCore(AsyncClient):
+    """The same over a wire that blocks: nothing in it suspends."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._start(BlockingWire, *arguments)
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Client", P], T]:
+    """The same for callers that block."""
+
+    @wraps(method)
+    def call(self: "Client", /, *arguments: P.args, **options: P.kwargs) -> T:
+        return run(method(self._core, *arguments, **options))
+
+    return call
+
+
+class Client:
+    """A client of a georesolve service.
+
+    What fails for a while is tried again: connections that are refused or cut, and answers 408,
+    429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
+    with an `Idempotency-Key`, so that one sent twice is one job. A client that gets on with nothing
+    for `patience_s` gives up.
+
+    Parameters
+    ----------
+    url
+        Of the service, such as `http://localhost:8000`.
+    key
+        API key; None where the service needs none.
+    progress
+        Whether to show progress bars; None for: in a notebook, or when standard error is a
+        terminal.
+    patience_s
+        Seconds from the first failure to the last try of a request or of a download; what gets on
+        starts them anew.
+    timeout_s
+        Seconds without a byte after which a connection counts as cut. After an upload it is 600 at
+        least, since the service reads all of it before it answers.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        progress: bool | None = None,
+        patience_s: float = 120.0,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._core = _BlockingCore(url, key, progress, patience_s, timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    close = _blocking(AsyncClient.close)
+    register = _blocking(AsyncClient.register)
+    remove = _blocking(AsyncClient.remove)
+    nearest = _blocking(AsyncClient.nearest)
+
+    def submit(self, observations: Any, references: Any, **options: Unpack[MatchOptions]) -> Job:
+        """Have the service find the nearest references of every observation, as a job.
+
+        Parameters and what is raised are those of `nearest`; the job and its result stay until they
+        expire or are dismissed.
+        """
+        return Job(run(self._core.submit(observations, references, **options)))
+
+    def job(self, id: str) -> Job:
+        """The job with this id; raises ServiceRefused where there is none."""
+        return Job(run(self._core.job(id)))
+
+    def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[Job]:
+        """Jobs, the newest first; see `AsyncClient.jobs`."""
+        return [Job(one) for one in run(self._core.jobs(status=status, limit=limit))]

@@ -1,0 +1,114 @@
+"""Files of a service, written to the disk: what is cut off goes on where it stopped.
+
+Half a file lies beside its target, under a name with the ETag of the whole: whenever it is asked
+for again, the rest is asked for. The ETag of a service is the SHA-256 of the bytes, and what came
+is compared with it before the file gets its name.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from glob import escape
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+
+from georesolve.client.errors import DamagedTransfer, ServiceRefused, ServiceUnreachable
+from georesolve.client.exchange import Exchange
+
+_SHA256 = re.compile(r'"([0-9a-f]{64})"')
+
+
+class _Part:
+    """What there is of a file so far."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.etag = self.digest = ""
+        self.path = target.with_name(f".{target.name}.part")
+        for path in sorted(target.parent.glob(f".{escape(target.name)}.*.part")):
+            self._name(path.name.removesuffix(".part").rpartition(".")[2])
+
+    def wanted(self) -> dict[str, str]:
+        """The headers that ask for the rest."""
+        size = self.path.stat().st_size if self.digest and self.path.exists() else 0
+        # The last byte once more: a range of none is refused.
+        return {"Range": f"bytes={size - 1}-", "If-Range": self.etag} if size else {}
+
+    def open(self, response: httpx.Response) -> BinaryIO:
+        """The file to write an answer to, at the byte that it begins with."""
+        if response.status_code == 206:
+            start = int(response.headers["content-range"].removeprefix("bytes ").partition("-")[0])
+            file = self.path.open("r+b")
+            file.truncate(start)
+            file.seek(start)
+            return file
+        # What was there of another version is worth nothing.
+        self.path.unlink(missing_ok=True)
+        found = _SHA256.fullmatch(response.headers.get("etag", ""))
+        if found:
+            self._name(found[1])
+        return self.path.open("wb")
+
+    def finish(self) -> bool:
+        """Give the file its name if its bytes are those of the checksum; else nothing stays."""
+        if self.digest and _sha256(self.path) != self.digest:
+            self.path.unlink()
+            return False
+        self.path.replace(self._target)
+        return True
+
+    def _name(self, digest: str) -> None:
+        self.digest, self.etag = digest, f'"{digest}"'
+        self.path = self._target.with_name(f".{self._target.name}.{digest}.part")
+
+
+async def download(
+    exchange: Exchange, address: str, target: Path, on_size: Callable[[int, int | None], None]
+) -> None:
+    """Write a file of a service to the disk.
+
+    Parameters
+    ----------
+    on_size
+        Told the bytes that are there, and those of the whole where the service says how many.
+
+    Raises
+    ------
+    DamagedTransfer
+        When the bytes that came are not those of the checksum, twice.
+    ServiceRefused, ServiceUnreachable
+    """
+    work = exchange.wire.work
+    patience = exchange.patience()
+    for _ in range(2):
+        part = await work(_Part, target)
+        is_whole = False
+        while not is_whole:
+            headers = {"Accept-Encoding": "identity", **await work(part.wanted)}
+            try:
+                async with exchange.stream("GET", address, headers=headers) as response:
+                    with await work(part.open, response) as file:
+                        size = file.tell()
+                        length = response.headers.get("content-length")
+                        whole = size + int(length) if length else None
+                        async for piece in exchange.wire.pieces(response):
+                            await work(file.write, piece)
+                            size += len(piece)
+                            patience.renew()
+                            on_size(size, whole)
+                is_whole = True
+            except (ServiceRefused, ServiceUnreachable) as error:
+                await patience.after(error)
+        if await work(part.finish):
+            return
+    raise DamagedTransfer(
+        f"what {address} sent is not what its checksum says, twice, and {str(target)!r} was not "
+        "written: look at the network and at the proxies between"
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,318 @@
+"""Requests and their answers, over a wire that blocks or one that is awaited.
+
+What a client does is written once, as coroutines. Over `AsyncWire` an event loop runs them. Nothing
+in `BlockingWire` suspends, so that `run` takes such a coroutine from its start to its end at once.
+"""
+
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import anyio
+import httpx
+
+from georesolve.client.bodies import Body
+from georesolve.client.errors import ServiceError, ServiceRefused, ServiceUnreachable, refusal
+
+logger = logging.getLogger("georesolve.client")
+
+_PASSING = frozenset({408, 429, 502, 503, 504})
+_CUT_OFF = (
+    httpx.NetworkError,
+    httpx.TimeoutException,
+    httpx.ProxyError,
+    httpx.RemoteProtocolError,
+)
+_KEY_IN_USE = "urn:georesolve:problem:idempotency-key-in-use"
+_FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 10.0
+_DECODING_SECONDS = 600.0
+"""A service may take so long between the last byte of an upload and its answer: it decodes it."""
+
+T = TypeVar("T")
+Query = Mapping[str, Any]
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a `BlockingWire`, which never suspends it."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a coroutine over a blocking wire was suspended")
+
+
+class Wire(Protocol):
+    """How requests are sent, and how the caller waits."""
+
+    @property
+    def http(self) -> httpx.Client | httpx.AsyncClient:
+        """What has the connections."""
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the body of the answer has not been read."""
+
+    async def read(self, response: httpx.Response) -> None:
+        """Read the body of an answer."""
+
+    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body of an answer as it comes."""
+
+    def lines(self, response: httpx.Response) -> AsyncIterator[str]:
+        """The same as lines of text."""
+
+    async def release(self, response: httpx.Response) -> None:
+        """Let go of an answer."""
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+
+    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what takes the time of a disk or of a core."""
+
+    def shielded(self) -> AbstractContextManager[Any]:
+        """What is done in here is finished although the caller was cancelled."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class BlockingWire:
+    """Blocks its caller."""
+
+    def __init__(self, **options: Any) -> None:
+        self.http = httpx.Client(**options)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request."""
+        return self.http.send(request, stream=True)
+
+    async def read(self, response: httpx.Response) -> None:
+        """Read the body of an answer."""
+        response.read()
+
+    async def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body of an answer as it comes."""
+        for piece in response.iter_raw():
+            yield piece
+
+    async def lines(self, response: httpx.Response) -> AsyncIterator[str]:
+        """The same as lines of text."""
+        for line in response.iter_lines():
+            yield line
+
+    async def release(self, response: httpx.Response) -> None:
+        """Let go of an answer."""
+        response.close()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what takes the time of a disk or of a core."""
+        return function(*arguments)
+
+    def shielded(self) -> AbstractContextManager[Any]:
+        """Nothing is cancelled here."""
+        return nullcontext()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self.http.close()
+
+
+class AsyncWire:
+    """Is awaited."""
+
+    def __init__(self, **options: Any) -> None:
+        self.http = httpx.AsyncClient(**options)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request."""
+        return await self.http.send(request, stream=True)
+
+    async def read(self, response: httpx.Response) -> None:
+        """Read the body of an answer."""
+        await response.aread()
+
+    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body of an answer as it comes."""
+        return response.aiter_raw()
+
+    def lines(self, response: httpx.Response) -> AsyncIterator[str]:
+        """The same as lines of text."""
+        return response.aiter_lines()
+
+    async def release(self, response: httpx.Response) -> None:
+        """Let go of an answer."""
+        await response.aclose()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await anyio.sleep(seconds)
+
+    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what takes the time of a disk or of a core, in a thread."""
+        return await anyio.to_thread.run_sync(function, *arguments)
+
+    def shielded(self) -> AbstractContextManager[Any]:
+        """What is done in here is finished although the caller was cancelled."""
+        return anyio.CancelScope(shield=True)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.http.aclose()
+
+
+class Patience:
+    """How long a client goes on trying without getting on.
+
+    Parameters
+    ----------
+    seconds
+        From the first failure to the last try; what gets on starts anew.
+    passing
+        Statuses after which a request is sent again.
+    """
+
+    def __init__(self, wire: Wire, seconds: float, passing: frozenset[int]) -> None:
+        self._wire = wire
+        self._seconds = seconds
+        self._passing = passing
+        self._tries = 0
+        self._since = 0.0
+
+    def renew(self) -> None:
+        """Note that something got on."""
+        self._tries = 0
+
+    async def after(self, error: ServiceError) -> None:
+        """Wait before the next try, as long as the service says or longer with every try.
+
+        Raises
+        ------
+        ServiceError
+            The error itself, when it does not pass, or the next try would come too late.
+        """
+        if not self._is_passing(error):
+            raise error
+        self._tries += 1
+        if self._tries == 1:
+            self._since = time.monotonic()
+            logger.warning("%s; trying again for up to %g s", error, self._seconds)
+        wanted = error.retry_after_s if isinstance(error, ServiceRefused) else None
+        if wanted is None:
+            longest = min(_FIRST_PAUSE_SECONDS * 2**self._tries, _LONGEST_PAUSE_SECONDS)
+            # Not all that lost the same service come back at the same time.
+            wanted = random.uniform(longest / 2, longest)  # noqa: S311
+        spent = time.monotonic() - self._since
+        if spent + wanted > self._seconds:
+            error.add_note(
+                f"The client tried {self._tries} times in {spent:.0f} s, and the next try was due "
+                f"in {wanted:.0f} s. It goes on for {self._seconds:g} s: give it more with "
+                "Client(url, patience_s=...)."
+            )
+            raise error
+        await self._wire.pause(wanted)
+
+    def _is_passing(self, error: ServiceError) -> bool:
+        if isinstance(error, ServiceRefused):
+            return error.status in self._passing or error.type == _KEY_IN_USE
+        return True
+
+
+class Exchange:
+    """Asks one service, again while it cannot answer."""
+
+    def __init__(self, wire: Wire, patience_s: float) -> None:
+        self.wire = wire
+        self._patience_s = patience_s
+
+    def patience(self, passing: frozenset[int] = _PASSING) -> Patience:
+        """The patience for one task."""
+        return Patience(self.wire, self._patience_s, passing)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        passing: frozenset[int] = _PASSING,
+    ) -> httpx.Response:
+        """Send a request and read its answer.
+
+        Every request may be sent twice: those that make a job carry a key, the service knows a
+        dataset again by its content, and all others change nothing more the second time.
+
+        Parameters
+        ----------
+        passing
+            Statuses after which it is sent again.
+
+        Raises
+        ------
+        ServiceRefused, ServiceUnreachable
+        """
+        patience = self.patience(passing)
+        while True:
+            try:
+                async with self.stream(method, path, query, headers, body) as response:
+                    await self.wire.read(response)
+                    return response
+            except (ServiceRefused, ServiceUnreachable) as error:
+                await patience.after(error)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request, once; the body of its answer is read in here.
+
+        Raises
+        ------
+        ServiceRefused
+        ServiceUnreachable
+            When the connection fails, in here too.
+        """
+        http = self.wire.http
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        request = http.build_request(method, path, params=given, headers=headers)
+        if body is not None:
+            request.headers.update(body.headers)
+            request.stream = body
+            timeout = request.extensions["timeout"]
+            read_seconds = max(timeout["read"], _DECODING_SECONDS)
+            request.extensions["timeout"] = {**timeout, "read": read_seconds}
+        try:
+            response = await self.wire.send(request)
+            try:
+                if not response.is_success:
+                    await self.wire.read(response)
+                    raise refusal(response)
+                yield response
+            finally:
+                await self.wire.release(response)
+        except _CUT_OFF as error:
+            raise ServiceUnreachable(_failure(error, request)) from error
+
+
+def _failure(error: httpx.TransportError, request: httpx.Request) -> str:
+    what = str(error) or type(error).__name__
+    url = request.url.copy_with(query=None)
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"{url} cannot be reached ({what}): check the address, and that the service runs"
+    return f"{request.method} {url} was cut off ({what})"

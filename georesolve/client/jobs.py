@@ -1,0 +1,258 @@
+"""A job as its client sees it: how far it is, and its matches when they are there."""
+
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, suppress
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from georesolve.client import frames
+from georesolve.client.downloads import download
+from georesolve.client.errors import ServiceError
+from georesolve.client.exchange import Exchange, logger, run
+from georesolve.client.progress import progress_bar
+
+if TYPE_CHECKING:
+    import geopandas
+    import pandas as pd
+    import polars
+    import pyarrow as pa
+
+_LIVE = ("accepted", "running")
+_MATCHES = "matches.parquet"
+_LISTEN_AGAIN_SECONDS = 0.5
+_NOTHING_PASSES: frozenset[int] = frozenset()
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncJob:
+    """A job at the service.
+
+    Attributes
+    ----------
+    id
+        Its name at the service.
+    info
+        What the service said of it last: `status`, `message`, `progress`, `rows`, `rows_done`,
+        `rows_a_second`, `seconds_left` and times.
+    """
+
+    def __init__(
+        self, exchange: Exchange, info: dict[str, Any], *, is_own: bool, progress: bool | None
+    ) -> None:
+        self._exchange = exchange
+        self._is_own = is_own
+        self._progress = progress
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.status}, {self.info['message']}>"
+
+    @property
+    def id(self) -> str:
+        """Its name at the service."""
+        return str(self.info["id"])
+
+    @property
+    def status(self) -> str:
+        """What it was when it was last looked at.
+
+        `accepted`, `running`, `successful`, `failed` or `dismissed`.
+        """
+        return str(self.info["status"])
+
+    @property
+    def expires(self) -> datetime | None:
+        """Until when its result is kept; None while that is not known, or for ever."""
+        text = self.info.get("expires")
+        return None if text is None else datetime.fromisoformat(text)
+
+    async def refresh(self) -> None:
+        """Look how far it is."""
+        self.info = (await self._exchange.ask("GET", self._path)).json()
+
+    async def wait(self) -> None:
+        """Wait until it has ended, with a progress bar.
+
+        A job of this client is dismissed when the wait is interrupted (Ctrl-C, or a task that is
+        cancelled); one that was looked up by its id goes on.
+
+        Raises
+        ------
+        ServiceRefused
+            With the problem of the job when it failed or was dismissed.
+        ServiceUnreachable
+        """
+        if self.status in _LIVE:
+            try:
+                await self._follow()
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException:
+                if self._is_own:
+                    with self._exchange.wire.shielded():
+                        await self._let_go()
+                raise
+        if self.status != "successful":
+            # The address of the result says why there is none.
+            await self._exchange.ask("GET", f"{self._path}/results", passing=_NOTHING_PASSES)
+
+    async def dismiss(self) -> None:
+        """Stop it; remove it with its result when it has ended."""
+        self.info = (await self._exchange.ask("DELETE", self._path)).json()
+
+    async def report(self) -> dict[str, Any]:
+        """What it did: counts by status, timings by stage, devices, versions, checksums."""
+        await self.wait()
+        report: dict[str, Any] = (await self._exchange.ask("GET", f"{self._path}/report")).json()
+        return report
+
+    async def download(self, path: str | Path) -> Path:
+        """Wait for the result and write it to a file, whose suffix says the format.
+
+        What is cut off goes on where it stopped, by another call with the same path, too: half a
+        file lies beside it until then.
+
+        Parameters
+        ----------
+        path
+            With one of the suffixes that the service gives results in: `.parquet`, `.arrows`,
+            `.csv`, `.json` or `.geojson`.
+
+        Raises
+        ------
+        ServiceRefused
+            When the job failed, was dismissed or has expired, or there is no such format.
+        DamagedTransfer, ServiceUnreachable
+        """
+        target = Path(path)
+        await self.wait()
+        name = f"matches{target.suffix.lower() or '.parquet'}"
+        with progress_bar(self._progress, "B", "receiving") as show:
+            await download(self._exchange, f"{self._path}/results/{name}", target, show)
+        return target
+
+    async def to_arrow(self) -> "pa.Table":
+        """Wait for the result and read it as a pyarrow table; raises as `download` does."""
+        work = self._exchange.wire.work
+        with TemporaryDirectory(prefix="georesolve-") as folder:
+            path = await self.download(Path(folder) / _MATCHES)
+            return await work(frames.read_arrow, path)
+
+    async def to_pandas(self) -> "pd.DataFrame":
+        """The same as a pandas frame; whole numbers stay such where one is missing (`Int64`)."""
+        return await self._as(frames.to_pandas)
+
+    async def to_geopandas(self) -> "geopandas.GeoDataFrame":
+        """The same as a GeoPandas frame, of a result that carries a geometry or `lat` and `lon`.
+
+        Raises
+        ------
+        ValueError
+            When the result carries neither.
+        """
+        return await self._as(frames.to_geopandas)
+
+    async def to_polars(self) -> "polars.DataFrame":
+        """The same as a polars frame."""
+        return await self._as(frames.to_polars)
+
+    async def _as(self, convert: Callable[["pa.Table"], T]) -> T:
+        return await self._exchange.wire.work(convert, await self.to_arrow())
+
+    @property
+    def _path(self) -> str:
+        return f"/jobs/{self.id}"
+
+    async def _follow(self) -> None:
+        """Show how far it is until it has ended."""
+        with progress_bar(self._progress, "rows", "resolving") as show:
+            while self.status in _LIVE:
+                # A stream that is cut off or held back on its way says nothing of the job.
+                with suppress(ServiceError):
+                    async with aclosing(self._events()) as events:
+                        async for self.info in events:
+                            show(self.info["rows_done"], self.info["rows"])
+                if self.status in _LIVE:
+                    await self._exchange.wire.pause(_LISTEN_AGAIN_SECONDS)
+                    await self.refresh()
+                    show(self.info["rows_done"], self.info["rows"])
+
+    async def _events(self) -> AsyncGenerator[dict[str, Any]]:
+        """What the service tells of it as it gets on."""
+        async with self._exchange.stream("GET", f"{self._path}/events") as response:
+            async for line in self._exchange.wire.lines(response):
+                name, _, value = line.partition(": ")
+                if name == "data":
+                    yield json.loads(value)
+
+    async def _let_go(self) -> None:
+        """Dismiss it; the caller has gone, and hears of nothing but the log."""
+        try:
+            await self.dismiss()
+        except ServiceError as error:
+            logger.warning("the job %s may go on: it could not be dismissed: %s", self.id, error)
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncJob, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Job", P], T]:
+    """The same for callers that block."""
+
+    @wraps(method)
+    def call(self: "Job", /, *arguments: P.args, **options: P.kwargs) -> T:
+        return run(method(self.awaited, *arguments, **options))
+
+    return call
+
+
+class Job:
+    """A job at the service; the methods of `AsyncJob`, which block here.
+
+    Attributes
+    ----------
+    awaited
+        The same job, over the wire of its blocking client.
+    """
+
+    def __init__(self, awaited: AsyncJob) -> None:
+        self.awaited = awaited
+
+    def __repr__(self) -> str:
+        return repr(self.awaited).replace("AsyncJob", "Job", 1)
+
+    @property
+    def id(self) -> str:
+        """Its name at the service."""
+        return self.awaited.id
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the service said of it last."""
+        return self.awaited.info
+
+    @property
+    def status(self) -> str:
+        """What it was when it was last looked at."""
+        return self.awaited.status
+
+    @property
+    def expires(self) -> datetime | None:
+        """Until when its result is kept; None while that is not known, or for ever."""
+        return self.awaited.expires
+
+    refresh = _blocking(AsyncJob.refresh)
+    wait = _blocking(AsyncJob.wait)
+    dismiss = _blocking(AsyncJob.dismiss)
+    report = _blocking(AsyncJob.report)
+    download = _blocking(AsyncJob.download)
+    to_arrow = _blocking(AsyncJob.to_arrow)
+    to_pandas = _blocking(AsyncJob.to_pandas)
+    to_geopandas = _blocking(AsyncJob.to_geopandas)
+    to_polars = _blocking(AsyncJob.to_polars)

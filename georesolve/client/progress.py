@@ -1,0 +1,43 @@
+"""Progress bars: rows or bytes done, how many a second, and the time left."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from georesolve.extras import needed
+
+
+@contextmanager
+def progress_bar(
+    shown: bool | None, unit: str, title: str
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how far something is; yields a function that is told how much is done, and of how much.
+
+    Parameters
+    ----------
+    shown
+        None for: in a notebook, or when standard error is a terminal.
+    unit
+        What is counted: `rows` or `B`.
+    """
+    if not (_is_watched() if shown is None else shown):
+        yield lambda done, total: None
+        return
+    bar_of = needed("tqdm.auto", "client", "a progress bar").tqdm
+    with bar_of(desc=title, unit=unit if unit == "B" else f" {unit}", unit_scale=True) as bar:
+
+        def show(done: int, total: int | None) -> None:
+            bar.total = total
+            # Less than before when it had to begin again.
+            bar.update(done - bar.n)
+
+        yield show
+
+
+def _is_watched() -> bool:
+    """Whether this is a notebook, or standard error a terminal."""
+    if (ipython := sys.modules.get("IPython")) is not None:
+        shell = ipython.get_ipython()
+        if shell is not None and hasattr(shell, "kernel"):
+            return True
+    return sys.stderr is not None and sys.stderr.isatty()
