@@ -27,7 +27,8 @@ class _Part:
         self._target = target
         self.etag = self.digest = ""
         self.path = target.with_name(f".{target.name}.part")
-        for path in sorted(target.parent.glob(f".{escape(target.name)}.*.part")):
+        self._found = sorted(target.parent.glob(f".{escape(target.name)}.*.part"))
+        for path in self._found:
             self._name(path.name.removesuffix(".part").rpartition(".")[2])
 
     def wanted(self) -> dict[str, str]:
@@ -57,6 +58,9 @@ class _Part:
             self.path.unlink()
             return False
         self.path.replace(self._target)
+        # What is left of other results that were to have this name.
+        for path in self._found:
+            path.unlink(missing_ok=True)
         return True
 
     def _name(self, digest: str) -> None:

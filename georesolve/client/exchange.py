@@ -205,7 +205,6 @@ class Patience:
         self._tries += 1
         if self._tries == 1:
             self._since = time.monotonic()
-            logger.warning("%s; trying again for up to %g s", error, self._seconds)
         wanted = error.retry_after_s if isinstance(error, ServiceRefused) else None
         if wanted is None:
             longest = min(_FIRST_PAUSE_SECONDS * 2**self._tries, _LONGEST_PAUSE_SECONDS)
@@ -219,6 +218,8 @@ class Patience:
                 "Client(url, patience_s=...)."
             )
             raise error
+        if self._tries == 1:
+            logger.warning("%s; trying again for up to %g s", error, self._seconds)
         await self._wire.pause(wanted)
 
     def _is_passing(self, error: ServiceError) -> bool:
