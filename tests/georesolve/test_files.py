@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from georesolve.intake.columns import Reading
 from georesolve.options import Options
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import ROOT, points
+from tests.kernels.point_sets import SETS
 
 OBSERVATIONS = points(3000, 1, name=[f"o{i}" for i in range(3000)])
 REFERENCES = points(500, 2, name=[f"r{i}" for i in range(500)])
@@ -85,6 +87,24 @@ def test_the_bytes_of_the_service(service, tmp_path, suffix, options):
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_the_bytes_of_the_service_on_hard_sets(service, tmp_path, name):
+    """Poles, the antimeridian, duplicates, invalid and empty sets."""
+    options = {"k": 2, "on_invalid": "null", "coordinates": "trust"}
+    paths = {}
+    for role, (lat, lon) in zip(("references", "observations"), SETS[name], strict=True):
+        paths[role] = write(pa.table({"lat": lat, "lon": lon}), tmp_path / f"{role}.parquet")
+    sent = {role: path.read_bytes() for role, path in paths.items()}
+    answer = service.post("/resolve", files=sent, params=options)
+    if answer.is_success:
+        files.resolve(**paths, out=tmp_path / "matches.parquet", options=Options(**options))
+        assert (tmp_path / "matches.parquet").read_bytes() == answer.content
+    else:
+        assert name == "no reference"
+        with pytest.raises(georesolve.InvalidInput, match=re.escape(answer.json()["detail"])):
+            files.resolve(**paths, out=tmp_path / "matches.parquet", options=Options(**options))
+
+
 def test_many_pieces_are_the_bytes_of_a_job(service, tmp_path, monkeypatch):
     """As a job of the service, with many row groups, which here are made piece by piece."""
     options = {"k": 2, "columns": ["name"]}
@@ -149,7 +169,7 @@ def test_memory_stays_bounded(tmp_path):
     path = tmp_path / "large.parquet"
     table = points(2**17, 4)
     with pq.ParquetWriter(path, table.schema) as writer:
-        for _ in range(32):
+        for _ in range(16):
             writer.write_table(table)
     references = write(REFERENCES, tmp_path / "references.parquet")
     script = f"""
@@ -162,16 +182,16 @@ def look(done, rows):
     mib[done] = int(re.search(r"RssAnon:\\s*(\\d+)", status)[1]) >> 10
 
 mib = {{}}
-files.RESULT_ROWS = 2**18
+files.RESULT_ROWS = 2**17
 files.resolve({str(path)!r}, {str(references)!r}, {str(tmp_path / "out")!r}, progress=look)
-print(mib[2**22] - mib[2**20], mib)
+print(mib[2**21] - mib[2**19], mib)
 """
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert pq.read_metadata(tmp_path / "out").num_rows == 2**22
-    # Each further million rows of the result are 30 MiB.
-    assert int(ran.stdout.split()[0]) < 45, ran.stdout
+    assert pq.read_metadata(tmp_path / "out").num_rows == 2**21
+    # A million and a half rows of the result are 45 MiB.
+    assert int(ran.stdout.split()[0]) < 30, ran.stdout
 
 
 def test_on_a_cluster_the_rows_are_the_same(device):
