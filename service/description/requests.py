@@ -12,7 +12,11 @@ JobId = Annotated[str, Path(description="the id of the job", examples=[examples.
 DatasetId = Annotated[
     str, Path(description="the id of the dataset", examples=[examples.DATASET_ID])
 ]
-ProcessName = Annotated[str, Path(description="the id of the process", examples=["nearest"])]
+# This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
+ProcessName = Annotated[
+    str,
+    Path(description="the id of the process", openapi_examples={"nearest": {"value": "nearest"}}),
+]
 
 
 def _header(name: str, description: str, example: str, **schema: Any) -> dict[str, Any]:

@@ -44,13 +44,14 @@ _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            PARQUET.media_type: _BINARY,
-            "application/vnd.apache.arrow.stream": _BINARY,
+            # First what the documentation in a browser can send as it stands.
             "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
             "application/geo+json": {
                 "schema": FEATURES,
                 "example": examples.CITIES_GEOJSON,
             },
+            PARQUET.media_type: _BINARY,
+            "application/vnd.apache.arrow.stream": _BINARY,
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
