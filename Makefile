@@ -41,7 +41,7 @@ lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versio
 	$(LOCK) --constraint requirements/gpu.txt --extra service --output-file requirements/cpu.txt
 	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/api.txt
 	echo 'setuptools>=77' | $(COMPILE) - --output-file requirements/build.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra gis --extra test --extra dev --output-file requirements/dev.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra client --extra gis --extra test --extra dev --output-file requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) .demo

@@ -63,7 +63,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = _MODULES[name]
+    if module == "client":
+        extras = import_module(f"{__name__}.extras")
+        extras.needed("httpx", "client", f"georesolve.{name}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value
     return value
 

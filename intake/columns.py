@@ -171,7 +171,7 @@ def _missing(
         file,
         None,
         f"no column for {' or '.join(kinds)}: expected {' and '.join(expected)}, in any case, "
-        f"found {listed(names)}; name it in the query, as in ?{'&'.join(options)}",
+        f"found {listed(names)}; name it with the option {' and '.join(options)}",
     )
 
 

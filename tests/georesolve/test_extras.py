@@ -19,6 +19,13 @@ def test_a_library_of_an_extra(monkeypatch):
     )
 
 
+def test_the_client(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(vars(georesolve), "Client", raising=False)
+    with pytest.raises(MissingExtra, match=r"^georesolve\.Client needs httpx.*\[client\]'$"):
+        _ = georesolve.Client
+
+
 def test_an_error_within_a_library_is_its_own(monkeypatch, tmp_path):
     (tmp_path / "broken_library.py").write_text("import what_it_needs")
     monkeypatch.syspath_prepend(tmp_path)

@@ -33,8 +33,12 @@ def test_found(names, given, expected):
     ("names", "given", "message"),
     [
         ([], {}, "no column for latitudes or longitudes.*found no columns"),
-        (["a"], {"prefix": "reference_"}, r"\?reference_lat=\.\.\.&reference_lon=\.\.\.$"),
-        (["lat", "a"], {"prefix": "reference_"}, r"as in \?reference_lon=\.\.\.$"),
+        (
+            ["a"],
+            {"prefix": "reference_"},
+            r"the option reference_lat=\.\.\. and reference_lon=\.\.\.$",
+        ),
+        (["lat", "a"], {"prefix": "reference_"}, r"with the option reference_lon=\.\.\.$"),
         (["lat_dd", "lat_deg", "lon"], {}, "'lat_dd' and 'lat_deg' are ambiguous"),
         (["lat", "name"], {}, "no column for longitudes: expected one of lon, lng.*'lat', 'name'"),
         (["lat", "y", "lon"], {}, "'lat' and 'y' are ambiguous: name one with the option 'lat'"),

@@ -516,4 +516,4 @@ def test_advice_names_the_option_of_the_table(service, tables):
     check(table_of(right), expected)
     files["references"] = ("r.parquet", parquet(renamed(references, lat="a", lon="b")))
     refused = service.post("/resolve", files=files)
-    assert "?reference_lat=...&reference_lon=..." in refused.json()["detail"]
+    assert "with the option reference_lat=... and reference_lon=..." in refused.json()["detail"]
