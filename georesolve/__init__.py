@@ -16,9 +16,10 @@ if TYPE_CHECKING:
         ServiceRefused,
         ServiceUnreachable,
     )
-    from georesolve.files import Summary, resolve
+    from georesolve.files import Plan, Summary, plan, resolve
     from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
     from georesolve.joins import sjoin_nearest
+    from georesolve.options import Options
     from georesolve.resolution import Index, nearest
 
 __version__ = "0.1.0"
@@ -30,6 +31,8 @@ _MODULES = {
     "Index": "resolution",
     "InvalidInput": "intake.errors",
     "InvalidOption": "intake.errors",
+    "Options": "options",
+    "Plan": "files",
     "ServiceError": "client",
     "ServiceRefused": "client",
     "ServiceUnreachable": "client",
@@ -37,6 +40,7 @@ _MODULES = {
     "TooLarge": "intake.errors",
     "UnsupportedFormat": "intake.errors",
     "nearest": "resolution",
+    "plan": "files",
     "resolve": "files",
     "sjoin_nearest": "joins",
 }
@@ -48,6 +52,8 @@ __all__ = [
     "Index",
     "InvalidInput",
     "InvalidOption",
+    "Options",
+    "Plan",
     "ServiceError",
     "ServiceRefused",
     "ServiceUnreachable",
@@ -55,6 +61,7 @@ __all__ = [
     "TooLarge",
     "UnsupportedFormat",
     "nearest",
+    "plan",
     "resolve",
     "sjoin_nearest",
 ]

@@ -9,17 +9,9 @@ import sys
 
 def main() -> int:
     """Run the command line; returns its exit code."""
-    from georesolve.extras import MissingExtra, needed
+    from georesolve import commands
 
-    try:
-        # Of all that the commands need, what is imported first.
-        needed("pydantic_settings", "service", "the command georesolve")
-    except MissingExtra as error:
-        sys.stderr.write(f"georesolve: {error}\n")
-        return 1
-    from georesolve.service import cli
-
-    return cli.main()
+    return commands.main()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Files to files: observations are read, resolved and written piece by piece, however many."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -10,12 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from georesolve.intake.canonical import canonicalise
-from georesolve.intake.columns import Role
+from georesolve.intake.columns import PREFIXES, Role
+from georesolve.intake.errors import InvalidOption
 from georesolve.intake.matching import check_match
 from georesolve.intake.points import Points
+from georesolve.intake.representations import FORMATS, Format
+from georesolve.kernels.devices import Device
 from georesolve.options import Options
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, sources_of
 from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus
@@ -23,10 +29,13 @@ from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job, with_id
-from georesolve.workers.plan import Chunk, observations_a_group, too_wide
+from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide
 from georesolve.workers.result import provenance, write_rows
 from georesolve.workers.splice import Splice
 from georesolve.workers.threads import side_by_side
+
+_SAMPLED_ROWS = 65_536
+"""Rows of a result whose distances are ranked."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +50,44 @@ class Summary:
         Number of result rows by status, those that an inner result leaves out included.
     seconds
         Time by stage: `read` until both sets are checked, `resolve` from then on.
+    distances_m
+        Metres of the matched rows: `median` and `95 %` (of 65 536 rows spread over the result, if
+        it has more), and `largest`; empty where no row matched.
     """
 
     observations: int
     references: int
     counts: dict[str, int]
     seconds: dict[str, float]
+    distances_m: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What it would take to resolve two sets.
+
+    Attributes
+    ----------
+    observations, references, invalid_observations, invalid_references
+        Number of rows of both sets, and of those among them whose coordinates are invalid.
+    result_rows
+        Rows of the result; an inner one may have fewer.
+    columns
+        Names of its columns.
+    device
+        Where it would be searched.
+    seconds
+        Order of magnitude of the search alone, from figures of one machine.
+    """
+
+    observations: int
+    references: int
+    invalid_observations: int
+    invalid_references: int
+    result_rows: int
+    columns: list[str]
+    device: Device
+    seconds: float
 
 
 def resolve(
@@ -55,11 +96,12 @@ def resolve(
     out: str | os.PathLike[str],
     options: Options | None = None,
     *,
+    format: str | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Summary:
-    """Resolve files to a Parquet file: the bytes that the service answers with.
+    """Resolve files to a file: the bytes that the service answers with.
 
     Observations may be more than fit into memory, in Parquet or Arrow, or in many files: they go
     through memory in pieces. The references, and a single CSV or GeoJSON file, must fit.
@@ -70,9 +112,12 @@ def resolve(
         A file, a folder or a glob, or several of these: Parquet, Arrow, CSV or GeoJSON, be they
         packed with gzip.
     out
-        The Parquet file that is written; it is complete or absent, whatever happens meanwhile.
+        The file that is written; it is complete or absent, whatever happens meanwhile.
     options
         How to match and how to read; None for the defaults.
+    format
+        ``parquet``, ``arrows`` (an Arrow stream), ``csv``, ``json`` or ``geojson`` (a point an
+        observation); None for what the suffix of `out` says.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
     progress
@@ -86,7 +131,9 @@ def resolve(
     InvalidInput, UnsupportedFormat
         When a file is not a table of points in degrees, in the words of the service.
     InvalidOption
-        When an option does not fit the tables.
+        When an option does not fit the tables, or the format is none of these.
+    NotRepresentable, RowTooWide
+        When a value or a row of the result cannot be written in the format.
     CarriedTooLong
         When the columns that the result would carry take too much memory.
     NoGpuError
@@ -95,39 +142,100 @@ def resolve(
         When a file cannot be read or written.
     """
     options = options or Options()
-    chosen = choose_device(device)
     target = Path(out)
+    written = _format_of(target, format)
+    chosen = choose_device(device)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(
         prefix=".georesolve-", dir=target.parent if scratch is None else scratch
     ) as name:
-        folder = Path(name)
-        job = Job(
-            "matches",
-            folder,
-            _canonical(observations, "observations", options, folder),
-            _canonical(references, "references", options, folder),
-            options.match(),
-        )
-        check_match(job.observations, job.references, job.options, options.on_invalid)
-        if obstacle := too_wide(job.observations.rows, job.options.k, job.widths()):
-            raise CarriedTooLong(obstacle)
+        job = _job(observations, references, options, Path(name))
         read = time.perf_counter()
         if progress is not None:
             progress(0, job.observations.rows)
         with complete(target) as temporary:
+            # Every other format is made of the Parquet file.
+            parquet = temporary if written.write is None else Path(name) / "result.parquet"
             if chosen == "cuda" and deserves_all_gpus(
                 job.observations.rows, job.references.rows, job.options
             ):
                 from georesolve.clusters import run_on_cluster
 
                 counts = run_on_cluster(job, progress)
-                shutil.move(job.result, temporary)
+                shutil.move(job.result, parquet)
             else:
                 search = Search(_in_memory(job.references, job.options.columns), chosen)
-                counts = _write(job, search, temporary, progress)
+                counts = _write(job, search, parquet, progress)
+            distances_m = _distances(parquet)
+            if written.write is not None:
+                sets = {"observations": job.observations, "references": job.references}
+                with pq.ParquetFile(parquet) as result, temporary.open("wb") as sink:
+                    written.write(result, sink, sets.__getitem__)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
-    return Summary(job.observations.rows, job.references.rows, counts, seconds)
+    return Summary(job.observations.rows, job.references.rows, counts, seconds, distances_m)
+
+
+def _format_of(target: Path, name: str | None) -> Format:
+    """The format that a name or a suffix stands for."""
+    formats = {one.suffix: one for one in FORMATS}
+    wanted = target.suffix.removeprefix(".").lower() if name is None else name
+    if wanted not in formats:
+        given = f"the suffix of {target.name!r}" if name is None else f"{name!r}"
+        raise InvalidOption(
+            f"{given} is no format of a result: there are {', '.join(formats)}"
+            + ("; name one of them with `format`" if name is None else "")
+        )
+    return formats[wanted]
+
+
+def plan(
+    observations: Paths,
+    references: Paths,
+    options: Options | None = None,
+    *,
+    device: DeviceChoice = "auto",
+    scratch: str | os.PathLike[str] | None = None,
+) -> Plan:
+    """Read and check two sets, and say what it would take to resolve them.
+
+    Parameters and errors are those of `resolve`.
+    """
+    options = options or Options()
+    chosen = choose_device(device)
+    with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
+        job = _job(observations, references, options, Path(name))
+    of_observations, of_references = job.carried()
+    ranks = ["rank"] if job.options.k > 1 else []
+    rate = rows_a_second(job.references.rows, job.options, chosen)
+    return Plan(
+        observations=job.observations.rows,
+        references=job.references.rows,
+        invalid_observations=job.observations.invalid_rows,
+        invalid_references=job.references.invalid_rows,
+        result_rows=job.observations.rows * job.options.k,
+        columns=[
+            *("observation", *ranks, "reference", "distance_m", "status"),
+            *(PREFIXES["observations"] + name for name in of_observations),
+            *(PREFIXES["references"] + name for name in of_references),
+        ],
+        device=chosen,
+        seconds=job.observations.rows / rate,
+    )
+
+
+def _job(observations: Paths, references: Paths, options: Options, folder: Path) -> Job:
+    """Two sets that have been read and checked, and how they are matched."""
+    job = Job(
+        "matches",
+        folder,
+        _canonical(observations, "observations", options, folder),
+        _canonical(references, "references", options, folder),
+        options.match(),
+    )
+    check_match(job.observations, job.references, job.options, options.on_invalid)
+    if obstacle := too_wide(job.observations.rows, job.options.k, job.widths()):
+        raise CarriedTooLong(obstacle)
+    return job
 
 
 def _canonical(paths: Paths, role: Role, options: Options, folder: Path) -> Dataset:
@@ -154,6 +262,23 @@ def _in_memory(dataset: Dataset, columns: tuple[str, ...]) -> Points:
         lon=dataset.lon,
         id=dataset.id,
     )
+
+
+def _distances(result: Path) -> dict[str, float]:
+    """Metres of the matched rows of a result: their median, 95th percentile and largest."""
+    with pq.ParquetFile(result) as file:
+        step = max(1, file.metadata.num_rows // _SAMPLED_ROWS)
+        largest, sampled = -math.inf, [np.empty(0)]
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=["distance_m"])
+            metres = table["distance_m"].drop_null().to_numpy()
+            sampled.append(metres[::step])
+            largest = max(largest, metres.max(initial=-math.inf))
+    sample = np.concatenate(sampled)
+    if not sample.size:
+        return {}
+    median, most = np.percentile(sample, [50, 95]).tolist()
+    return {"median": median, "95 %": most, "largest": float(largest)}
 
 
 class _Encoded(NamedTuple):

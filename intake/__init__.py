@@ -1,1 +1,1 @@
-"""What users bring, read and checked: tables of points. No HTTP, no sandbox, no database."""
+"""Tables of points, read and checked, and results in their formats. No HTTP, no database."""

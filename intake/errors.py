@@ -54,6 +54,14 @@ class UnsupportedFormat(Refused, ValueError):
     """A file has a format that is not read."""
 
 
+class NotRepresentable(Refused, ValueError):
+    """A value of a result has no text in the format that was asked for."""
+
+
+class RowTooWide(Refused, ValueError):
+    """A row of a result takes more memory than the format that was asked for allows."""
+
+
 def _shortened(value: Any) -> Any:
     """A text without its middle if it is long: its end says what to do."""
     if not isinstance(value, str) or len(value) <= _LONGEST_TEXT:

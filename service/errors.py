@@ -134,6 +134,8 @@ _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.InvalidOption: InvalidRequest,
     intake.TooLarge: TooLarge,
     intake.UnsupportedFormat: UnsupportedFormat,
+    intake.NotRepresentable: NotAcceptable,
+    intake.RowTooWide: ResultTooLarge,
 }
 
 

@@ -18,7 +18,7 @@ from georesolve.client.bodies import Body, Registered, file_body, form_body, poi
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import AsyncWire, BlockingWire, Exchange, Wire, logger, run
 from georesolve.client.jobs import AsyncJob, Job
-from georesolve.client.progress import progress_bar
+from georesolve.progress import progress_bar
 
 _LITTLE_BYTES = 4 << 20
 """So much is sent and answered in one request, without a job where the service takes it so."""

@@ -13,7 +13,7 @@ from georesolve.client import frames
 from georesolve.client.downloads import download
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import Exchange, logger, run
-from georesolve.client.progress import progress_bar
+from georesolve.progress import progress_bar
 
 if TYPE_CHECKING:
     import geopandas

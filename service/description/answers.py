@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi.encoders import jsonable_encoder
 
+from georesolve.intake.representations import FORMATS, Format
 from georesolve.service.description import examples
-from georesolve.service.jobs.representations import FORMATS, Format
 from georesolve.service.models import StatusInfo
 
 Answers = dict[int | str, dict[str, Any]]

@@ -9,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from georesolve import __version__
+from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
 from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
-from georesolve.service.jobs.representations import FORMATS, JSON, LINES, POINTS, Format
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.models import InlineRequest, MatchParameters, Parameters
 

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
+from georesolve.intake.representations import FORMATS
 from georesolve.service.description import examples
 from georesolve.service.errors import (
     PROBLEM_JSON,
@@ -41,7 +42,6 @@ from georesolve.service.errors import (
     UnsupportedFormat,
     disk_full,
 )
-from georesolve.service.jobs.representations import FORMATS
 
 PROBLEM_SCHEMA = {
     "title": "Problem",

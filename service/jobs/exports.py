@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from georesolve.intake.geometries import PointSets
+from georesolve.intake.representations import Format
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import Problem, ResultTooLarge, stopping
-from georesolve.service.jobs.geometries import PointSets
 from georesolve.service.jobs.quotas import Storage
-from georesolve.service.jobs.representations import Format
 from georesolve.workers.files import move_durably
 from georesolve.workers.result import opened
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from georesolve.intake.representations import PARQUET
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.ingest import Ingested
@@ -22,7 +23,6 @@ from georesolve.service.description.requests import (
     headers,
 )
 from georesolve.service.errors import DatasetDamaged, DatasetInUse, InvalidRequest, NoSuchDataset
-from georesolve.service.jobs.representations import PARQUET
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
 from georesolve.service.models import DatasetInfo, DatasetList, TableParameters
 from georesolve.service.point_sets import FEATURES

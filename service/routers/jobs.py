@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from georesolve.intake.representations import FORMATS, LINES, POINTS, Format
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description import examples
@@ -27,7 +28,6 @@ from georesolve.service.description.requests import (
     headers,
 )
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
-from georesolve.service.jobs.representations import FORMATS, LINES, POINTS, Format
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
 from georesolve.service.models import JobList, Report, StatusInfo
 from georesolve.service.web.queries import JobQuery, links_of_page

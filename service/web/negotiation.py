@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
+from georesolve.intake.representations import FORMATS, JSON, LINES, PARQUET, Format
 from georesolve.service.database.rows import Delivery
 from georesolve.service.errors import NotAcceptable
-from georesolve.service.jobs.representations import FORMATS, JSON, LINES, PARQUET, Format
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
 
 from georesolve.intake.columns import Role
+from georesolve.intake.representations import CSV, PARQUET, Format
 from georesolve.service.context import Service
 from georesolve.service.database.rows import Delivery, EchoOptions, JobRow
 from georesolve.service.errors import (
@@ -28,7 +29,6 @@ from georesolve.service.errors import (
     SetsGone,
     StorageFull,
 )
-from georesolve.service.jobs.representations import CSV, PARQUET, Format
 from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.web.files import file_response, wants_digest
 from georesolve.service.web.negotiation import format_of

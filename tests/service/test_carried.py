@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.intake.errors import RowTooWide
+from georesolve.intake.representations import CSV, FORMATS, JSON
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import ResultTooLarge
-from georesolve.service.jobs.representations import CSV, FORMATS, JSON
 from georesolve.workers.datasets import streamed
 from tests.conftest import points, store_points
 from tests.service.test_exports import no_sets
@@ -124,6 +124,6 @@ def test_no_text_is_made_of_a_row_that_takes_much_memory(format):
         assert pa.ipc.open_stream(sink.getvalue()).read_all().num_rows == 1
         return
     with pytest.raises(
-        ResultTooLarge, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"
+        RowTooWide, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"
     ):
         format.write(streamed(source), sink, no_sets)

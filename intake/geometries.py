@@ -15,7 +15,7 @@ from georesolve.intake.columns import Role
 from georesolve.workers.datasets import Coordinates, Dataset
 
 PointSets = Callable[[Role], Dataset]
-"""Gives one of the two sets of a result; raises Problem when it is not kept any more."""
+"""Gives one of the two sets of a result; raises Refused when it is not kept any more."""
 
 _ROWS = 1 << 20
 """Looked up at a time: references lie anywhere, so each time most of their file is decoded."""

@@ -28,9 +28,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import shapely
 
+from georesolve.intake.errors import NotRepresentable, RowTooWide
+from georesolve.intake.geometries import Geometries, PointSets
 from georesolve.intake.geometry import geometries_of
-from georesolve.service.errors import NotAcceptable, Problem, ResultTooLarge
-from georesolve.service.jobs.geometries import Geometries, PointSets
 from georesolve.workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
@@ -115,7 +115,7 @@ def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Itera
 
     Raises
     ------
-    ResultTooLarge
+    RowTooWide
         When a single row takes more than it may.
     """
     for read in _read(result):
@@ -124,7 +124,7 @@ def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Itera
             each += value_bytes(column)
         widest = int(each.max(initial=0))
         if most_row_bytes is not None and widest > most_row_bytes:
-            raise ResultTooLarge(
+            raise RowTooWide(
                 f"a row of the result takes {widest} bytes of memory, and one of which text is "
                 f"made may take {most_row_bytes}: take the result as Parquet or Arrow"
             )
@@ -155,7 +155,7 @@ def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -
 
     Raises
     ------
-    NotAcceptable
+    NotRepresentable
         Naming the column that has values of which no text can be made.
     """
     names, geometries = batch.schema.names, geometries_of(batch.schema)
@@ -199,9 +199,9 @@ _AS_WKT = {"WKB": _wkb_as_wkt, "point": _points_as_wkt}
 """By their encoding in GeoParquet."""
 
 
-def _no_text(name: str, type: pa.DataType, error: Exception) -> Problem:
+def _no_text(name: str, type: pa.DataType, error: Exception) -> NotRepresentable:
     detail = f"{str(type)[:200]}: {str(error)[:200]}"
-    return NotAcceptable(
+    return NotRepresentable(
         f"the column {name[:80]!r} has values that cannot be written as text ({detail}): take the "
         "result as Parquet or Arrow, or leave the column out",
         [{"column": name, "detail": detail}],

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from georesolve.extras import needed
-
 
 @contextmanager
 def progress_bar(
@@ -23,8 +21,9 @@ def progress_bar(
     if not (_is_watched() if shown is None else shown):
         yield lambda done, total: None
         return
-    bar_of = needed("tqdm.auto", "client", "a progress bar").tqdm
-    with bar_of(desc=title, unit=unit if unit == "B" else f" {unit}", unit_scale=True) as bar:
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=title, unit=unit if unit == "B" else f" {unit}", unit_scale=True) as bar:
 
         def show(done: int, total: int | None) -> None:
             bar.total = total

@@ -1,0 +1,62 @@
+"""The command line: `nearest` works on files; `serve`, `keys` and `bench` belong to the service."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from georesolve import __version__
+from georesolve.commands import nearest
+
+_ELSEWHERE = {
+    "serve": ("georesolve.service.cli", "run the service"),
+    "keys": ("georesolve.service.cli", "make, list, rotate and revoke API keys of a service"),
+    "bench": ("georesolve.service.cli", "measure it on this machine, beside other ways to search"),
+}
+"""Commands of the service: the module that runs each, imported when it is called."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments and arguments[0] in _ELSEWHERE:
+        return _elsewhere(arguments)
+    given = parser().parse_args(arguments)
+    exit_code: int = given.run(given)
+    return exit_code
+
+
+def _elsewhere(arguments: Sequence[str]) -> int:
+    from georesolve.extras import MissingExtra
+
+    module, _ = _ELSEWHERE[arguments[0]]
+    try:
+        exit_code: int = import_module(module).main(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("georesolve"):
+            raise
+        missing = MissingExtra(
+            f"georesolve {arguments[0]} needs {error.name}, which is not installed: "
+            "pip install 'georesolve[service]'"
+        )
+        print(f"georesolve: {missing}", file=sys.stderr)
+        return 3
+    return exit_code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, which also makes the completion of shells."""
+    import shtab
+
+    whole = argparse.ArgumentParser(
+        prog="georesolve",
+        description="The exact nearest reference point of every geospatial observation.",
+        epilog="`georesolve COMMAND --help` describes a command.",
+    )
+    whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    shtab.add_argument_to(whole, "--print-completion", help="of bash, zsh or tcsh, to be sourced")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    nearest.add_to(commands)
+    for name, (_, does) in _ELSEWHERE.items():
+        commands.add_parser(name, help=does)
+    return whole

@@ -1,0 +1,272 @@
+"""`georesolve nearest`: files in, a file out, on this machine or by a service."""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from georesolve.commands.distances import metres, told
+
+if TYPE_CHECKING:
+    from georesolve.files import Summary
+    from georesolve.options import Options
+
+_EPILOG = """\
+examples:
+  georesolve nearest shops.csv depots.geojson -o matches.parquet
+  georesolve nearest shops.csv depots.geojson -o near.csv -k 3 --max-distance 50km --columns name
+  georesolve nearest 'lake/2026-11/*.parquet' sites.parquet -o matches.parquet --plan
+  georesolve nearest obs.parquet sites.parquet -o matches.parquet --server http://gpu-box:8000
+  zcat fixes.csv.gz | georesolve nearest - sites.parquet -o - --to csv | head
+
+exit codes:
+  0 resolved    1 a file or an option was refused    2 wrong usage
+  3 the machine or the service could not do it       130 interrupted
+
+Nothing is written unless the result is complete.
+"""
+_COLUMNS = ("lat", "lon", "geometry", "id")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser of the command line."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "nearest",
+        help="resolve files on this machine: the nearest reference of every observation",
+        description="Write the nearest reference of every observation to a file: exact, on a "
+        "sphere, in metres.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "observations",
+        nargs="+",
+        metavar="OBSERVATIONS",
+        help="files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip); "
+        "- is standard input",
+    )
+    parser.add_argument("references", metavar="REFERENCES", help="a file, a folder or a glob")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="its suffix is its format: .parquet .arrows .csv .json .geojson; - is standard output",
+    )
+    parser.add_argument("--to", metavar="FORMAT", help="format of the output instead of its suffix")
+    parser.add_argument("--from", dest="input_format", metavar="FORMAT", help="of standard input")
+
+    match = parser.add_argument_group("how observations are matched")
+    match.add_argument("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
+    match.add_argument(
+        "--max-distance",
+        type=metres,
+        metavar="DISTANCE",
+        help="references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft",
+    )
+    match.add_argument(
+        "--exclude-self", action="store_true", help="not the reference of the observation's own row"
+    )
+    match.add_argument(
+        "--how", choices=("left", "inner"), default="left", help="inner: matched rows only"
+    )
+    match.add_argument(
+        "--columns", metavar="A,B", help="reference columns to carry into the result; * for all"
+    )
+    match.add_argument("--observation-columns", metavar="A,B", help="observation columns to carry")
+    match.add_argument("--algorithm", choices=("auto", "tree", "brute"), default="auto")
+    match.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+
+    read = parser.add_argument_group("how files are read")
+    for name in _COLUMNS:
+        read.add_argument(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
+    for prefix in ("observation", "reference"):
+        for name in _COLUMNS:
+            read.add_argument(f"--{prefix}-{name}", metavar="COLUMN", help=argparse.SUPPRESS)
+    read.add_argument(
+        "--on-invalid",
+        choices=("error", "null"),
+        default="error",
+        help="null: keep rows with invalid coordinates, with a status",
+    )
+    read.add_argument(
+        "--coordinates",
+        choices=("check", "trust"),
+        default="check",
+        help="trust: take coordinates that look like metres or radians for degrees",
+    )
+
+    parser.add_argument("--plan", action="store_true", help="say what it would take, and stop")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
+    parser.add_argument("--server", metavar="URL", help="have a service do it")
+    parser.add_argument("--key", help="API key of the service (better: GEORESOLVE_KEY)")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Resolve files as the command line says; returns the exit code."""
+    if given.output is None and not given.plan:
+        given.parser.error("-o FILE says where the result goes; - is standard output")
+    # A second is lost to what is imported here: not before `--help` is answered.
+    from georesolve.intake.errors import Refused
+    from georesolve.workers.gpus import NoGpuError
+    from georesolve.workers.jobs import CarriedTooLong
+
+    try:
+        with ExitStack() as stack:
+            given.observations = [_input_file(one, given, stack) for one in given.observations]
+            if given.plan:
+                _plan(given)
+            elif given.server:
+                _ask(given)
+            else:
+                _resolve(given)
+    except (Refused, CarriedTooLong) as error:
+        return _failed(1, str(error))
+    except KeyboardInterrupt:
+        return _failed(130, "interrupted; nothing was written")
+    except (NoGpuError, OSError, ImportError, MemoryError) as error:
+        return _failed(3, str(error) or type(error).__name__)
+    return 0
+
+
+def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> str:
+    """The path of an input: standard input is kept in a file, as Parquet is read from its end."""
+    if given != "-":
+        return given
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="georesolve-")))
+    suffix = f".{arguments.input_format}" if arguments.input_format else ""
+    path = folder / f"stdin{suffix}"
+    with path.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return str(path)
+
+
+def _names(given: str | None) -> tuple[str, ...]:
+    """Names between commas."""
+    return () if given is None else tuple(given.split(","))
+
+
+def _options(given: argparse.Namespace) -> "Options":
+    from georesolve.options import Options
+
+    names = [*_COLUMNS, *(f"{p}_{n}" for p in ("observation", "reference") for n in _COLUMNS)]
+    return Options(
+        k=given.k,
+        max_distance_m=given.max_distance,
+        exclude_self=given.exclude_self,
+        how=given.how,
+        columns=_names(given.columns),
+        observation_columns=_names(given.observation_columns),
+        algorithm=given.algorithm,
+        on_invalid=given.on_invalid,
+        coordinates=given.coordinates,
+        **{name: getattr(given, name) for name in names},
+    )
+
+
+def _resolve(given: argparse.Namespace) -> None:
+    from georesolve.files import resolve
+    from georesolve.progress import progress_bar
+
+    with (
+        _output(given) as path,
+        progress_bar(False if given.quiet else None, "rows", "georesolve") as show,
+    ):
+        summary = resolve(
+            given.observations,
+            given.references,
+            path,
+            _options(given),
+            format=given.to,
+            device=given.device,
+            progress=show,
+        )
+    if not given.quiet:
+        _tell(summary)
+
+
+def _ask(given: argparse.Namespace) -> None:
+    """Have a service resolve two files."""
+    from georesolve.client import Client, ServiceError, ServiceRefused
+    from georesolve.intake.errors import Refused
+
+    if len(given.observations) > 1:
+        given.parser.error("--server takes one file of observations")
+    options = {name: value for name, value in asdict(_options(given)).items() if value is not None}
+    key = given.key or os.environ.get("GEORESOLVE_KEY")
+    progress = False if given.quiet else None
+    try:
+        with _output(given) as path, Client(given.server, key, progress=progress) as client:
+            job = client.submit(Path(given.observations[0]), Path(given.references), **options)
+            # The suffix of what is received says its format.
+            received = path.with_name(f"{path.name}.{given.to}") if given.to else path
+            job.download(received).replace(path)
+            counts = job.report()["counts"]
+            job.dismiss()
+    except ServiceRefused as error:
+        raise Refused(str(error)) from error
+    except ServiceError as error:
+        raise ConnectionError(str(error)) from error
+    if not given.quiet:
+        print(*_counted(counts), sep="\n", file=sys.stderr)
+
+
+@contextmanager
+def _output(given: argparse.Namespace) -> Iterator[Path]:
+    """Where the result is written: a file beside, copied to standard output when it is complete."""
+    if given.output != "-":
+        yield Path(given.output)
+        return
+    with tempfile.TemporaryDirectory(prefix="georesolve-") as folder:
+        path = Path(folder) / f"matches.{given.to or 'csv'}"
+        yield path
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
+        sys.stdout.buffer.flush()
+
+
+def _tell(summary: "Summary") -> None:
+    """Write what came out to standard error."""
+    resolving = summary.seconds["resolve"]
+    print(
+        f"{summary.observations:,} observations, {summary.references:,} references: "
+        f"read in {summary.seconds['read']:.1f} s, resolved and written in {resolving:.1f} s "
+        f"({summary.observations / max(resolving, 1e-9):,.0f} rows/s)",
+        *_counted(summary.counts),
+        sep="\n",
+        file=sys.stderr,
+    )
+    if summary.distances_m:
+        told_of = ", ".join(f"{name} {told(value)}" for name, value in summary.distances_m.items())
+        print(f"  distances: {told_of}", file=sys.stderr)
+
+
+def _counted(counts: Mapping[str, int]) -> list[str]:
+    return [f"  {status:<20} {rows:>14,}" for status, rows in sorted(counts.items()) if rows]
+
+
+def _plan(given: argparse.Namespace) -> None:
+    """Write what the work would take to standard output."""
+    from georesolve.files import plan
+
+    planned = plan(given.observations, given.references, _options(given), device=given.device)
+    print(
+        f"observations  {planned.observations:,} rows, {planned.invalid_observations:,} invalid",
+        f"references    {planned.references:,} rows, {planned.invalid_references:,} invalid",
+        f"result        {planned.result_rows:,} rows at most",
+        f"columns       {', '.join(planned.columns)}",
+        f"device        {planned.device}",
+        f"search        about {planned.seconds:,.2f} s",
+        sep="\n",
+    )
+
+
+def _failed(exit_code: int, message: str) -> int:
+    print(f"georesolve: {message}", file=sys.stderr)
+    return exit_code

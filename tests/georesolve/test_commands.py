@@ -1,0 +1,156 @@
+"""`georesolve nearest`, called as a user calls it: files, formats, exit codes and what it says."""
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from georesolve import commands, resolve
+from georesolve.commands.distances import METRES, metres, told
+from georesolve.options import Options
+from tests import oracle
+from tests.conftest import ROOT, points
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Observations as CSV and Parquet, references as Parquet with names."""
+    folder = tmp_path_factory.mktemp("command")
+    observations, references = points(300, 1), points(80, 2)
+    pq.write_table(observations, folder / "observations.parquet")
+    pa.csv.write_csv(observations, folder / "observations.csv")
+    names = pa.array([f"site {i}" for i in range(80)])
+    pq.write_table(references.append_column("name", names), folder / "references.parquet")
+    return folder
+
+
+def nearest(*arguments):
+    return commands.main(["nearest", *map(str, arguments)])
+
+
+def test_two_files_become_one(files, tmp_path, capsys):
+    out = tmp_path / "matches.parquet"
+    sets = files / "observations.csv", files / "references.parquet"
+    assert nearest(*sets, "-o", out, "-k", 3, "--max-distance", "2000km", "--columns", "name") == 0
+    asked = Options(k=3, max_distance_m=2e6, columns=["name"])
+    resolve(*sets, tmp_path / "expected.parquet", asked)
+    assert out.read_bytes() == (tmp_path / "expected.parquet").read_bytes()
+    matches = pq.read_table(out)
+    said = capsys.readouterr()
+    matched = matches["status"].to_pylist().count("matched")
+    assert said.out == ""
+    assert "300 observations, 80 references" in said.err
+    assert f"{matched:,}" in said.err
+    farthest = pc.max(matches["distance_m"]).as_py()
+    assert f"largest {farthest / 1000:,.1f} km" in said.err
+
+
+def test_standard_input_and_output(files, tmp_path):
+    command = [sys.executable, "-m", "georesolve", "nearest", "-", files / "references.parquet"]
+    command += ["-o", "-", "--to", "csv", "--from", "csv", "--quiet"]
+    with (files / "observations.csv").open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, cwd=ROOT, check=True)
+    assert done.stderr == b""
+    rows = pa.csv.read_csv(io.BytesIO(done.stdout)).to_pydict()
+    observations = pq.read_table(files / "observations.parquet").to_pydict()
+    references = pq.read_table(files / "references.parquet").to_pydict()
+    expected, _ = oracle.nearest(
+        *(np.array(side[name]) for side in (observations, references) for name in ("lat", "lon"))
+    )
+    assert rows["reference"] == np.ravel(expected).tolist()
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "geojson"])
+def test_a_service_gives_the_same_bytes(files, tmp_path, capsys, service, suffix):
+    sets = files / "observations.csv", files / "references.parquet"
+    here, there = tmp_path / f"here.{suffix}", tmp_path / f"there.{suffix}"
+    assert nearest(*sets, "-o", here, "-k", 2) == 0
+    counted = capsys.readouterr().err.splitlines()[1]
+    assert nearest(*sets, "-o", there, "-k", 2, "--server", service.base_url) == 0
+    assert there.read_bytes() == here.read_bytes()
+    assert capsys.readouterr().err.splitlines() == [counted]
+
+
+def test_a_service_that_refuses_is_quoted(files, tmp_path, capsys, service):
+    sets = files / "observations.csv", files / "references.parquet"
+    flags = "--columns", "height", "--server", service.base_url
+    assert nearest(*sets, "-o", tmp_path / "out.parquet", *flags) == 1
+    assert "there is no column 'height'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
+    sets = files / "observations.parquet", files / "references.parquet"
+    assert (
+        nearest(*sets, "--plan", "-k", 2, "--columns", "name", "-o", tmp_path / "out.parquet") == 0
+    )
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["observations"] == "300 rows, 0 invalid"
+    assert said["result"] == "600 rows at most"
+    assert said["columns"].endswith("status, observation_id, reference_id, reference_name")
+    assert said["device"] == "cpu"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "exit_code", "said"),
+    [
+        (("-k", "65"), 1, "k must be a whole number from 1 to 64, got 65"),
+        (("--columns", "height"), 1, "there is no column 'height'"),
+        (("--observation-lat", "breite"), 1, "observations: "),
+        (("--device", "cuda"), 3, "no GPU"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(files, tmp_path, capsys, flags, exit_code, said):
+    sets = files / "observations.parquet", files / "references.parquet"
+    assert nearest(*sets, "-o", tmp_path / "out.parquet", *flags) == exit_code
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nearest", "a.csv", "b.csv"], "-o FILE says where the result goes"),
+        (["nearest", "a.csv", "b.csv", "--max-distance", "5 parsec"], "write a number and one of"),
+        (["nearest", "a.csv"], "REFERENCES"),
+        ([], "COMMAND"),
+    ],
+)
+def test_wrong_usage_is_told(capsys, arguments, said):
+    with pytest.raises(SystemExit) as caught:
+        commands.main(arguments)
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there(files, tmp_path, capsys):
+    assert nearest(tmp_path / "no.csv", files / "references.parquet", "-o", tmp_path / "o.csv") == 1
+    assert "there is no file at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("unit", METRES)
+def test_distances_have_units(unit):
+    assert metres(f"2{unit}") == metres(f" 2.0 {unit} ") == 2 * METRES[unit]
+    assert metres("1e3") == 1000
+
+
+def test_distances_are_told_in_their_unit():
+    assert [told(d) for d in (0.1234, 12.3, 812.3, 5432.1, 2e7)] == [
+        *("0.123 m", "12.3 m", "812 m", "5.4 km", "20,000.0 km")
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_shells_complete_commands_and_flags(capsys, shell):
+    with pytest.raises(SystemExit) as caught:
+        commands.main(["--print-completion", shell])
+    assert caught.value.code == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("nearest", "--max-distance", "serve"))
