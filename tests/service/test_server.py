@@ -14,6 +14,7 @@ import pytest
 
 from georesolve.service.clock import new_id
 from tests.conftest import (
+    NO_CLUSTER,
     ROOT,
     finished,
     points,
@@ -165,6 +166,23 @@ def test_a_job_is_stopped_without_an_error_in_the_log(tmp_path, device, long_job
     text = client.log.read_text()[start:]
     assert_quiet(text)
     assert f"job {job.rpartition('/')[2]} stopped" in text
+
+
+def test_a_client_that_is_slow_does_not_keep_it(tmp_path):
+    data_dir = tmp_path / "data"
+    with (
+        running_service(data_dir, *NO_CLUSTER, ready=False) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port)) as connection,
+    ):
+        head = "POST /datasets HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\nlat,lon\n".encode())
+        wait_until(lambda: any(path.is_file() for path in (data_dir / "incoming").rglob("*")))
+        start = client.log.stat().st_size
+        client.process.terminate()
+        assert client.process.wait(60) == -signal.SIGTERM
+    text = client.log.read_text()[start:]
+    assert_quiet(text)
+    assert "a connection is ended whose client did not within 10 s" in text
 
 
 def _is_alive(group):
