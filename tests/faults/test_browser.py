@@ -11,6 +11,8 @@ from tests.service.test_keys import new_key
 from tests.service.test_openapi import OPERATIONS
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 60_000
+"""On a busy machine the page takes seconds to draw a long answer."""
 CSV = "id,lat,lon\nBerlin,52.52,13.4\nParis,48.86,2.35\n"
 
 
@@ -38,7 +40,7 @@ def page(documented):
     ):
         password = {"username": "me", "password": key} if key else None
         page = browser.new_context(http_credentials=password).new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE_MS)
         wrong = []
         page.on("pageerror", lambda error: wrong.append(error))
         page.goto(f"{url}/docs")
@@ -77,7 +79,7 @@ def execute(page, block, name):
         block.locator(".execute").click()
     status = answer.value.status
     shown = block.locator(".live-responses-table .response .response-col_status").first
-    expect(shown).to_contain_text(str(status))
+    expect(shown).to_contain_text(str(status), timeout=PATIENCE_MS)
     return status
 
 
