@@ -173,6 +173,7 @@ class AsyncJob:
     async def _follow(self) -> None:
         """Show how far it is until it has ended."""
         with progress_bar(self._progress, "rows", "resolving") as show:
+            show(self.info["rows_done"], self.info["rows"])
             while self.status in _LIVE:
                 # A stream that is cut off or held back on its way says nothing of the job.
                 with suppress(ServiceError):

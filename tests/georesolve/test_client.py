@@ -177,7 +177,7 @@ def test_a_job_is_waited_for_and_its_result_comes_in_every_format(client, servic
     path = job.download(tmp_path / "matches.parquet")
     assert job.status == "successful"
     assert job.expires is not None
-    for suffix in ("parquet", "arrows", "csv", "json"):
+    for suffix in ("parquet", "arrows", "csv", "json", "geojson"):
         path = job.download(tmp_path / f"matches.{suffix}")
         assert path.read_bytes() == service.get(f"/jobs/{job.id}/results/matches.{suffix}").content
     assert sorted(tmp_path.iterdir()) == sorted(tmp_path.glob("matches.*")), "no half file is left"
