@@ -7,14 +7,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from tests.conftest import (
-    free_port,
-    kill_with_children,
-    running_service,
-    start_scheduler,
-    start_worker,
-    wait_until,
-)
+from tests.conftest import free_port, running_service, scheduler_on, wait_until
 from tests.service.test_small_requests import ask, register, workers_of
 
 AT_ONCE = 60
@@ -36,14 +29,12 @@ def suspended(process):
 def existing(tmp_path, device):
     """A service with a scheduler that it does not own; yields client and scheduler."""
     port = free_port()
-    processes = [start_scheduler(port), start_worker(port)]
     flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
-    try:
-        with running_service(tmp_path / "data", *flags) as client:
-            yield client, psutil.Process(processes[0].pid)
-    finally:
-        for process in processes:
-            kill_with_children(process)
+    with (
+        scheduler_on(port) as (scheduler, _),
+        running_service(tmp_path / "data", *flags) as client,
+    ):
+        yield client, psutil.Process(scheduler.pid)
 
 
 def test_no_request_waits_for_a_hung_scheduler(existing):

@@ -13,8 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import finished, free_port, points, running_service, wait_until
-from tests.service.test_jobs import PARQUET, files_of, parquet, scheduler_on
+from tests.conftest import (
+    NO_CLUSTER,
+    finished,
+    free_port,
+    points,
+    running_service,
+    scheduler_on,
+    wait_until,
+)
+from tests.service.test_jobs import PARQUET, files_of, parquet
 from tests.service.test_keys import as_holder, new_key
 
 ECHO = "/processes/echo/execution"
@@ -33,10 +41,10 @@ def problem_of(answer, slug):
     return answer.json()["detail"]
 
 
-def test_jobs_of_the_service_and_of_a_key(tmp_path, device):
+def test_jobs_of_the_service_and_of_a_key(tmp_path, shared_cluster):
     data_dir = tmp_path / "data"
     ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
-    flags = ["--device", device, "--queue-jobs", 3, "--key-jobs", 2]
+    flags = [*shared_cluster, "--queue-jobs", 3, "--key-jobs", 2]
     with (
         running_service(data_dir, *flags) as client,
         as_holder(client, ann) as ann_client,
@@ -109,7 +117,7 @@ def test_a_key_is_free_again_after_a_pause(pausing):
 @pytest.fixture(scope="module")
 def pausing(tmp_path_factory):
     """A service that waits for half a second, and has no cluster."""
-    flags = ["--body-seconds", 0.5, "--scheduler", "tcp://127.0.0.1:9"]
+    flags = [*NO_CLUSTER, "--body-seconds", 0.5]
     data_dir = tmp_path_factory.mktemp("pausing") / "data"
     with running_service(data_dir, *flags, ready=False) as client:
         yield client
@@ -119,17 +127,16 @@ def files_of_data(data_dir):
     return {p for name in ("datasets", "jobs", "incoming") for p in (data_dir / name).glob("*")}
 
 
-def test_places_are_not_given_twice(tmp_path, device):
-    with running_service(
-        tmp_path / "data", "--device", device, "--queue-jobs", 5, ready=False
-    ) as client:
+def test_places_are_not_given_twice(tmp_path):
+    flags = [*NO_CLUSTER, "--queue-jobs", 5]
+    with running_service(tmp_path / "data", *flags, ready=False) as client:
         with ThreadPoolExecutor(12) as threads:
             answers = list(threads.map(lambda _: long_echo(client), range(12)))
         assert sorted(answer.status_code for answer in answers) == [201] * 5 + [503] * 7
 
 
 def test_the_same_again_needs_no_second_place(tmp_path):
-    flags = ["--queue-jobs", 1, "--scheduler", "tcp://127.0.0.1:9"]
+    flags = [*NO_CLUSTER, "--queue-jobs", 1]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         table = {"lat": [1.0], "lon": [2.0]}
         body = {"observations": table, "references": table}
@@ -143,9 +150,10 @@ def test_the_same_again_needs_no_second_place(tmp_path):
             assert answer.status_code == 503
 
 
-def test_room_that_must_stay_on_the_disk(tmp_path, device):
+def test_room_that_must_stay_on_the_disk(tmp_path, shared_cluster):
     free = shutil.disk_usage(tmp_path).free
-    with running_service(tmp_path / "data", "--device", device, "--free-bytes", 2 * free) as client:
+    flags = [*shared_cluster, "--free-bytes", 2 * free]
+    with running_service(tmp_path / "data", *flags) as client:
         content = parquet(points(50, 1))
         for send in (
             lambda: client.post("/datasets", content=content, headers={"Content-Type": PARQUET}),
@@ -197,10 +205,10 @@ def small_disk(megabytes):
 
 
 @pytest.mark.parametrize("is_form", [False, True], ids=["body", "form"])
-def test_room_is_looked_at_while_a_body_comes(device, is_form):
+def test_room_is_looked_at_while_a_body_comes(is_form):
     """Nobody said how much would come, so it is refused on the way, with room left on the disk."""
     must_stay_free = 40 << 20
-    flags = ["--device", device, "--free-bytes", must_stay_free]
+    flags = [*NO_CLUSTER, "--free-bytes", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags, ready=False) as client:
         start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f.csv"\r\n\r\n'
         pieces = itertools.chain([start] if is_form else [], itertools.repeat(bytes(1 << 20), 80))
@@ -220,10 +228,10 @@ def fill(path, leave=0):
     return ballast
 
 
-def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
+def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
     """As `/estimate` says beforehand; what must stay free is not counted as room."""
     must_stay_free = 40 << 20
-    flags = ["--device", device, "--free-bytes", must_stay_free]
+    flags = [*shared_cluster, "--free-bytes", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags) as client:
         content = parquet(points(40_000, 1))
         headers = {"Content-Type": PARQUET}
@@ -255,7 +263,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(device):
 
 def test_jobs_accepted_together_fit_together(tmp_path):
     """What was promised to one is no room for another, nor for what else comes."""
-    flags = ["--free-bytes", 40 << 20, "--scheduler", "tcp://127.0.0.1:9"]
+    flags = [*NO_CLUSTER, "--free-bytes", 40 << 20]
     with small_disk(100) as disk, running_service(disk, *flags, ready=False) as client:
         headers = {"Content-Type": PARQUET}
         made = client.post("/datasets", content=parquet(points(40_000, 1)), headers=headers).json()
@@ -322,9 +330,9 @@ def test_a_full_disk():
             assert finished(client, answer.headers["location"])["status"] == "successful"
 
 
-def test_a_job_whose_end_cannot_be_written_down_waits_for_room(device):
-    flags = ["--device", device, "--free-bytes", 0]
-    with small_disk(32) as disk, running_service(disk, *flags) as client:
+def test_a_job_whose_end_cannot_be_written_down_waits_for_room():
+    flags = [*NO_CLUSTER, "--free-bytes", 0]
+    with small_disk(32) as disk, running_service(disk, *flags, ready=False) as client:
         body = {"inputs": {"message": "here", "pause": 2}}
         job = client.post(ECHO, json=body, headers=LATER).headers["location"]
         wait_until(lambda: client.get(job).json()["status"] == "running")

@@ -76,30 +76,42 @@ def with_ids(table, ids):
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory, device):
-    """The address of a result that needs a key, the key, and the result."""
+def reader(tmp_path_factory, shared_cluster):
+    """A service that wants a key: a client that has it, and the key."""
     data_dir = tmp_path_factory.mktemp("clients") / "data"
     key = new_key(data_dir, "reader")
     with (
-        running_service(data_dir, "--device", device) as anyone,
+        running_service(data_dir, *shared_cluster) as anyone,
         as_holder(anyone, key) as client,
     ):
-        observations = with_ids(points(N, 31), OBSERVATION_IDS)
-        references = with_ids(points(500, 32), np.arange(500) + FIRST_REFERENCE)
-        job = finished_job(client, observations, references, max_distance_m=600_000)
-        table = pq.read_table(pa.BufferReader(client.get(f"{job}/results").content))
-        assert table["reference"].null_count, "there are rows without a reference"
-        assert table["observation_id"].to_pylist() == OBSERVATION_IDS
-        ids = [None if i is None else FIRST_REFERENCE + i for i in table["reference"].to_pylist()]
-        assert table["reference_id"].to_pylist() == ids
-        yield f"{client.base_url}".rstrip("/") + job, key, table
+        yield client, key
+
+
+def resolved(client, *sets, **options):
+    """The address of a result, and the result."""
+    job = finished_job(client, *sets, **options)
+    table = pq.read_table(pa.BufferReader(client.get(f"{job}/results").content))
+    assert table["reference"].null_count, "there are rows without a reference"
+    return f"{client.base_url}".rstrip("/") + job, table
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory, device):
+def result(reader):
+    """The address of a result that needs a key, the key, and the result."""
+    client, key = reader
+    observations = with_ids(points(N, 31), OBSERVATION_IDS)
+    references = with_ids(points(500, 32), np.arange(500) + FIRST_REFERENCE)
+    address, table = resolved(client, observations, references, max_distance_m=600_000)
+    assert table["observation_id"].to_pylist() == OBSERVATION_IDS
+    ids = [None if i is None else FIRST_REFERENCE + i for i in table["reference"].to_pylist()]
+    assert table["reference_id"].to_pylist() == ids
+    return address, key, table
+
+
+@pytest.fixture(scope="module")
+def places(reader):
     """A result that carries coordinates, and points of GeoParquet; its address and a key."""
-    data_dir = tmp_path_factory.mktemp("places") / "data"
-    key = new_key(data_dir, "reader")
+    client, key = reader
     lat, lon = sphere(500, 33)
     references = pa.table(
         {
@@ -112,14 +124,8 @@ def places(tmp_path_factory, device):
     geo = {"version": "1.1.0", "primary_column": "geometry", "columns": {"geometry": POINT}}
     references = references.replace_schema_metadata({"geo": json.dumps(geo)})
     carried = {"columns": ["lat", "lon", "geometry"], "max_distance_m": 600_000}
-    with (
-        running_service(data_dir, "--device", device) as anyone,
-        as_holder(anyone, key) as client,
-    ):
-        job = finished_job(client, points(1_000, 34), references, **carried)
-        table = pq.read_table(pa.BufferReader(client.get(f"{job}/results").content))
-        assert table["reference"].null_count, "there are rows without a reference"
-        yield f"{client.base_url}".rstrip("/") + job, key, table
+    address, table = resolved(client, points(1_000, 34), references, **carried)
+    return address, key, table
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from tests.conftest import running_service, wait_until
+from tests.conftest import NO_CLUSTER, running_service, wait_until
 from tests.service.test_keys import new_key
 
 
@@ -144,7 +144,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(exposed):
 
 
 def test_without_a_cluster_it_says_so(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--expose-dashboard"]
+    flags = [*NO_CLUSTER, "--expose-dashboard"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         answer = client.get("/dask/status")
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")

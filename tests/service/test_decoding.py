@@ -31,7 +31,7 @@ from georesolve.service.datasets.receiving import Upload
 from georesolve.service.disk import Disk
 from georesolve.service.errors import StorageFull, TooLarge
 from georesolve.service.settings import Settings
-from tests.conftest import ROOT, children_of, running_service, wait_until
+from tests.conftest import NO_CLUSTER, ROOT, children_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
@@ -161,8 +161,7 @@ def test_a_crash_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
 
 
 def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         wait_until(lambda: decoders_of(client))
         [decoder] = decoders_of(client)
         decoder.kill()
@@ -173,7 +172,7 @@ def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tm
 
 
 def test_a_crash_is_an_error_of_the_service_with_an_id_in_its_log(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--log-format", "json"]
+    flags = [*NO_CLUSTER, "--log-format", "json"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         wait_until(lambda: decoders_of(client))
         [decoder] = decoders_of(client)
@@ -197,8 +196,7 @@ def test_a_crash_is_an_error_of_the_service_with_an_id_in_its_log(tmp_path):
 
 
 def test_a_service_that_ends_waits_for_no_file(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         wait_until(lambda: decoders_of(client))
         [decoder] = decoders_of(client)
         decoder.suspend()
@@ -220,7 +218,7 @@ def test_a_service_that_ends_waits_for_no_file(tmp_path):
 
 
 def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9", "--decode-seconds", "8"]
+    flags = [*NO_CLUSTER, "--decode-seconds", "8"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
 
         def post(row):
@@ -242,8 +240,7 @@ def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
 
 
 def test_a_service_ends_while_its_server_of_decoders_hangs(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         wait_until(lambda: decoders_of(client))
         [server] = children_of(client.process, "forkserver")
         server.suspend()

@@ -8,11 +8,11 @@ from contextlib import closing
 from georesolve.service.cli import main
 from georesolve.service.database.store import Store
 from georesolve.service.disk import Probe
-from tests.conftest import finished, points, running_service
+from tests.conftest import NO_CLUSTER, finished, points, running_service
 from tests.service.test_bounds import ECHO, LATER, small_disk
 from tests.service.test_jobs import PARQUET, parquet
 
-FLAGS = ("--free-bytes", 0, "--scheduler", "tcp://127.0.0.1:9")
+FLAGS = (*NO_CLUSTER, "--free-bytes", 0)
 
 
 def fill(disk):

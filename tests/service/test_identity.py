@@ -20,10 +20,9 @@ from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.workers.jobs import MatchOptions
-from tests.conftest import points, running_service, store_points
+from tests.conftest import NO_CLUSTER, points, running_service, store_points
 from tests.service.test_store import postgres  # noqa: F401
 
-NO_CLUSTER = ("--scheduler", "tcp://127.0.0.1:9")
 CSV = {"Content-Type": "text/csv"}
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import sqlite3
 import subprocess
 import sys
@@ -24,14 +23,14 @@ from georesolve.service.jobs.matching import accept_job
 from georesolve.service.models import MatchParameters
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
+    NO_CLUSTER,
     ROOT,
     finished,
     free_port,
     kill_with_children,
     points,
     running_service,
-    start_scheduler,
-    start_worker,
+    scheduler_on,
     store_points,
     wait_until,
 )
@@ -167,19 +166,6 @@ def test_nothing_stays_of_a_job_dismissed_before_a_kill(tmp_path, device, long_j
         assert files_of(client) == set()
 
 
-def test_a_data_folder_has_one_service(service):
-    data_dir = service.log.with_suffix("")
-    done = subprocess.run(
-        [sys.executable, "-m", "georesolve", "serve", "--data-dir", str(data_dir), "--port", "0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode != 0
-    assert f"is in use by process {service.process.pid}" in done.stderr
-
-
 def test_without_a_cluster_the_service_says_so(tmp_path):
     with running_service(
         tmp_path / "data", "--scheduler", "tcp://127.0.0.1:9", ready=False
@@ -194,8 +180,7 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
 
 
 def test_a_job_dismissed_before_its_turn_is_cleared_away_at_once(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         files = {role: (role, parquet(points(10, 1))) for role in ("observations", "references")}
         with ThreadPoolExecutor(1) as threads:
             waiting = threads.submit(
@@ -210,8 +195,10 @@ def test_a_job_dismissed_before_its_turn_is_cleared_away_at_once(tmp_path):
         wait_until(lambda: not files_of(client), seconds=20)
 
 
-def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(tmp_path, device, long_job):
-    flags = ["--device", device, "--concurrent-jobs", 1]
+def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(
+    tmp_path, shared_cluster, long_job
+):
+    flags = [*shared_cluster, "--concurrent-jobs", 1]
     with running_service(tmp_path / "data", *flags) as client:
         observations, references, options = long_job
         first = start_job(client, observations, references, **options)
@@ -230,17 +217,6 @@ def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(tmp_path, devi
 
 
 WAITING = "waiting for workers: the cluster "
-
-
-@contextmanager
-def scheduler_on(port):
-    """A scheduler with one worker, each a process of its own, killed at the end."""
-    processes = [start_scheduler(port), start_worker(port)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            kill_with_children(process)
 
 
 @contextmanager
@@ -333,9 +309,9 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
     store.close()
 
 
-def test_limits(tmp_path, device):
-    flags = ["--device", device, "--sync-rows", 1000, "--upload-bytes", 200_000]
-    with running_service(tmp_path / "data", *flags, "--inline-bytes", 10_000) as client:
+def test_limits(tmp_path, shared_cluster):
+    flags = ["--sync-rows", 1000, "--upload-bytes", 200_000, "--inline-bytes", 10_000]
+    with running_service(tmp_path / "data", *shared_cluster, *flags) as client:
         before = files_of(client)
         files = {"observations": ("a.parquet", parquet(points(900, 1)))}
         files["references"] = ("b.parquet", parquet(points(101, 2)))
@@ -373,9 +349,9 @@ def test_health(service, device):
     assert "Dask" in page.text
 
 
-def test_a_store_that_cannot_be_written_is_told(tmp_path, device):
+def test_a_store_that_cannot_be_written_is_told(tmp_path, shared_cluster):
     data_dir = tmp_path / "data"
-    with running_service(data_dir, "--device", device) as client:
+    with running_service(data_dir, *shared_cluster) as client:
         for names, status in (("jobs", "away"), 503), (("away", "jobs"), 200):
             with closing(sqlite3.connect(data_dir / "georesolve.sqlite", timeout=30)) as database:
                 database.execute("ALTER TABLE {} RENAME TO {}".format(*names))
@@ -388,7 +364,7 @@ def test_a_store_that_cannot_be_written_is_told(tmp_path, device):
 
 def test_the_service_process_loads_no_gpu_library():
     script = (
-        "import sys, service.app\n"
+        "import sys, georesolve.service.app\n"
         # Where rmm is installed distributed imports it, and rmm CuPy: neither makes a context.
         "loaded = {'cudf', 'numba.cuda', 'dask_cuda'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {loaded}' if loaded else 0)"
@@ -422,21 +398,6 @@ def test_settings_from_the_environment(monkeypatch):
     assert settings.cluster().scheduler == "tcp://scheduler:8786"
 
 
-def test_cuda_without_a_gpu_is_an_error(tmp_path):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    arguments = ["serve", "--device", "cuda", "--data-dir", str(tmp_path), "--port", "0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "georesolve", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode != 0
-    assert "device is 'cuda', but this machine shows no GPU" in done.stderr
-
-
 def test_a_checksum_that_a_kill_left_uncounted_is_counted_when_asked_for(service):
     location = start_job(service, points(10, 1), points(10, 2))
     finished(service, location)
@@ -450,7 +411,6 @@ def test_a_checksum_that_a_kill_left_uncounted_is_counted_when_asked_for(service
 
 
 def test_a_job_whose_services_died_again_and_again_fails(tmp_path):
-    flags = ["--scheduler", "tcp://127.0.0.1:9"]
     data_dir = tmp_path / "data"
     with closing(Store(data_dir)) as store:
         library = Library(store)
@@ -460,7 +420,7 @@ def test_a_job_whose_services_died_again_and_again_fails(tmp_path):
             store.start_job(guilty, 0)
             store.note_death(0, 5)
         store.start_job(other, 0)
-    with running_service(data_dir, *flags, ready=False) as client:
+    with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
         info = client.get(f"/jobs/{guilty}").json()
         assert (info["status"], "died each time" in info["message"]) == ("failed", True)
         assert client.get(f"/jobs/{other}").json()["status"] == "running"

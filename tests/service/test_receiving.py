@@ -188,10 +188,10 @@ def test_too_much_is_refused_before_it_comes(small):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory, device):
+def small(tmp_path_factory, shared_cluster):
     """A service that takes a megabyte."""
     data_dir = tmp_path_factory.mktemp("small") / "data"
-    flags = ["--device", device, "--upload-bytes", 1_000_000]
+    flags = [*shared_cluster, "--upload-bytes", 1_000_000]
     with running_service(data_dir, *flags) as client:
         yield client
 

@@ -22,8 +22,8 @@ SECOND = 1 / 3600
 """In hours."""
 
 
-def test_results_and_datasets_expire(tmp_path, device):
-    flags = ["--device", device, "--result-hours", 2 * SECOND, "--dataset-hours", 4 * SECOND]
+def test_results_and_datasets_expire(tmp_path, shared_cluster):
+    flags = [*shared_cluster, "--result-hours", 2 * SECOND, "--dataset-hours", 4 * SECOND]
     with running_service(tmp_path / "data", *flags) as client:
         upload = {"content": parquet(points(50, 1)), "headers": {"Content-Type": PARQUET}}
         dataset = client.post("/datasets", **upload)

@@ -141,7 +141,7 @@ def test_a_long_text_in_every_row_is_a_matter_for_a_job(service):
 
 
 def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
-    with running_service(tmp_path / "data", "--device", device) as client:
+    with running_service(tmp_path / "data", "--device", device, "--workers", 2) as client:
         references = register(client)
         expected = ask(client, references, 1).content
         killed = []

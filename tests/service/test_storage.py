@@ -19,11 +19,11 @@ QUOTA = 2_000_000
 
 
 @pytest.fixture(scope="module")
-def ann_and_ben(tmp_path_factory, device):
+def ann_and_ben(tmp_path_factory, shared_cluster):
     """Two holders of keys of a service on which each may keep 2 MB."""
     data_dir = tmp_path_factory.mktemp("storage") / "data"
     ann, ben = new_key(data_dir, "ann"), new_key(data_dir, "ben")
-    flags = ["--device", device, "--key-bytes", QUOTA]
+    flags = [*shared_cluster, "--key-bytes", QUOTA]
     with (
         running_service(data_dir, *flags) as client,
         as_holder(client, ann) as ann_client,

@@ -31,6 +31,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.errors import KeyInUse
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
+    NO_CLUSTER,
     ROOT,
     finished,
     free_port,
@@ -408,7 +409,7 @@ def test_a_claim_that_was_lost_is_taken_again_or_missed(tmp_path, postgres):
 
 def test_a_service_whose_claim_another_has_ends(tmp_path, postgres):
     url = postgres("ends")
-    flags = ["--database-url", url, "--scheduler", "tcp://127.0.0.1:9"]
+    flags = [*NO_CLUSTER, "--database-url", url]
     with (
         closing(Store(tmp_path / "other", url)) as other,
         running_service(tmp_path / "data", *flags, ready=False) as client,
@@ -421,7 +422,7 @@ def test_a_service_whose_claim_another_has_ends(tmp_path, postgres):
 
 def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):
     url, other = postgres("away"), postgres("elsewhere")
-    flags = ["--database-url", url, "--scheduler", "tcp://127.0.0.1:9"]
+    flags = [*NO_CLUSTER, "--database-url", url]
     admin = sa.create_engine(
         other.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
     )
@@ -479,14 +480,14 @@ def test_a_dataset_stays_while_its_job_is_entered(tmp_path, store):
     assert ours.dataset(row.id) is not None
 
 
-def test_a_service_on_postgres(tmp_path, postgres, device):
+def test_a_service_on_postgres(tmp_path, postgres, shared_cluster):
     url = postgres("service")
-    flags = ["--device", device, "--database-url", url]
-    with running_service(tmp_path / "data", *flags) as client:
+    flags = ["--database-url", url]
+    with running_service(tmp_path / "data", *shared_cluster, *flags) as client:
         job = start_job(client, points(2_000, 1), points(20, 2), k=2)
         assert finished(client, job)["status"] == "successful"
         assert client.get(f"{job}/results").status_code == 200
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
+    with running_service(tmp_path / "data", *NO_CLUSTER, *flags, ready=False) as client:
         assert client.get(job).json()["status"] == "successful"
     assert not (tmp_path / "data" / "georesolve.sqlite").exists()
 
