@@ -25,10 +25,10 @@ def saved(index, folder):
         saved,
     ],
 )
-def test_it_answers_as_the_references_do(passed_on, tmp_path):
+def test_it_answers_as_the_references_do(passed_on, tmp_path, device):
     index = passed_on(georesolve.Index(REFERENCES.to_pandas()), tmp_path)
     assert len(index) == 300
-    assert repr(index) == "<georesolve.Index of 300 references on cpu>"
+    assert repr(index) == f"<georesolve.Index of 300 references on {device}>"
     assert set(index.columns) >= {"id", "name"}
     for options in ({}, {"k": 2, "columns": ["name"], "max_distance_m": 1e6}):
         expected = georesolve.nearest(OBSERVATIONS, REFERENCES, **options)
