@@ -36,14 +36,14 @@ def test_an_error_within_a_library_is_its_own(monkeypatch, tmp_path):
 
 def test_the_command_line():
     script = (
-        "import sys; sys.modules['pydantic_settings'] = None\n"
+        "import sys; sys.modules['pydantic_settings'] = None; sys.argv[1:] = ['serve']\n"
         "from georesolve.__main__ import main; sys.exit(main())"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 1
+    assert ran.returncode == 3
     assert ran.stderr == (
-        "georesolve: the command georesolve needs pydantic_settings, which is not installed: "
+        "georesolve: georesolve serve needs pydantic_settings, which is not installed: "
         "pip install 'georesolve[service]'\n"
     )
