@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 
 @contextmanager
@@ -23,10 +23,16 @@ def progress_bar(
         return
     from tqdm.auto import tqdm
 
-    with tqdm(desc=title, unit=unit if unit == "B" else f" {unit}", unit_scale=True) as bar:
+    with ExitStack() as shown_bar:
+        bar = None
 
         def show(done: int, total: int | None) -> None:
-            bar.total = total
+            nonlocal bar
+            if bar is None:
+                # Not before the total is known: a notebook draws the bar for it.
+                counted = unit if unit == "B" else f" {unit}"
+                bar = tqdm(desc=title, total=total, unit=counted, unit_scale=True)
+                shown_bar.callback(bar.close)
             # Less than before when it had to begin again.
             bar.update(done - bar.n)
 
