@@ -193,7 +193,10 @@ class Connection(HttpToolsProtocol):
         """Called when the parser fails."""
         self._refuse(
             self._refusal
-            or InvalidRequest("this is no request as HTTP has it: look at what the client sends")
+            or InvalidRequest(
+                "this is no request as HTTP has it: percent-encode what is not ASCII in the "
+                "address ('ü' is '%C3%BC'), and look at what else the client sends"
+            )
         )
 
     def end(self) -> None:

@@ -198,6 +198,8 @@ def test_what_is_no_http_is_told_as_a_problem(hurried):
     client, _ = hurried
     status, problem = problem_in(exchanged(client, b"\x16\x03\x01 hello\r\n\r\n"))
     assert (status, problem["type"]) == (400, "urn:georesolve:problem:invalid-request")
+    status, problem = problem_in(exchanged(client, head(start="GET /jobs?status=fünf")))
+    assert (status, "'ü' is '%C3%BC'" in problem["detail"]) == (400, True)
 
 
 def test_a_request_does_not_touch_the_data_folder_unless_it_needs_it(hurried):
