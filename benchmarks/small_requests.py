@@ -61,7 +61,7 @@ def alone(client: httpx.Client, body: bytes, requests: int) -> dict[str, Any]:
 def ask(client: httpx.Client, body: bytes) -> httpx.Response:
     """One request."""
     headers = {"Content-Type": "application/json"}
-    return client.post("/resolve", content=body, headers=headers).raise_for_status()
+    return client.post("/nearest", content=body, headers=headers).raise_for_status()
 
 
 async def together(url: str, bodies: list[bytes], clients: int, requests: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def together(url: str, bodies: list[bytes], clients: int, requests: int) -
             for i in waiting:
                 begin = time.perf_counter()
                 response = await client.post(
-                    "/resolve",
+                    "/nearest",
                     content=bodies[i % len(bodies)],
                     headers={"Content-Type": "application/json"},
                 )

@@ -1,5 +1,7 @@
 """Whether two sets of points can be matched as the options say."""
 
+from collections.abc import Callable
+
 from georesolve.intake.columns import OnInvalid, listed
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.validity import refuse_invalid
@@ -12,14 +14,14 @@ def check_match(
     references: PointSet,
     options: MatchOptions,
     on_invalid: OnInvalid,
-    pointer: str = "",
+    pointer: Callable[[str], str] = "/{}".format,
 ) -> None:
     """Check that two sets can be matched.
 
     Parameters
     ----------
     pointer
-        Where the options stand in a request.
+        Tells where an option stands in a request.
 
     Raises
     ------
@@ -36,17 +38,19 @@ def check_match(
         raise InvalidOption(
             "exclude_self is for a set resolved against itself, but observations and references "
             "differ: send the same dataset as both, or leave it out",
-            [{"pointer": f"{pointer}/exclude_self", "detail": "the two sets differ"}],
+            [{"pointer": pointer("exclude_self"), "detail": "the two sets differ"}],
         )
     _check_columns(references, options.columns, "columns", pointer)
     named = options.observation_columns
     _check_columns(observations, named, "observation_columns", pointer)
 
 
-def _check_columns(dataset: PointSet, names: tuple[str, ...], option: str, pointer: str) -> None:
+def _check_columns(
+    dataset: PointSet, names: tuple[str, ...], option: str, pointer: Callable[[str], str]
+) -> None:
     for name in names:
         if name not in dataset.columns:
             raise InvalidOption(
                 f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
-                [{"pointer": f"{pointer}/{option}", "detail": f"no column {name!r}"}],
+                [{"pointer": pointer(option), "detail": f"no column {name!r}"}],
             )

@@ -353,12 +353,13 @@ def _geojson(geometry: str) -> Format:
 
 
 PARQUET = Format("application/vnd.apache.parquet", "parquet")
+ARROW = Format("application/vnd.apache.arrow.stream", "arrows", _write_arrow)
 CSV = Format("text/csv", "csv", _write_csv, {"charset": "utf-8", "header": "present"})
 JSON = Format("application/json", "json", _write_json, {"charset": "utf-8"})
 POINTS, LINES = _geojson("point"), _geojson("line")
 FORMATS = (
     PARQUET,
-    Format("application/vnd.apache.arrow.stream", "arrows", _write_arrow),
+    ARROW,
     CSV,
     JSON,
     POINTS,

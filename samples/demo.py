@@ -68,11 +68,12 @@ def resolve(url: str) -> tuple[dict[str, Any], bytes]:
             f"{url}/datasets", "POST", content, Content_Type="application/vnd.apache.parquet"
         )
         print(f"  {role}: {dataset['rows']} {name} as dataset {dataset['id']}")
-        ids[role] = f"dataset:{dataset['id']}"
+        ids[role] = {"dataset": dataset["id"]}
+    options = {"columns": ["name", "country"], "observation_columns": ["name"]}
     job = ask(
-        f"{url}/resolve?columns=name&columns=country&observation_columns=name",
+        f"{url}/processes/nearest/execution",
         "POST",
-        json.dumps(ids).encode(),
+        json.dumps({"inputs": {**ids, **options}}).encode(),
         Content_Type="application/json",
         Prefer="respond-async",
     )

@@ -34,6 +34,7 @@ from georesolve.service.routers import (
     health,
     jobs,
     landing,
+    nearest,
     processes,
     resolve,
 )
@@ -132,7 +133,7 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
-    for module in (landing, resolve, estimate, datasets, processes, jobs, events):
+    for module in (landing, nearest, resolve, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)
     app.include_router(health.router)
     app.include_router(docs.router)

@@ -1,10 +1,9 @@
 """What the service takes and gives, as pydantic models."""
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -27,12 +26,44 @@ from georesolve.intake.columns import (
 from georesolve.service.database.rows import LIVE, DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.point_sets import POINT_SET
+from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import How, MatchOptions
 
 _UNKNOWN_SHOWN = 10
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
-ColumnNames = Annotated[list[ColumnName], AfterValidator(lambda names: [*dict.fromkeys(names)])]
-"""Each once: all of them stand in the row of a job."""
+EVERY: Literal["*"] = "*"
+"""All columns of a table."""
+
+
+def _column_names(given: Any) -> list[str] | Literal["*"]:
+    if given == EVERY:
+        return EVERY
+    # By itself: a union tells of each type that it is not.
+    if isinstance(given, list) and all(
+        isinstance(name, str) and len(name) <= LONGEST_NAME for name in given
+    ):
+        # Each once: all of them stand in the row of a job.
+        return [*dict.fromkeys(given)]
+    raise PydanticCustomError(
+        "column_names",
+        "give a list of column names, each of {most} characters at most, or {every} for all",
+        {"most": LONGEST_NAME, "every": f'"{EVERY}"'},
+    )
+
+
+ColumnNames = Annotated[
+    list[str] | Literal["*"],
+    PlainValidator(_column_names),
+    WithJsonSchema(
+        {
+            "title": "ColumnNames",
+            "anyOf": [
+                {"type": "array", "items": {"type": "string", "maxLength": LONGEST_NAME}},
+                {"type": "string", "enum": [EVERY]},
+            ],
+        }
+    ),
+]
 
 
 class Parameters(BaseModel):
@@ -124,8 +155,23 @@ class MatchParameters(TableParameters):
         "auto", description="how to search; same answer"
     )
     how: How = Field("left", description="left: all observations; inner: matched ones only")
-    columns: ColumnNames = Field([], description="reference columns to carry into the result")
+    columns: ColumnNames = Field(
+        [], description="reference columns to carry into the result; `*` for all"
+    )
     observation_columns: ColumnNames = Field([], description="likewise of the observations")
+
+    def naming_all(self, observations: Dataset | None, references: Dataset | None) -> Self:
+        """The same with the names of all columns where `*` stands for them.
+
+        A set that is not there yet, of which only the number of rows is known, has no columns.
+        """
+        sets = {"observation_columns": observations, "columns": references}
+        names = {
+            option: list(one.columns) if one else []
+            for option, one in sets.items()
+            if getattr(self, option) == EVERY
+        }
+        return self.model_copy(update=names)
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
@@ -134,7 +180,7 @@ class MatchParameters(TableParameters):
         return reading_for(self.reading(), own, prefix)
 
     def options(self) -> MatchOptions:
-        """The options as the workers want them."""
+        """The options as the workers want them; `naming_all` goes before."""
         return MatchOptions(
             k=self.k,
             max_distance_m=self.max_distance_m,
@@ -176,11 +222,25 @@ def point_set(given: Any) -> dict[str, Any] | str:
 PointSet = Annotated[dict[str, Any] | str, PlainValidator(point_set), WithJsonSchema(POINT_SET)]
 
 
-class InlineRequest(Parameters):
+class PointSets(Parameters):
     """Two point sets as JSON."""
 
     observations: PointSet = Field(description=f"what was seen: {_POINTS}")
     references: PointSet = Field(description=f"where things are: {_POINTS}")
+
+
+class NearestInputs(MatchParameters, PointSets):
+    """Two point sets as JSON, and how to match them."""
+
+    def parameters(self) -> MatchParameters:
+        """The same without the sets."""
+        return MatchParameters(**self.model_dump(exclude=set(PointSets.model_fields)))
+
+
+class NearestQuery(MatchParameters):
+    """What stands in the query beside a stream of observations."""
+
+    references: str = Field(description="a registered dataset, as `dataset:<id>`")
 
 
 class DatasetInfo(BaseModel):

@@ -3,6 +3,7 @@
 from typing import Any
 
 _POINT = {
+    "title": "PointGeometry",
     "type": "object",
     "required": ["type", "coordinates"],
     "properties": {
@@ -16,7 +17,7 @@ _POINT = {
     },
 }
 FEATURES: dict[str, Any] = {
-    "title": "GeoJSON",
+    "title": "FeatureCollection",
     "description": "points; their ids and properties become columns",
     "type": "object",
     "required": ["type", "features"],
@@ -25,6 +26,7 @@ FEATURES: dict[str, Any] = {
         "features": {
             "type": "array",
             "items": {
+                "title": "PointFeature",
                 "type": "object",
                 # Without a point it is a row with invalid coordinates.
                 "properties": {"geometry": {"anyOf": [_POINT, {"enum": [None]}]}},
@@ -33,17 +35,17 @@ FEATURES: dict[str, Any] = {
     },
 }
 _ARRAYS = {
-    "title": "arrays by column name",
-    "description": "all of one length; those of latitudes and longitudes hold numbers",
+    "title": "PointColumns",
+    "description": "arrays by column name, all of one length; coordinates are numbers",
     "type": "object",
     "additionalProperties": {
         "type": "array",
         "items": {"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}},
     },
 }
-_NAMED = {"title": "registered dataset", "type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
+_NAMED = {"type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
 _BY_ID = {
-    "title": "registered dataset, as an object",
+    "title": "DatasetReference",
     "type": "object",
     "required": ["dataset"],
     "properties": {"dataset": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
@@ -51,7 +53,7 @@ _BY_ID = {
 }
 _PLAIN = [_NAMED, _BY_ID, _ARRAYS, FEATURES]
 _WRAPPED = {
-    "title": "one of these as a value",
+    "title": "QualifiedPointSet",
     "description": "as OGC API - Processes wraps an object that stands for an input",
     "type": "object",
     "required": ["value"],
@@ -62,4 +64,4 @@ _WRAPPED = {
     "additionalProperties": False,
 }
 
-POINT_SET: dict[str, Any] = {"anyOf": [*_PLAIN, _WRAPPED]}
+POINT_SET: dict[str, Any] = {"title": "PointSet", "anyOf": [*_PLAIN, _WRAPPED]}

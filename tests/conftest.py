@@ -226,6 +226,18 @@ def long_job(device):
     return points(m, 1), points(n, 2), {"algorithm": "brute"}
 
 
+def run_nearest(client, inputs, headers=None):
+    """Run the process `nearest` with sets and options as JSON, of which a job is made."""
+    body = {"inputs": inputs}
+    return client.post("/processes/nearest/execution", json=body, headers=headers)
+
+
+def look_up(client, inputs, headers=None):
+    """Ask `/nearest`, which makes no job; the answer is Parquet if nothing else is asked for."""
+    headers = {"Accept": "application/vnd.apache.parquet", **(headers or {})}
+    return client.post("/nearest", json=inputs, headers=headers)
+
+
 def finished(client, location):
     """Wait for a job to end; returns its statusInfo."""
     info = {}

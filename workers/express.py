@@ -36,11 +36,12 @@ _CARRIED_BYTES = 2**26
 _warming = threading.Lock()
 
 
-class NotResident(Exception):
-    """A worker lacks the references of small jobs, and they are too many to load meanwhile.
+class NotAtOnce(Exception):
+    """A worker cannot answer small jobs at once: they carry too much, or search piece by piece."""
 
-    Or what would be carried of them is too long: a job tells its client of that.
-    """
+
+class NotResident(NotAtOnce):
+    """A worker lacks the references of small jobs, and loads them in the background first."""
 
 
 class ExpressAnswer(NamedTuple):
@@ -65,8 +66,8 @@ ResolveAtOnce = Callable[[str, list[Job]], Coroutine[Any, Any, list[ExpressAnswe
 """Has the worker at an address answer small jobs.
 
 The jobs have the same references and options, and if there are several no `exclude_self`. It raises
-OSError when the worker cannot be reached, NotResident when loading the references takes it long;
-if it holds all of them at a time it does so in the background, and a later call finds them there.
+OSError when the worker cannot be reached, NotResident when loading the references takes it long (a
+later call finds them there), and NotAtOnce when only a job can give the answer.
 """
 
 
@@ -97,11 +98,13 @@ def _resolve(jobs: list[Job]) -> list[ExpressAnswer]:
     references, options = jobs[0].references, jobs[0].options
     _, carried = jobs[0].carried()
     if references.rows > QUICKLY_INDEXED and not is_resident(references, carried):
-        # One set at a time: each takes memory and all cores. Not what is searched piece by piece:
-        # where not all pieces have room, they would push each other out for ever.
-        if len(pieces(references)) == 1 and _warming.acquire(blocking=False):
+        if len(pieces(references)) > 1:
+            # Where not all pieces have room, they would push each other out for ever.
+            raise NotAtOnce(f"{references.rows} references are searched piece by piece")
+        # One set at a time: each takes memory and all cores.
+        if _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(references, carried), daemon=True).start()
-        raise NotResident(f"the worker does not hold the {references.rows} references yet")
+        raise NotResident(f"a worker reads and indexes the {references.rows} references now")
     start = time.perf_counter()
     tables = [
         read_rows(job.observations.file, 0, job.observations.rows, _coordinates(job))
@@ -153,6 +156,6 @@ def _answer(job: Job, found: pa.Table, seconds: dict[str, float]) -> ExpressAnsw
         with carried(job, chunk, rows, _CARRIED_BYTES) as table:
             write_rows(sink, table.replace_schema_metadata(provenance(job, counts)))
     except CarriedTooLong as error:
-        raise NotResident(str(error)) from error
+        raise NotAtOnce(str(error)) from error
     write = time.perf_counter() - start
     return ExpressAnswer(sink.getvalue(), counts, {**seconds, "write": write})

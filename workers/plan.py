@@ -151,13 +151,13 @@ def chunk_starts(
     return range(0, max(1, n_observations), size)
 
 
-def is_small(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> bool:
-    """Whether a job is answered sooner by one plain call than by a graph of tasks.
+def most_at_once(n_references: int, options: MatchOptions, device: Device) -> int:
+    """Observations up to which a job is answered sooner by one plain call than by a graph of tasks.
 
-    It has one row group of observations at most, and searches no longer than the graph takes.
+    Their rows are one row group at most, and the search takes no longer than the graph does.
     """
     rate = rows_a_second(n_references, options, device)
-    return n_observations * options.k <= _SMALL_ROWS and n_observations <= _SMALL_SECONDS * rate
+    return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
 
 
 def rows_a_second(n_references: int, options: MatchOptions, device: Device) -> float:

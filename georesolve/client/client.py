@@ -317,13 +317,25 @@ class AsyncClient:
         await self._exchange.wire.work(body.count)
         shown = self._progress if body.size > _LITTLE_BYTES else False
         with progress_bar(shown, "B", "sending") as body.on_sent:
-            return await self._exchange.ask("POST", path, query=query, headers=headers, body=body)
+            names = _as_they_stand(query)
+            return await self._exchange.ask("POST", path, query=names, headers=headers, body=body)
 
     def _job(self, response: httpx.Response, *, is_own: bool = False) -> AsyncJob:
         return self._as_job(response.json(), is_own=is_own)
 
     def _as_job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
+
+
+def _as_they_stand(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for a query: a list of one name is sent twice, since one text is read as a list.
+
+    The service takes commas in a single text for what is between names, and `*` for all of them.
+    """
+    return {
+        name: [*value, *value] if isinstance(value, list | tuple) and len(value) == 1 else value
+        for name, value in options.items()
+    }
 
 
 class _BlockingCore(AsyncClient):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _WRITE_BYTES = 1 << 20
 """So much is written at a time, and by another thread; what is less takes no time worth one."""
 _TEXT_BYTES = 200
+_FIELDS_BYTES = 64 << 10
+"""Of all fields of a form together, with their names: as many as a query has room for."""
 _DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
 
 
@@ -51,6 +53,21 @@ class Upload(NamedTuple):
     name: str | None
     file: str
     seconds: float = 0.0
+
+
+class Form(NamedTuple):
+    """A form that has been received.
+
+    Attributes
+    ----------
+    parts
+        Its files, or the texts in their place, by name.
+    fields
+        Names and texts of its other fields, in their order.
+    """
+
+    parts: dict[str, Upload | str]
+    fields: list[tuple[str, str]]
 
 
 class _Sink:
@@ -114,14 +131,16 @@ async def receive_body(request: Request, folder: Path) -> Upload:
 
 
 async def receive_form(
-    request: Request, folder: Path, names: Collection[str]
-) -> dict[str, Upload | str]:
-    """Receive a form: its files, and its texts, by name.
+    request: Request, folder: Path, names: Collection[str], fields: Collection[str]
+) -> Form:
+    """Receive a form.
 
     Parameters
     ----------
     names
         The parts that it must have, once each.
+    fields
+        The texts that it may have beside them, each any number of times.
 
     Raises
     ------
@@ -132,7 +151,7 @@ async def receive_form(
     """
     _, options = parse_options_header(request.headers.get("content-type"))
     with ExitStack() as opened:
-        form = _Form(folder, names, opened)
+        form = _Parts(folder, names, fields, opened)
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
             async for piece in _pieces(request):
@@ -151,14 +170,19 @@ def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upl
     return Upload(sink.path, media_type, None, file, sink.seconds)
 
 
-class _Form:
+class _Parts:
     """What is known of a form so far; a parser calls its methods as it finds things."""
 
-    def __init__(self, folder: Path, names: Collection[str], opened: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, names: Collection[str], fields: Collection[str], opened: ExitStack
+    ) -> None:
         self._folder = folder
         self._names = names
+        self._field_names = fields
         self._opened = opened
         self._parts: dict[str, Upload | str] = {}
+        self._fields: list[tuple[str, str]] = []
+        self._fields_bytes = 0
         self._headers: dict[bytes, bytes] = {}
         self._field = self._value = b""
         self._name = ""
@@ -185,18 +209,19 @@ class _Form:
         if self._sink is not None:
             await self._sink.drain()
 
-    def whole(self) -> dict[str, Upload | str]:
-        """The parts, once all are there."""
+    def whole(self) -> Form:
+        """The form, once all of it is there."""
         if not self._is_whole:
             raise InvalidRequest("the form breaks off: it has no last boundary; send it whole")
         if len(self._parts) < len(self._names):
             raise self._refusal(list(self._parts))
-        return self._parts
+        return Form(self._parts, self._fields)
 
     def _refusal(self, found: list[str]) -> Problem:
         return InvalidRequest(
             f"the form must have the parts {' and '.join(self._names)}, once each; it has "
-            f"{listed(found) if found else 'none'} (options are query parameters)"
+            f"{listed(found) if found else 'none'} (as texts it may have the options "
+            f"{', '.join(self._field_names)})"
         )
 
     def _begin_part(self) -> None:
@@ -216,9 +241,13 @@ class _Form:
     def _open_part(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         self._name = options.get(b"name", b"").decode(errors="replace")
+        self._file_name = None
+        if self._name in self._field_names:
+            if b"filename" in options:
+                raise InvalidRequest(f"{self._name}: an option is a text, and this is a file")
+            return
         if self._name not in self._names or self._name in self._parts:
             raise self._refusal([*self._parts, self._name])
-        self._file_name = None
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
             self._sink = _Sink(self._folder)
@@ -229,13 +258,27 @@ class _Form:
             self._sink.add(data[start:end])
             return
         self._text += data[start:end]
-        if len(self._text) > _TEXT_BYTES:
+        if self._name in self._field_names:
+            self._refuse_long_fields()
+        elif len(self._text) > _TEXT_BYTES:
             raise InvalidRequest(
                 f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
                 "filename in its Content-Disposition, or the text 'dataset:<id>'"
             )
 
+    def _refuse_long_fields(self) -> None:
+        if self._fields_bytes + len(self._name) + len(self._text) > _FIELDS_BYTES:
+            raise InvalidRequest(
+                f"{self._name}: the options of the form have more than {_FIELDS_BYTES} bytes"
+            )
+
     def _end_part(self) -> None:
+        if self._name in self._field_names:
+            # A part without data is never added to.
+            self._refuse_long_fields()
+            self._fields_bytes += len(self._name) + len(self._text)
+            self._fields.append((self._name, self._text.decode(errors="replace")))
+            return
         if self._sink is None:
             self._parts[self._name] = self._text.decode(errors="replace")
             return

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi.encoders import jsonable_encoder
 
-from georesolve.intake.representations import FORMATS, Format
+from georesolve.intake.representations import FORMATS, PARQUET, Format
 from georesolve.service.description import examples
 from georesolve.service.models import StatusInfo
 
@@ -25,6 +25,7 @@ _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ROWS: dict[str, Any] = {
     "type": "array",
     "items": {
+        "title": "MatchRow",
         "type": "object",
         "required": ["observation", "reference", "distance_m", "status"],
         "properties": {
@@ -61,6 +62,7 @@ _FEATURES: dict[str, Any] = {
 }
 _TEXT = {"type": "string"}
 IN_DOCUMENT: dict[str, Any] = {
+    "title": "MatchesDocument",
     "type": "object",
     "description": "with `response: document`: the value, which is readable as JSON, GeoJSON and "
     "CSV and base64 else, or where it is if it is large or that was asked for",
@@ -108,9 +110,16 @@ def _any_of(*schemas: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": list(schemas)} if len(schemas) > 1 else schemas[0]
 
 
-def matches_answer(description: str, *others: dict[str, Any]) -> Answers:
-    """The matches in all formats, and `others` that JSON may also be."""
-    content = matches_content(*FORMATS, others=others)
+def matches_answer(description: str, *others: dict[str, Any], first: Format = PARQUET) -> Answers:
+    """The matches in all formats, and `others` that JSON may also be.
+
+    Parameters
+    ----------
+    first
+        What comes if nothing is asked for: what generated clients take the answer for.
+    """
+    formats = [first, *(one for one in FORMATS if one != first)]
+    content = matches_content(*formats, others=others)
     return {200: {"description": description, "content": content}}
 
 

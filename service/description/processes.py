@@ -14,18 +14,10 @@ from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
 from georesolve.service.links import OGC_RELATION, Link
-from georesolve.service.models import InlineRequest, MatchParameters, Parameters
+from georesolve.service.models import NearestInputs, Parameters
 
 _LONGEST_MESSAGE = 1 << 16
 """Characters: a client that learns to speak needs no more, and the database keeps them."""
-
-
-class NearestInputs(MatchParameters, InlineRequest):
-    """What the process `nearest` takes."""
-
-    def parameters(self) -> MatchParameters:
-        """The same without the sets."""
-        return MatchParameters(**self.model_dump(exclude=set(InlineRequest.model_fields)))
 
 
 class EchoInputs(Parameters):

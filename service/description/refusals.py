@@ -125,7 +125,7 @@ _EXAMPLES = [
     NotAcceptable(
         "Accept is 'text/html', but a result is to be had as "
         f"{', '.join(one.media_type for one in FORMATS)}: accept one of them, or leave the header "
-        "out for Parquet"
+        "out for application/vnd.apache.parquet"
     ),
     ResultTooLarge(
         "as text/csv the result is larger than the limit of 17179869184 bytes: take it as Parquet"

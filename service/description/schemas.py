@@ -24,6 +24,21 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return whole
 
 
+def as_texts(properties: dict[str, Any]) -> dict[str, Any]:
+    """Properties of a model as the fields of a form: what is optional is left out, not null.
+
+    Nor is there a default: a generated client would send it, and where the query says something
+    else that would be another value. Of several kinds it is the first: all of them are texts.
+    """
+    fields = {}
+    for name, schema in properties.items():
+        plain = without_null(schema)
+        (kind, *_) = plain.pop("oneOf", [{}])
+        plain.pop("default", None)
+        fields[name] = {**plain, **kind, "description": schema["description"]}
+    return fields
+
+
 def without_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema as OGC API - Processes 1.0 knows them: what is optional is left out, not null."""
     schema = {key: value for key, value in schema.items() if key not in ("title", "description")}

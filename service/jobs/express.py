@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from georesolve.service.errors import NotReady, Problem, QueueFull, TooManyJobs
-from georesolve.workers.express import ExpressAnswer, NotResident, ResolveAtOnce
+from georesolve.workers.express import ExpressAnswer, NotAtOnce, ResolveAtOnce
 from georesolve.workers.jobs import Job
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,9 @@ class ExpressLane:
 
         Raises
         ------
-        NotResident
-            When the worker whose turn it is would have to load its references for long.
+        NotAtOnce, NotResident
+            When only a job can give it, or the worker whose turn it is has to load its references
+            for long.
         NotReady
             When workers are lost or do not answer, again and again, or the lane is closed.
         QueueFull, TooManyJobs
@@ -178,7 +179,7 @@ class ExpressLane:
         if isinstance(error, OSError) and request.attempts == _ATTEMPTS:
             detail = "workers that had this request were lost or did not answer: try again"
             _refuse(request, NotReady(detail, headers={"Retry-After": "5"}))
-        elif isinstance(error, NotResident) or (was_alone and not isinstance(error, OSError)):
+        elif isinstance(error, NotAtOnce) or (was_alone and not isinstance(error, OSError)):
             _refuse(request, error)
         else:
             request.kind = (request.kind, request.job.id)

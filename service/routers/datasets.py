@@ -28,6 +28,7 @@ from georesolve.service.models import DatasetInfo, DatasetList, TableParameters
 from georesolve.service.point_sets import FEATURES
 from georesolve.service.web.bounds import media_type
 from georesolve.service.web.files import file_response, wants_digest
+from georesolve.service.web.options import options_of
 from georesolve.service.web.queries import PageQuery, links_of_page
 
 router = APIRouter(tags=["datasets"])
@@ -87,11 +88,15 @@ async def register_dataset(
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
 
+    The options may also be fields of the form.
+
     201 and its `Location`; 200 when the same content is registered already.
     """
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
-            part = (await receive_form(request, folder, ["file"]))["file"]
+            form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
+            parameters, _ = options_of(TableParameters, request, form.fields)
+            part = form.parts["file"]
             if isinstance(part, str):
                 raise InvalidRequest("the part 'file' of the form is a text: send it with a name")
             upload = part._replace(file=part.name or "file")

@@ -13,16 +13,17 @@ from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.answers import json_answer
-from georesolve.service.description.processes import NearestExecution, NearestInputs
+from georesolve.service.description.processes import NearestExecution
 from georesolve.service.description.refusals import TABLES, refusals
 from georesolve.service.description.requests import json_request
 from georesolve.service.errors import NotReady
 from georesolve.service.jobs.room import PlannedSet, kept_bytes, set_bytes, sizes_of
-from georesolve.service.models import MatchParameters, point_set
+from georesolve.service.models import MatchParameters, NearestInputs, point_set
 from georesolve.service.point_sets import POINT_SET
-from georesolve.service.web.execution import refuse_without_cluster
 from georesolve.service.web.inputs import ROLES, input_of_json, json_content, parsed
+from georesolve.service.web.lookup import refuse_without_cluster
 from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.jobs import MatchOptions
 
 router = APIRouter(tags=["resolve"])
 
@@ -43,11 +44,11 @@ _ROWS = {"type": "integer", "minimum": 0, "maximum": _MOST_ROWS}
 _RowsOrSet = Annotated[
     int | dict[str, Any] | str,
     PlainValidator(_rows_or_set),
-    WithJsonSchema({"anyOf": [_ROWS, POINT_SET]}),
+    WithJsonSchema({"title": "RowsOrPointSet", "anyOf": [_ROWS, POINT_SET]}),
 ]
 
 
-class EstimateRequest(MatchParameters):
+class EstimateInputs(MatchParameters):
     """Two point sets, or as many rows as they will have."""
 
     observations: _RowsOrSet = Field(description="rows, or a point set")
@@ -95,35 +96,32 @@ _ANSWER = EstimateInfo(
     "/estimate",
     operation_id="estimate",
     summary="What a job would take",
-    openapi_extra=json_request((EstimateRequest, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
+    openapi_extra=json_request((EstimateInputs, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
     responses=json_answer(_ANSWER, "what it would take") | refusals("/estimate", *TABLES, NotReady),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_without_cluster(service)
-    asked: EstimateRequest | NearestInputs
+    asked: EstimateInputs | NearestInputs
     async with json_content(request, service) as content, service.ingest.folder() as folder:
         if (await parsed(service, content, _Either)).inputs is None:
-            asked, pointer = await parsed(service, content, EstimateRequest), ""
+            asked, pointer = await parsed(service, content, EstimateInputs), ""
         else:
             # The body of an execution can be sent as it is.
             asked, pointer = (await parsed(service, content, NearestExecution)).inputs, "/inputs"
-        sets = [await _set_of(role, asked, pointer, service, folder) for role in ROLES]
-        observations, references = sets
-        if not isinstance(observations, int) and not isinstance(references, int):
-            check_match(
-                observations.dataset,
-                references.dataset,
-                asked.options(),
-                asked.on_invalid,
-                pointer,
-            )
-        return await _estimate(service, observations, references, asked)
+        observations, references = [
+            await _set_of(role, asked, pointer, service, folder) for role in ROLES
+        ]
+        sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
+        options = asked.naming_all(*sets).options()
+        if sets[0] and sets[1]:
+            check_match(sets[0], sets[1], options, asked.on_invalid, f"{pointer}/{{}}".format)
+        return await _estimate(service, observations, references, options)
 
 
 async def _set_of(
     role: Role,
-    asked: EstimateRequest | NearestInputs,
+    asked: EstimateInputs | NearestInputs,
     pointer: str,
     service: Service,
     folder: Path,
@@ -135,9 +133,8 @@ async def _set_of(
 
 
 async def _estimate(
-    service: Service, observations: PlannedSet, references: PlannedSet, asked: MatchParameters
+    service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
 ) -> EstimateInfo:
-    options = asked.options()
     sizes = await asyncio.to_thread(sizes_of, observations, references, options)
     estimate = service.supervisor.estimate
     try:

@@ -36,9 +36,8 @@ from georesolve.service.description.requests import (
 )
 from georesolve.service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
-from georesolve.service.models import MatchParameters
 from georesolve.service.web.execution import answer, echo, refuse_unready, terms_of
-from georesolve.service.web.inputs import Inputs, inputs_of_json, json_content, parsed
+from georesolve.service.web.inputs import Asked, asked_by_json, json_content, parsed
 
 router = APIRouter(tags=["processes"])
 
@@ -113,20 +112,16 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
     with terms_of(request, service) as terms:
         await refuse_unready(request, service, terms)
         async with service.ingest.folder() as folder:
-            inputs, parameters, delivery = await _asked(request, service, folder)
-            terms = replace(terms, delivery=delivery)
-            return await answer(request, service, inputs, parameters, terms, _INPUTS)
+            asked, delivery = await _asked(request, service, folder)
+            return await answer(request, service, asked, replace(terms, delivery=delivery))
 
 
-async def _asked(
-    request: Request, service: Service, folder: Path
-) -> tuple[Inputs, MatchParameters, Delivery]:
+async def _asked(request: Request, service: Service, folder: Path) -> tuple[Asked, Delivery]:
     """What an execution asks for; nothing of its body stays in memory."""
     async with json_content(request, service) as content:
         execution = await parsed(service, content, NearestExecution)
-        asked = execution.inputs
-        inputs = await inputs_of_json(asked, service, asked, folder, _INPUTS)
-    return inputs, asked.parameters(), execution.delivery()
+        asked = await asked_by_json(service, execution.inputs, folder, _INPUTS)
+    return asked, execution.delivery()
 
 
 @router.post(

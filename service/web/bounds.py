@@ -25,6 +25,13 @@ async def off_the_loop(function: Callable[[bytes | bytearray], T], content: byte
     return await asyncio.to_thread(function, content)
 
 
+def most_bytes(scope: Scope, settings: Settings) -> int:
+    """Bytes that the body of a request has at most: files may have more than JSON and lookups."""
+    is_json = media_type(Headers(scope=scope)) == "application/json"
+    is_inline = is_json or own_path(scope) == "/nearest"
+    return settings.inline_bytes if is_inline else settings.upload_bytes
+
+
 class BodyLimit:
     """Ends a request whose body is larger than allowed, declared or not, or that pauses for long.
 
@@ -43,8 +50,9 @@ class BodyLimit:
             return
         headers = Headers(scope=scope)
         is_json = media_type(headers) == "application/json"
-        limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
-        advice = "send files, or arrays in smaller pieces" if is_json else "send less"
+        limit = most_bytes(scope, self._settings)
+        is_inline = limit == self._settings.inline_bytes
+        advice = "send files, or arrays in smaller pieces" if is_inline else "send less"
         declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         has_body = declared > 0 or "transfer-encoding" in headers
         # Arrays stay in memory unless a job is made of them, which looks for itself; a body that is

@@ -11,7 +11,7 @@ from georesolve.service.datasets.receiving import Digest
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import InvalidRequest, TooLarge, UnsupportedFormat
 from georesolve.service.settings import Settings
-from georesolve.service.web.bounds import media_type
+from georesolve.service.web.bounds import media_type, most_bytes
 
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class PackedBody:
                 headers={"Accept-Encoding": "gzip"},
             )
         is_json = media_type(Headers(scope=scope)) == "application/json"
-        limit = self._settings.inline_bytes if is_json else self._settings.upload_bytes
+        limit = most_bytes(scope, self._settings)
         looked_at = size = 0
         is_coming = True
         unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)

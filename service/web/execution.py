@@ -5,7 +5,6 @@ or the job to ask again, as it prefers.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -17,8 +16,6 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from georesolve.intake.matching import check_match
-from georesolve.service.clock import new_id
 from georesolve.service.context import Service
 from georesolve.service.database.rows import LIVE, DatasetRow, Delivery, EchoOptions, JobRow, Repeat
 from georesolve.service.datasets.ingest import Ingested
@@ -27,26 +24,22 @@ from georesolve.service.errors import (
     KeyReused,
     NotAcceptable,
     NotReady,
-    Problem,
     ResultTooLarge,
     TooLarge,
 )
 from georesolve.service.jobs.claims import Claim
-from georesolve.service.jobs.exports import CONVERTED_BYTES
 from georesolve.service.jobs.matching import accept_job
-from georesolve.service.jobs.room import carried_bytes, kept_bytes, set_bytes, sizes_of
+from georesolve.service.jobs.room import kept_bytes, set_bytes, sizes_of
 from georesolve.service.links import base_of
 from georesolve.service.models import MatchParameters, StatusInfo
-from georesolve.service.web.bounds import off_the_loop
 from georesolve.service.web.idempotency import key_of
-from georesolve.service.web.inputs import ROLES, Inputs
+from georesolve.service.web.inputs import Asked
+from georesolve.service.web.lookup import lookup_response, refuse_without_cluster, why_too_large
 from georesolve.service.web.negotiation import format_of, wanted_format
 from georesolve.service.web.preferences import Preference, preference_of
 from georesolve.service.web.results import echo_response, result_response
 from georesolve.workers.estimate import job_bytes, obstacle
-from georesolve.workers.express import NotResident
-from georesolve.workers.jobs import Job
-from georesolve.workers.plan import QUICKLY_INDEXED, is_small
+from georesolve.workers.express import NotAtOnce
 
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
@@ -103,16 +96,7 @@ async def refuse_unready(request: Request, service: Service, terms: Terms) -> No
     elif not await _has_job(service, terms.claim.key):
         await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
     if not terms.preference.takes_a_job:
-        refuse_without_cluster(service)
-
-
-def refuse_without_cluster(service: Service) -> None:
-    """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
-    if (trouble := service.supervisor.trouble) is not None:
-        raise NotReady(
-            f"{trouble}: try again, or send 'Prefer: respond-async'",
-            headers={"Retry-After": "2"},
-        )
+        refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
 
 
 async def _has_job(service: Service, key: str | None) -> bool:
@@ -125,17 +109,10 @@ async def _has_job(service: Service, key: str | None) -> bool:
 async def answer(
     request: Request,
     service: Service,
-    inputs: Inputs,
-    parameters: MatchParameters,
+    asked: Asked,
     terms: Terms,
-    pointer: str,
 ) -> Response:
     """Match two sets, and answer with the result or, if the client takes one, with the job.
-
-    Parameters
-    ----------
-    pointer
-        Where the parameters stand in the request.
 
     Raises
     ------
@@ -149,24 +126,18 @@ async def answer(
     start = time.monotonic()
     preference, delivery = terms.preference, terms.delivery or Delivery()
     if not preference.takes_a_job:
-        _refuse_large(service, inputs, parameters)
-    options, on_invalid = parameters.options(), parameters.on_invalid
-    check_match(
-        inputs.observations.dataset, inputs.references.dataset, options, on_invalid, pointer
-    )
-    content = [one.dataset.sha256 for one in inputs]
+        _refuse_large(service, asked)
+    asked.check()
+    options, on_invalid = asked.parameters.options(), asked.parameters.on_invalid
+    content = [one.dataset.sha256 for one in asked.inputs]
     repeat = terms.claim.of(*content, options, on_invalid, delivery)
-    bare = terms.delivery is None and repeat is None
-    if bare and preference.waits and _is_small(service, inputs, parameters):
-        # After half of the time that the client waits it is not too late to accept a job.
-        patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
-        with suppress(NotResident, ResultTooLarge, TimeoutError):
-            async with asyncio.timeout(patience):
-                return await _express(request, service, inputs, parameters, preference)
+    needs_no_job = terms.delivery is None and repeat is None and preference.waits
+    if needs_no_job and (response := await _at_once(request, service, asked, preference)):
+        return response
     with suppress(NotAcceptable):
         keeps_sets = bool(format_of(delivery, request.headers).geometry)
         delivery = replace(delivery, keeps_sets=keeps_sets)
-    accept = partial(asyncio.to_thread, _accept, service, inputs, parameters, delivery, repeat)
+    accept = partial(asyncio.to_thread, _accept, service, asked, delivery, repeat)
     return await _answer_with_job(request, service, terms, repeat, start, accept)
 
 
@@ -219,7 +190,7 @@ async def _answer_with_job(
     start: float,
     accept: Callable[[], Coroutine[Any, Any, str]],
 ) -> Response:
-    """Start a job, unless that was done before; answer with its result, or with it if that will do.
+    """Create the job, or reuse the one of this Idempotency-Key; answer with its result or with it.
 
     Parameters
     ----------
@@ -254,9 +225,9 @@ async def _answer_with_job(
     )
 
 
-def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters) -> None:
-    observations, references = (one.dataset.rows for one in inputs)
-    rows = observations * parameters.k + references
+def _refuse_large(service: Service, asked: Asked) -> None:
+    observations, references = (one.dataset.rows for one in asked.inputs)
+    rows = observations * asked.parameters.k + references
     if rows > service.settings.sync_rows:
         raise TooLarge(
             f"{rows} rows of both sets together (observations k times) are more than the "
@@ -265,82 +236,26 @@ def _refuse_large(service: Service, inputs: Inputs, parameters: MatchParameters)
         )
 
 
-def _is_small(service: Service, inputs: Inputs, parameters: MatchParameters) -> bool:
-    cluster, express = service.supervisor.cluster, service.supervisor.express
-    observations, references = (one.dataset.rows for one in inputs)
-    options = parameters.options()
-    # No worker holds what has just come.
-    is_cold = isinstance(inputs.references, Ingested) and references > QUICKLY_INDEXED
-    if cluster is None or express is None or service.supervisor.trouble or is_cold:
-        return False
-    if not is_small(observations, references, options, cluster.device):
-        return False
-    # Where few references are wider than the others, a worker finds out that it is too much.
-    sets = inputs.observations.dataset, inputs.references.dataset
-    return carried_bytes(*sets, options) <= CONVERTED_BYTES
-
-
-async def _express(
-    request: Request,
-    service: Service,
-    inputs: Inputs,
-    parameters: MatchParameters,
-    preference: Preference,
-) -> Response:
-    """Answer without a job: nothing is kept of the request."""
+async def _at_once(
+    request: Request, service: Service, asked: Asked, preference: Preference
+) -> Response | None:
+    """The result of a small request, if it is to be had without a job."""
+    if service.supervisor.trouble or why_too_large(service, asked):
+        return None
     format = wanted_format(request.headers)
-    start = time.perf_counter()
-    lane = service.supervisor.express
-    assert lane is not None, "the lane is there as long as the cluster"
-    id = new_id()
-    job = Job(
-        id,
-        service.store.job_folder(id),
-        inputs.observations.dataset,
-        inputs.references.dataset,
-        parameters.options(),
-    )
-    try:
-        answer = await lane.resolve(job, service.owner)
-    except (NotResident, Problem):
-        raise
-    except Exception:
-        # A dataset may be damaged, or removed meanwhile.
-        for one in inputs:
-            if isinstance(one, DatasetRow):
-                await asyncio.to_thread(service.library.whole, one.id, every_byte=True)
-        raise
-    service.metrics.count_rows("express", job.observations.rows, answer.counts)
-    content = await service.exports.converted(
-        answer.content, format, lambda role: getattr(inputs, role).dataset
-    )
-    digest = await off_the_loop(hashlib.sha256, content)
-    seconds = {"lane": time.perf_counter() - start, **answer.seconds}
-    for role, one in zip(ROLES, inputs, strict=True):
-        if isinstance(one, Ingested):
-            seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
-    timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
-    return Response(
-        content,
-        media_type=format.media_type,
-        headers={
-            "ETag": f'"{digest.hexdigest()}"',
-            "Content-Disposition": f'attachment; filename="{format.name}"',
-            "Vary": "Accept",
-            "Server-Timing": timing,
-            **preference.applied(),
-        },
-    )
+    # After half of the time that the client waits it is not too late to accept a job.
+    patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
+    with suppress(NotAtOnce, ResultTooLarge, TimeoutError):
+        async with asyncio.timeout(patience):
+            response = await lookup_response(service, asked, format)
+        response.headers.update(preference.applied())
+        return response
+    return None
 
 
-def _accept(
-    service: Service,
-    inputs: Inputs,
-    parameters: MatchParameters,
-    delivery: Delivery,
-    repeat: Repeat | None,
-) -> str:
+def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
+    inputs, parameters = asked.inputs, asked.parameters
     options = parameters.options()
     sizes = sizes_of(*inputs, options)
     if why := obstacle(*sizes, options):

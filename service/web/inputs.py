@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from georesolve.intake.columns import Reading, Role
+from georesolve.intake.matching import check_match
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.ingest import Ingested
-from georesolve.service.datasets.receiving import Upload, check_digest, keep_upload, receive_form
+from georesolve.service.datasets.receiving import (
+    Upload,
+    check_digest,
+    keep_upload,
+    receive_body,
+    receive_form,
+)
 from georesolve.service.errors import (
     InvalidRequest,
     TooLarge,
@@ -27,8 +34,9 @@ from georesolve.service.errors import (
     invalid_request,
     step,
 )
-from georesolve.service.models import InlineRequest, MatchParameters
+from georesolve.service.models import MatchParameters, NearestInputs, NearestQuery
 from georesolve.service.web.bounds import media_type, off_the_loop
+from georesolve.service.web.options import options_of
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}
@@ -46,39 +54,103 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Inputs(NamedTuple):
-    """Both sets: those just made are kept or go with their folder, the others were here before."""
+    """Both sets: an upload (deleted unless it is kept), or a registered dataset."""
 
     observations: Ingested | DatasetRow
     references: Ingested | DatasetRow
 
 
-async def inputs_of_body(
-    request: Request, service: Service, parameters: MatchParameters, folder: Path
-) -> Inputs:
-    """Make or find both sets of a request, whose body is a form or JSON.
+class Asked(NamedTuple):
+    """What a request asks for.
+
+    Attributes
+    ----------
+    inputs
+        Both sets.
+    parameters
+        How to match them, with the names of all columns to carry.
+    pointer
+        Tells the JSON pointer of an option in the request.
+    """
+
+    inputs: Inputs
+    parameters: MatchParameters
+    pointer: Callable[[str], str]
+
+    @classmethod
+    def of(
+        cls, inputs: Inputs, parameters: MatchParameters, pointer: Callable[[str], str]
+    ) -> "Asked":
+        """The same, as it was sent."""
+        return cls(inputs, parameters.naming_all(*(one.dataset for one in inputs)), pointer)
+
+    def check(self) -> None:
+        """Check that the two sets can be matched, as `intake.matching` does."""
+        observations, references = (one.dataset for one in self.inputs)
+        options, on_invalid = self.parameters.options(), self.parameters.on_invalid
+        check_match(observations, references, options, on_invalid, self.pointer)
+
+
+async def asked_by_form(request: Request, service: Service, folder: Path) -> Asked:
+    """What a form asks for, whose options are fields of it or parameters of the query.
 
     Raises
     ------
     Problem
-        When the body is neither, or what it holds is no table of points.
+        When the body is no such form, or what it holds is no table of points.
     """
-    given = media_type(request.headers)
-    if given == "multipart/form-data":
-        form = await receive_form(request, folder, ROLES)
-        return Inputs(
-            *[
-                await _from_part(form[role], role, service, parameters.reading_of(role), folder)
-                for role in ROLES
-            ]
-        )
-    if given == "application/json":
-        async with json_content(request, service) as content:
-            inline = await parsed(service, content, InlineRequest)
-            return await inputs_of_json(inline, service, parameters, folder)
-    raise UnsupportedFormat(
-        f"the media type {given[:80] or 'none'} is not supported here: send multipart/form-data "
-        "with the parts 'observations' and 'references', or application/json"
+    _refuse_other_types(
+        request,
+        "multipart/form-data",
+        "with the parts 'observations' and 'references'; JSON goes to /nearest or, for a job, to "
+        "/processes/nearest/execution",
     )
+    # What is wrong with the query is told before the form is received.
+    options_of(MatchParameters, request)
+    form = await receive_form(request, folder, ROLES, MatchParameters.model_fields)
+    parameters, pointer = options_of(MatchParameters, request, form.fields)
+    inputs = [
+        await _from_part(form.parts[role], role, service, parameters.reading_of(role), folder)
+        for role in ROLES
+    ]
+    return Asked.of(Inputs(*inputs), parameters, pointer)
+
+
+async def asked_by_json(
+    service: Service, given: NearestInputs, folder: Path, pointer: str = ""
+) -> Asked:
+    """What a JSON document asks for, where `pointer` says."""
+    inputs = [
+        await input_of_json(
+            getattr(given, role), f"{pointer}/{role}", service, given.reading_of(role), folder
+        )
+        for role in ROLES
+    ]
+    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"{pointer}/{step(option)}")
+
+
+async def asked_by_stream(request: Request, service: Service, folder: Path) -> Asked:
+    """What an Arrow stream of observations asks for, with all else in the query.
+
+    Raises
+    ------
+    Problem
+        When the query names no registered dataset as `references`, or the body is no such stream.
+    """
+    parameters, pointer = options_of(NearestQuery, request)
+    references = await _registered(parameters.references, "references", service)
+    upload = await receive_body(request, folder)
+    reading = parameters.reading_of("observations")
+    observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
+    return Asked.of(Inputs(observations, references), parameters, pointer)
+
+
+def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
+    given = media_type(request.headers)
+    if given != wanted:
+        raise UnsupportedFormat(
+            f"the media type {given[:80] or 'none'} is not supported here: send {wanted} {how}"
+        )
 
 
 @asynccontextmanager
@@ -96,11 +168,7 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
     InvalidRequest
         When its digest is not the one that was sent with it, or an object has a name twice.
     """
-    given = media_type(request.headers)
-    if given != "application/json":
-        raise UnsupportedFormat(
-            f"the media type {given[:80] or 'none'} is not supported here: send application/json"
-        )
+    _refuse_other_types(request, "application/json", "(files go to /resolve)")
     with service.memory.body(service.owner) as grow:
         content = bytearray()
         async for piece in request.stream():
@@ -176,28 +244,6 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
             return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
-
-
-async def inputs_of_json(
-    inline: InlineRequest,
-    service: Service,
-    parameters: MatchParameters,
-    folder: Path,
-    pointer: str = "",
-) -> Inputs:
-    """Make or find both sets that stand in a JSON document, where `pointer` says."""
-    return Inputs(
-        *[
-            await input_of_json(
-                getattr(inline, role),
-                f"{pointer}/{role}",
-                service,
-                parameters.reading_of(role),
-                folder,
-            )
-            for role in ROLES
-        ]
-    )
 
 
 async def _from_part(

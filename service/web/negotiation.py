@@ -67,7 +67,7 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
         offered = ", ".join(one.media_type for one in FORMATS)
         raise NotAcceptable(
             f"Accept is {given[:200]!r}, but a result is to be had as {offered}: accept one of "
-            "them, or leave the header out for Parquet",
+            f"them, or leave the header out for {default.media_type}",
             headers={"Vary": "Accept"},
         )
     return best

@@ -13,7 +13,8 @@ from georesolve.service.database.listing import Page, Selection, cursor_after
 from georesolve.service.database.rows import DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.errors import InvalidRequest
 from georesolve.service.links import Link
-from georesolve.service.models import MatchParameters, Parameters
+from georesolve.service.models import Parameters
+from georesolve.service.web.options import LISTS
 
 _LONGEST = 1_000_000_000
 """Seconds that a job cannot have run: databases know no number that is too large for them."""
@@ -99,10 +100,8 @@ def links_of_page(
     return links
 
 
-_LISTS = {
-    name
-    for name, field in (MatchParameters.model_fields | JobQuery.model_fields).items()
-    if get_origin(field.annotation) is list
+_LISTS = LISTS | {
+    name for name, field in JobQuery.model_fields.items() if get_origin(field.annotation) is list
 }
 """Query parameters that may be given several times."""
 

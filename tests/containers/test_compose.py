@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests import oracle
-from tests.conftest import ROOT, SAMPLES, finished, points, wait_until
+from tests.conftest import ROOT, SAMPLES, finished, points, run_nearest, wait_until
 from tests.containers.stack import Stack, docker
 
 PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
@@ -79,7 +79,7 @@ def parquet(table):
 def submit(client, body, **parameters):
     """Start a job; returns its address."""
     headers = {"Prefer": "respond-async"}
-    answer = client.post("/resolve", json=body, params=parameters, headers=headers)
+    answer = run_nearest(client, {**body, **parameters}, headers)
     assert answer.status_code == 201, answer.text
     return answer.headers["location"]
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.conftest import finished, free_port, running_service, wait_until
+from tests.conftest import finished, free_port, look_up, run_nearest, running_service, wait_until
 
 PREFIX = "/geo"
 PAGE = "https://map.example"
@@ -193,7 +193,7 @@ def test_pages_that_are_allowed_may_use_it(prefixed):
     for name in asked["Access-Control-Request-Headers"].split(","):
         assert name in ahead.headers["access-control-allow-headers"]
     headers = {**page, "Prefer": "respond-async"}
-    answer = prefixed.post("/resolve", json=SETS, headers=headers)
+    answer = run_nearest(prefixed, SETS, headers)
     assert answer.status_code == 201
     assert answer.headers["access-control-allow-origin"] == PAGE
     assert "Origin" in answer.headers["vary"]
@@ -207,7 +207,7 @@ def test_pages_that_are_allowed_may_use_it(prefixed):
     assert own == own & {name.lower() for name in shown}
     assert {"location", "etag", "link", "preference-applied", "x-request-id"} <= own
     # A refusal can be read, too.
-    refused = prefixed.post("/resolve", json={}, headers=page)
+    refused = run_nearest(prefixed, {}, page)
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (400, PAGE)
 
 
@@ -219,5 +219,5 @@ def test_other_pages_may_not(prefixed):
         )
         assert ahead.status_code == 400
         assert "access-control-allow-origin" not in ahead.headers
-        assert prefixed.post("/resolve", json=SETS, headers=page).status_code == 403
+        assert look_up(prefixed, SETS, page).status_code == 403
         assert "access-control-allow-origin" not in prefixed.get("/jobs", headers=page).headers

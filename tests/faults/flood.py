@@ -25,7 +25,7 @@ async def flood(url, key, clients, body):
         async def one_client():
             while True:
                 start = time.monotonic()
-                answer = await client.post("/resolve", content=body, headers=headers)
+                answer = await client.post("/nearest", content=body, headers=headers)
                 seconds.append(time.monotonic() - start)
                 statuses[answer.status_code] += 1
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import children_of, finished, running_service
+from tests.conftest import children_of, finished, run_nearest, running_service
 from tests.faults.cage import memory_cage
 from tests.service.test_bounds import ECHO, LATER, problem_of
 from tests.service.test_jobs import PARQUET
@@ -67,7 +67,7 @@ def test_a_wide_value_carried_into_many_rows(tmp_path, device, kind):
         before = lasting(client)
         body = wide_sets(client, WIDE[kind])
         assert client.post("/estimate", json={**body, "columns": ["wide"]}).json()["fits"]
-        answer = client.post("/resolve", params={"columns": "wide"}, json=body, headers=LATER)
+        answer = run_nearest(client, {**body, "columns": ["wide"]}, LATER)
         info = finished(client, answer.headers["location"])
         assert (info["status"], info["rows_done"]) == ("successful", ROWS), info["message"]
         for suffix in ("json", "csv"):
@@ -86,10 +86,10 @@ def test_what_nobody_could_carry_is_refused(tmp_path, device):
         told = client.post("/estimate", json={**body, "columns": ["wide"]}).json()
         assert not told["fits"]
         for headers in (LATER, {}):
-            answer = client.post("/resolve", params={"columns": "wide"}, json=body, headers=headers)
+            answer = run_nearest(client, {**body, "columns": ["wide"]}, headers)
             assert answer.status_code == 413
             assert answer.json()["detail"] in told["obstacles"]
-        assert client.post("/resolve", json=body).status_code == 200
+        assert run_nearest(client, body).status_code == 200
         assert lasting(client) == before, "a process was killed"
 
 
@@ -111,7 +111,7 @@ def test_what_is_sent_is_kept_as_far_as_it_is_counted(tmp_path, device):
         kept = sum(path.stat().st_size for path in data_dir.glob("georesolve.sqlite*"))
         assert kept < 8 << 20
         body = wide_sets(ann, WIDE["text"])
-        answer = ann.post("/resolve", params={"columns": "wide"}, json=body, headers=LATER)
+        answer = run_nearest(ann, {**body, "columns": ["wide"]}, LATER)
         assert finished(ann, answer.headers["location"])["status"] == "successful"
         text = ann.get(f"{answer.headers['location']}/results/matches.json", timeout=120)
         assert f"{quota} may be kept" in problem_of(text, "storage-full")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from tests.conftest import finished, points, running_service
+from tests.conftest import finished, look_up, points, run_nearest, running_service
 from tests.service.test_jobs import PARQUET, parquet
 
 JOBS = int(os.environ.get("GEORESOLVE_MEMORY_JOBS", "600"))
@@ -22,15 +22,15 @@ def test_memory_stays_flat(tmp_path, device, capsys):
     with running_service(tmp_path / "data", "--device", device) as client:
         observations, references = register(client, 500, 1), register(client, 20_000, 2)
         body = {"observations": f"dataset:{observations}", "references": f"dataset:{references}"}
-        expected = client.post("/resolve", json=body).raise_for_status().content
+        expected = look_up(client, body).raise_for_status().content
 
         def job(_):
             headers = {"Prefer": "respond-async"}
-            answer = client.post("/resolve", json=body, headers=headers).raise_for_status()
+            answer = run_nearest(client, body, headers).raise_for_status()
             location = answer.headers["location"]
             assert finished(client, location)["status"] == "successful"
             assert client.get(f"{location}/results").content == expected
-            assert client.post("/resolve", json=body).content == expected
+            assert look_up(client, body).content == expected
             client.delete(location).raise_for_status()
 
         with ThreadPoolExecutor(CLIENTS) as threads:

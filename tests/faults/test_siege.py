@@ -96,7 +96,7 @@ def row_requests(siege, draw):
             start = time.monotonic()
             with suppress(httpx.TransportError):
                 answer = siege.count(
-                    "row", client.post("/resolve", json=siege.rows["good"]), {200, 503}
+                    "row", client.post("/nearest", json=siege.rows["good"]), {200, 503}
                 )
                 if answer.status_code == 200:
                     assert answer.content == siege.answer
@@ -111,7 +111,7 @@ def row_flood(siege, draw):
     with siege.client("greedy") as client:
         while not siege.stop.is_set():
             try:
-                answer = client.post("/resolve", json=siege.rows["greedy"])
+                answer = client.post("/nearest", json=siege.rows["greedy"])
             except httpx.TransportError:
                 siege.stop.wait(0.2)
                 continue
@@ -191,7 +191,7 @@ def large_bodies(siege, draw):
     with siege.client("greedy") as client:
         while not siege.stop.wait(1):
             with suppress(httpx.TransportError):
-                answer = client.post("/resolve", content=body, headers=headers)
+                answer = client.post("/nearest", content=body, headers=headers)
                 siege.count("large body", answer, {400, 413, 429, 503})
 
 
@@ -314,7 +314,7 @@ def prepared(stage, keys, works, expected):
             observations = {"lat": [47.0], "lon": [8.0]}
             siege.rows[key] = {"observations": observations, "references": f"dataset:{id}"}
             # Neither the key nor the id of a set stands in a result.
-            siege.answer = client.post("/resolve", json=siege.rows[key]).raise_for_status().content
+            siege.answer = client.post("/nearest", json=siege.rows[key]).raise_for_status().content
     return siege
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import finished, points, running_service, wait_until
+from tests.conftest import finished, look_up, points, run_nearest, running_service, wait_until
 from tests.service.test_connections import head, opened
 from tests.service.test_jobs import PARQUET, parquet
 
@@ -34,7 +34,7 @@ def attacked(tmp_path, device, monkeypatch):
         service = running_service(tmp_path / "data", "--device", device)
         client = service.__enter__()
     try:
-        client.post("/resolve", json=SETS).raise_for_status()
+        look_up(client, SETS).raise_for_status()
         yield client
     finally:
         service.__exit__(None, None, None)
@@ -76,7 +76,7 @@ def test_bodies_that_nobody_finishes(attacked):
         "Content-Type: application/json",
         "Prefer: respond-async",
         f"Content-Length: {size}",
-        start="POST /resolve",
+        start="POST /nearest",
     )
     with ExitStack() as stack, ThreadPoolExecutor(30) as threads:
         connections = [stack.enter_context(opened(attacked)) for _ in range(150)]
@@ -86,7 +86,7 @@ def test_bodies_that_nobody_finishes(attacked):
         # Some of the others were cut off before they could read why.
         assert refused
         assert peak(attacked) - before < 600
-    wait_until(lambda: attacked.post("/resolve", json=SETS).status_code == 200)
+    wait_until(lambda: look_up(attacked, SETS).status_code == 200)
 
 
 def test_more_sockets_than_descriptors_and_no_job_fails(attacked):
@@ -102,7 +102,7 @@ def test_more_sockets_than_descriptors_and_no_job_fails(attacked):
             with contextlib.suppress(ConnectionError):
                 connection.sendall(head()[:-2] if n % 2 else head())
             if n % 256 == 0:
-                answer = attacked.post("/resolve", json=dataset, headers=LATER)
+                answer = run_nearest(attacked, dataset, LATER)
                 jobs.append(answer.raise_for_status().headers["location"])
         assert [finished(attacked, job)["status"] for job in jobs] == ["successful"] * 8
     assert "Too many open files" not in attacked.log.read_text()

@@ -14,7 +14,7 @@ from georesolve.intake.errors import InvalidInput
 from georesolve.intake.plausibility import remarks
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Table
-from tests.conftest import SAMPLES
+from tests.conftest import SAMPLES, look_up
 
 BOUNDS = Bounds(rows=10**6, columns=20)
 KEEP = {"on_invalid": "null"}
@@ -238,12 +238,12 @@ def test_over_http(service):
         "references": {"lat": [1.0], "lon": [2.0]},
     }
     for on_invalid in ("error", "null"):
-        answer = service.post("/resolve", json=body, params={"on_invalid": on_invalid})
+        answer = look_up(service, {**body, "on_invalid": on_invalid})
         assert answer.status_code == 400
         assert "50 of 50 rows look like metres" in answer.json()["detail"]
         assert answer.json()["errors"][0]["file"] == "/observations"
     kept = {"on_invalid": "null", "coordinates": "trust"}
-    answer = service.post("/resolve", json=body, params=kept, headers={"Accept": "text/csv"})
+    answer = look_up(service, {**body, **kept}, {"Accept": "text/csv"})
     assert answer.text.count("invalid_coordinate") == 50
     body["observations"] = {"y": [5_800_000.0], "x": [1_490_000.0]}
-    assert "look like metres" in service.post("/resolve", json=body).json()["detail"]
+    assert "look like metres" in look_up(service, body).json()["detail"]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import NO_CLUSTER, running_service, wait_until
+from tests.conftest import NO_CLUSTER, look_up, run_nearest, running_service, wait_until
 from tests.service.test_connections import head, opened, problem_in
 from tests.service.test_keys import as_holder, new_key
 
@@ -28,7 +28,9 @@ def small(tmp_path_factory):
 def refusal_of(n, client, stack, *lines):
     """Send nearly all of n of the largest bodies, of which one is too many; returns its answer."""
     kind = ("Content-Type: application/json", "Prefer: respond-async", "Connection: close")
-    start = head(*kind, *lines, f"Content-Length: {LARGEST}", start="POST /resolve")
+    start = head(
+        *kind, *lines, f"Content-Length: {LARGEST}", start="POST /processes/nearest/execution"
+    )
     connections = [stack.enter_context(opened(client)) for _ in range(n)]
     for connection in connections:
         connection.sendall(start + (LARGEST - 1000) * b" ")
@@ -41,7 +43,7 @@ def test_bodies_share_their_memory_and_a_key_leaves_some(small):
     client, data_dir = small
 
     def send(client):
-        return client.post("/resolve", json=SETS, headers=LATER)
+        return run_nearest(client, SETS, LATER)
 
     with ExitStack() as stack:
         status, problem = refusal_of(17, client, stack)
@@ -69,9 +71,9 @@ ONCE = json.dumps(SETS)[1:-1]
 @pytest.mark.parametrize(
     ("path", "body", "name"),
     [
-        ("/resolve", f'{{"references": {{}}, {ONCE}}}', "references"),
-        ("/resolve", f"{{{ONCE}}}".replace('"lat"', '"lon"', 1), "lon"),
-        ("/resolve", f"{{{ONCE}}}".replace('"lat"', '"l\\u006fn"', 1), "lon"),
+        ("/nearest", f'{{"references": {{}}, {ONCE}}}', "references"),
+        ("/nearest", f"{{{ONCE}}}".replace('"lat"', '"lon"', 1), "lon"),
+        ("/nearest", f"{{{ONCE}}}".replace('"lat"', '"l\\u006fn"', 1), "lon"),
         ("/estimate", '{"observations": 1, "references": 2, "k": 3, "k": 4}', "k"),
         ("/estimate", f'{{"k": {5000 * "1"}, "k": 4}}', "k"),
         ("/processes/nearest/execution", f'{{"inputs": {{{ONCE}, "k": 1, "k": 2}}}}', "k"),
@@ -90,13 +92,13 @@ def test_a_name_is_given_once(service, path, body, name):
 def test_names_that_only_look_alike_are_taken(service):
     table = TABLE | {"a[1]": [1, 2], "a[2]": [3, 4], "": [5, 6], "{": [1, 2], "}": [None, 1]}
     body = {"observations": table, "references": TABLE}
-    assert service.post("/resolve", json=body).status_code == 200
+    assert look_up(service, body).status_code == 200
 
 
 def test_a_name_twice_among_many_is_found(service):
     names = ", ".join(f'"{n}": 1' for n in range(300_000))
     answer = service.post(
-        "/resolve",
+        "/nearest",
         content=f'{{"observations": {{{names}, "299999": 1}}, "references": {{}}}}',
         headers={"Content-Type": "application/json"},
     )
@@ -115,7 +117,7 @@ def test_a_name_twice_among_many_is_found(service):
     ids=["an option", "no array", "a column", "no longitude", "a dataset"],
 )
 def test_an_error_quotes_little(service, body):
-    answer = service.post("/resolve", json=body("/~\u00e9x" * 1_000_000))
+    answer = look_up(service, body("/~\u00e9x" * 1_000_000))
     assert answer.status_code == 400, answer.text[:1000]
     assert len(answer.content) < 50_000
     assert len(answer.json()["detail"]) < 2100

@@ -17,7 +17,9 @@ from tests.conftest import (
     NO_CLUSTER,
     finished,
     free_port,
+    look_up,
     points,
+    run_nearest,
     running_service,
     scheduler_on,
     wait_until,
@@ -26,6 +28,7 @@ from tests.service.test_jobs import PARQUET, files_of, parquet
 from tests.service.test_keys import as_holder, new_key
 
 ECHO = "/processes/echo/execution"
+NEAREST = "/processes/nearest/execution"
 LATER = {"Prefer": "respond-async"}
 
 
@@ -76,7 +79,7 @@ def test_jobs_of_the_service_and_of_a_key(tmp_path, shared_cluster):
 @pytest.mark.parametrize(
     ("path", "media_type", "start"),
     [
-        ("/resolve", "application/json", b'{"observations": '),
+        (NEAREST, "application/json", b'{"inputs": '),
         ("/resolve", "multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data; "),
         ("/datasets", "text/csv", b"lat,lon\n1,2\n"),
     ],
@@ -142,11 +145,11 @@ def test_the_same_again_needs_no_second_place(tmp_path):
         body = {"observations": table, "references": table}
         # The job is told as JSON, whatever its result is wanted as.
         headers = {**LATER, "Accept": "text/html", "Idempotency-Key": "mine"}
-        answers = [client.post("/resolve", json=body, headers=headers) for _ in range(2)]
+        answers = [run_nearest(client, body, headers) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [201, 201], answers[1].text
         assert answers[0].headers["location"] == answers[1].headers["location"]
         for other in ({"Idempotency-Key": "other"}, {}):
-            answer = client.post("/resolve", json=body, headers={**LATER, **other})
+            answer = run_nearest(client, body, {**LATER, **other})
             assert answer.status_code == 503
 
 
@@ -172,7 +175,7 @@ def test_room_that_must_stay_on_the_disk(tmp_path, shared_cluster):
             assert "bytes free" in detail
         table = {"lat": [1.0], "lon": [2.0]}
         body = {"observations": table, "references": table}
-        assert client.post("/resolve", json=body, headers=LATER).status_code == 507
+        assert run_nearest(client, body, LATER).status_code == 507
         health = client.get("/readyz").json()
         assert health["status"] == "full"
         [disk] = (c for c in health["checks"] if c["name"] == "disk")
@@ -181,7 +184,7 @@ def test_room_that_must_stay_on_the_disk(tmp_path, shared_cluster):
         # What needs no disk is answered, and what makes room would be.
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (200, "full")
-        assert client.post("/resolve", json=body).status_code == 200
+        assert look_up(client, body).status_code == 200
         assert files_of(client) == set()
 
 
@@ -240,7 +243,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
         for k, fits in ((64, False), (8, True)):
             told = client.post("/estimate", json={**body, "k": k}).json()
             assert told["fits"] is fits
-            answer = client.post("/resolve", params={"k": k}, json=body, headers=LATER)
+            answer = run_nearest(client, {**body, "k": k}, LATER)
             if fits:
                 assert finished(client, answer.headers["location"])["status"] == "successful"
             else:
@@ -256,9 +259,9 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
         body = {"observations": arrays, "references": arrays}
         told = client.post("/estimate", json=body).json()
         assert told["fits"] is False, "arrays do not lie there yet"
-        assert client.post("/resolve", json=body, headers=LATER).status_code == 507
+        assert run_nearest(client, body, LATER).status_code == 507
         ballast.unlink()
-        assert client.post("/resolve", json=body, headers=LATER).status_code == 201
+        assert run_nearest(client, body, LATER).status_code == 201
 
 
 def test_jobs_accepted_together_fit_together(tmp_path):
@@ -270,7 +273,7 @@ def test_jobs_accepted_together_fit_together(tmp_path):
         body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
 
         def send(_=None):
-            return client.post("/resolve", params={"k": 30}, json=body, headers=LATER)
+            return run_nearest(client, {**body, "k": 30}, LATER)
 
         # Each is expected to write 27 MB: its result, twice for a while.
         with ThreadPoolExecutor(6) as threads:
@@ -300,7 +303,7 @@ def test_a_full_disk():
         name = f"dataset:{registered.json()['id']}"
         body = {"observations": name, "references": name}
         # Accepted while there is room, it waits for a cluster until there is none.
-        answer = client.post("/resolve", params={"k": 2}, json=body, headers=LATER)
+        answer = run_nearest(client, {**body, "k": 2}, LATER)
         assert answer.status_code == 201, answer.text
         job = answer.headers["location"]
         ballast = fill(disk, leave=len(content) // 2)
@@ -326,7 +329,7 @@ def test_a_full_disk():
             assert int(answer.headers["retry-after"]) > 0
             wait_until(lambda: files_of(client) == before)
             ballast.unlink()
-            answer = client.post("/resolve", params={"k": 1}, json=body, headers=LATER)
+            answer = run_nearest(client, {**body, "k": 1}, LATER)
             assert finished(client, answer.headers["location"])["status"] == "successful"
 
 

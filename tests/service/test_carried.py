@@ -14,7 +14,7 @@ from georesolve.service.database.store import Store
 from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.workers.datasets import streamed
-from tests.conftest import points, store_points
+from tests.conftest import look_up, points, run_nearest, store_points
 from tests.service.test_exports import no_sets
 from tests.service.test_jobs import PARQUET, files_of, parquet
 
@@ -44,10 +44,10 @@ def test_what_is_too_wide_is_refused_before_a_job_is_accepted(service, kind):
     (obstacle,) = told["obstacles"]
     assert f"may carry {2**29}: carry an id" in obstacle
     for headers in (LATER, {}):
-        answer = service.post("/resolve", params={"columns": name}, json=body, headers=headers)
+        answer = run_nearest(service, {**body, "columns": [name]}, headers)
         assert (answer.status_code, answer.json()["detail"]) == (413, obstacle)
     if kind != "id":
-        assert service.post("/resolve", json=body).status_code == 200
+        assert look_up(service, body).status_code == 200
     assert service.get("/jobs").json()["jobs"] == jobs
     assert files_of(service) == before
     for id in made.values():

@@ -172,7 +172,7 @@ def test_there_are_no_more_connections_than_are_answered(hurried):
         "Content-Type: application/json",
         f"X-API-Key: {key}",
         "Prefer: respond-async",
-        start="POST /resolve",
+        start="POST /processes/nearest/execution",
     )
     with ExitStack() as stack:
         for _ in range(MOST):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import finished, points
+from tests.conftest import finished, look_up, points, run_nearest
 from tests.service.test_jobs import PARQUET, parquet, start_job
 
 
@@ -49,11 +49,11 @@ def test_a_damaged_dataset_is_told_of_and_mended(service, data_dir, register, da
     file = data_dir / "datasets" / f"{id}.parquet"
     body = {"observations": {"dataset": id}, "references": {"lat": [1, 2], "lon": [3, 4]}}
     whole = service.get(f"/datasets/{id}/data.parquet")
-    expected = service.post("/resolve", json=body).raise_for_status().content
+    expected = look_up(service, body).raise_for_status().content
     damage(file)
     refusals = [service.get(f"/datasets/{id}/data.parquet")]
     if damage is not flip:
-        refusals += [service.post(path, json=body) for path in ("/resolve", "/estimate")]
+        refusals += [service.post(path, json=body) for path in ("/nearest", "/estimate")]
     for answer in refusals:
         assert answer.status_code == 409, answer.text
         assert answer.json()["type"].endswith(":dataset-damaged")
@@ -64,7 +64,7 @@ def test_a_damaged_dataset_is_told_of_and_mended(service, data_dir, register, da
     assert register(31, status=200) == id
     again = service.get(f"/datasets/{id}/data.parquet")
     assert (again.content, again.headers["etag"]) == (whole.content, whole.headers["etag"])
-    assert service.post("/resolve", json=body).content == expected
+    assert look_up(service, body).content == expected
 
 
 @pytest.mark.parametrize("prefer", ["respond-async", "wait=60"])
@@ -75,7 +75,7 @@ def test_what_shows_only_when_a_worker_reads_it_is_told_of(service, data_dir, re
         file.seek(4)
         file.write(b"\xff" * 200)
     body = {"observations": {"dataset": id}, "references": {"lat": [1, 2], "lon": [3, 4]}}
-    answer = service.post("/resolve", json=body, headers={"Prefer": prefer})
+    answer = run_nearest(service, body, {"Prefer": prefer})
     if answer.status_code == 201:
         job = answer.headers["location"]
         assert finished(service, job)["status"] == "failed"

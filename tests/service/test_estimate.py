@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, points, running_service
+from tests.conftest import finished, look_up, points, run_nearest, running_service
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
 from tests.service.test_small_requests import workers_of
@@ -52,7 +52,7 @@ def test_an_estimate_of_datasets_knows_their_columns(service):
     carried = estimate(service, {"inputs": {**both, "columns": ["the.name"]}})
     assert carried["bytes_in"] == plain["bytes_in"]
     assert carried["bytes_out"] > plain["bytes_out"]
-    answer = service.post("/resolve", params={"columns": "the.name"}, json=both)
+    answer = look_up(service, {**both, "columns": ["the.name"]})
     size = len(answer.content)
     assert pq.read_table(io.BytesIO(answer.content)).num_rows == plain["rows"] == 20_000
     assert size / 2 < carried["bytes_out"] < 2 * size
@@ -74,7 +74,7 @@ def test_an_estimate_knows_what_repeats(service, width):
     sets = {role: {"dataset": id} for role, id in zip(ROLES, ids, strict=True)}
     options = {"k": 2, "columns": ["name"], "observation_columns": ["note"]}
     told = estimate(service, {**sets, **options})
-    size = len(service.post("/resolve", params=options, json=sets).content)
+    size = len(run_nearest(service, {**sets, **options}).content)
     assert 0.8 * size < told["bytes_out"] < 1.25 * size
     for id in ids:
         assert service.delete(f"/datasets/{id}").status_code == 204

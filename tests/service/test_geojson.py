@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from tests.conftest import finished, points, wait_until
+from tests.conftest import finished, points, run_nearest, wait_until
 from tests.service.test_geoparquet import BOXES, POINTS, table
 from tests.service.test_jobs import files_of
 from tests.service.test_results import finished_job, resolve
@@ -143,7 +143,7 @@ def test_a_dataset_that_was_removed_meanwhile(service):
     upload = {"content": b"lat,lon\n1,2\n", "headers": {"Content-Type": "text/csv"}}
     dataset = service.post("/datasets", **upload).json()["id"]
     body = {"observations": f"dataset:{dataset}", "references": {"lat": [0], "lon": [0]}}
-    answer = service.post("/resolve", json=body, headers=LATER)
+    answer = run_nearest(service, body, LATER)
     location = answer.headers["location"]
     assert finished(service, location)["status"] == "successful"
     address = f"{location}/results/matches.geojson"

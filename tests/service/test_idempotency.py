@@ -9,16 +9,19 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 
-from tests.conftest import finished, points, running_service, wait_until
+from tests.conftest import finished, points, run_nearest, running_service, wait_until
 from tests.service.test_jobs import files_of, kill_with_children, parquet
 from tests.service.test_processes import TINY
 
+EXECUTION = "/processes/nearest/execution"
 OTHER = {**TINY, "observations": {"lat": [3], "lon": [2]}}
 
 
-def send(client, key, body=TINY, path="/resolve", prefer="respond-async", **parameters):
+def send(client, key, body=TINY, path=None, prefer="respond-async", **options):
     headers = {"Idempotency-Key": key, **({"Prefer": prefer} if prefer else {})}
-    return client.post(path, json=body, params=parameters, headers=headers)
+    if path is None:
+        return run_nearest(client, {**body, **options}, headers)
+    return client.post(path, headers=headers, **body)
 
 
 def jobs(client):
@@ -33,7 +36,8 @@ def test_the_same_again_is_the_same_job(service):
     # In quotes, as structured fields have it, or without; waited for or not; by either route.
     again = send(service, "a-1")
     assert (again.status_code, again.headers["location"]) == (201, first.headers["location"])
-    for path, body in (("/resolve", TINY), ("/processes/nearest/execution", {"inputs": TINY})):
+    form = {"files": dict.fromkeys(TINY, ("one.csv", b"lat,lon\n1,2\n"))}
+    for body, path in ((TINY, None), (form, "/resolve")):
         result = send(service, "a-1", body, path, prefer=None)
         assert result.status_code == 200, result.text
         assert f'<{first.headers["location"]}>; rel="monitor"' in result.headers["link"]
@@ -60,10 +64,8 @@ def test_other_content_is_refused(service):
     others = [
         send(service, "b-1", OTHER),
         send(service, "b-1", k=2),
-        send(
-            service, "b-1", {"inputs": TINY, "response": "document"}, "/processes/nearest/execution"
-        ),
-        send(service, "b-1", {"inputs": {"message": "x"}}, "/processes/echo/execution"),
+        send(service, "b-1", {"json": {"inputs": TINY, "response": "document"}}, EXECUTION),
+        send(service, "b-1", {"json": {"inputs": {"message": "x"}}}, "/processes/echo/execution"),
     ]
     for answer in others:
         assert answer.status_code == 422
@@ -74,7 +76,7 @@ def test_other_content_is_refused(service):
 
 
 def test_an_echo_with_a_key_is_a_job(service):
-    body = {"inputs": {"message": "x"}}
+    body = {"json": {"inputs": {"message": "x"}}}
     before = jobs(service)
     answers = [send(service, "c-1", body, "/processes/echo/execution", None) for _ in range(2)]
     assert [answer.json() for answer in answers] == ["x", "x"]
@@ -97,12 +99,12 @@ def test_many_at_the_same_time_make_one_job(service):
 def half_sent(client, key, probe):
     """A request of which the service has the head alone; yields its connection and the rest."""
     headers = {"Idempotency-Key": key, "Prefer": "respond-async"}
-    request = client.build_request("POST", "/resolve", json=TINY, headers=headers)
+    request = client.build_request("POST", EXECUTION, json={"inputs": TINY}, headers=headers)
     content = request.read()
     while True:
         connection = http.client.HTTPConnection(client.base_url.host, client.base_url.port)
         with closing(connection):
-            connection.putrequest("POST", "/resolve", skip_host=True, skip_accept_encoding=True)
+            connection.putrequest("POST", EXECUTION, skip_host=True, skip_accept_encoding=True)
             for name, value in request.headers.items():
                 connection.putheader(name, value)
             connection.endheaders(content[:10])
@@ -129,8 +131,10 @@ def test_a_key_is_free_again_after_a_refusal_or_a_lost_connection(service):
     with half_sent(service, "f-1", bad):
         pass
     wait_until(lambda: send(service, "f-1").status_code == 201)
-    finished(service, send(service, "f-1").headers["location"])
-    wait_until(lambda: {p for p in files_of(service) - before if p.parent.name != "jobs"} == set())
+    location = send(service, "f-1").headers["location"]
+    finished(service, location)
+    service.delete(location).raise_for_status()
+    wait_until(lambda: files_of(service) <= before)
 
 
 @pytest.mark.parametrize("key", ["", '""', "x" * 256, "a\tb"])

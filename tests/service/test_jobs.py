@@ -28,7 +28,9 @@ from tests.conftest import (
     finished,
     free_port,
     kill_with_children,
+    look_up,
     points,
+    run_nearest,
     running_service,
     scheduler_on,
     store_points,
@@ -115,7 +117,7 @@ def test_a_dataset_in_use_stays(service):
     content = parquet(points(100_000, 3))
     id = service.post("/datasets", content=content, headers={"Content-Type": PARQUET}).json()["id"]
     body = {"observations": f"dataset:{id}", "references": f"dataset:{id}"}
-    answer = service.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+    answer = run_nearest(service, body, {"Prefer": "respond-async"})
     assert service.delete(f"/datasets/{id}").status_code == 409
     service.delete(answer.headers["location"])
     wait_until(lambda: service.delete(f"/datasets/{id}").status_code == 204)
@@ -173,9 +175,11 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
         answer = client.get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
         body = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
-        answer = client.post("/resolve", json=body)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-        answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        for send in (look_up, run_nearest):
+            answer = send(client, body)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert client.get("/jobs").json()["jobs"] == []
+        answer = run_nearest(client, body, {"Prefer": "respond-async"})
         assert client.get(answer.headers["location"]).json()["status"] == "accepted"
 
 
@@ -321,7 +325,7 @@ def test_limits(tmp_path, shared_cluster):
         assert "limit of 1000" in answer.json()["detail"]
         assert "respond-async" in answer.json()["detail"]
         body = {"observations": {"lat": [0.5] * 2000, "lon": [0.5] * 2000}, "references": "x"}
-        answer = client.post("/resolve", json=body)
+        answer = look_up(client, body)
         assert (answer.status_code, answer.json()["type"]) == (
             413,
             "urn:georesolve:problem:too-large",

@@ -21,7 +21,9 @@ from tests.conftest import (
     ROOT,
     finished,
     free_port,
+    look_up,
     points,
+    run_nearest,
     running_service,
     wait_until,
 )
@@ -73,6 +75,7 @@ def test_without_a_key_only_probes_are_answered(guarded):
         ("GET", "/jobs"),
         ("HEAD", "/jobs"),
         ("POST", "/resolve"),
+        ("POST", "/nearest"),
         ("POST", "/datasets"),
         ("GET", "/nowhere"),
     ):
@@ -128,7 +131,7 @@ def test_owners_see_only_what_is_theirs(guarded):
     for path in (dataset, job):
         assert ben.delete(path).status_code == 404
     body = {"observations": f"dataset:{dataset.rpartition('/')[2]}", "references": SET}
-    answer = ben.post("/resolve", json=body)
+    answer = look_up(ben, body)
     assert (answer.status_code, answer.json()["title"]) == (404, "There is no such dataset")
     assert ben.get("/jobs").json()["jobs"] == []
     assert ben.get("/datasets").json()["datasets"] == []
@@ -147,7 +150,7 @@ def test_keys_count_while_the_service_runs(tmp_path):
     with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
         assert client.get("/jobs").status_code == 200
         body = {"observations": SET, "references": SET}
-        answer = client.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        answer = run_nearest(client, body, {"Prefer": "respond-async"})
         key = new_key(data_dir, "the first")
         wait_until(lambda: client.get("/jobs").status_code == 401)
         with as_holder(client, key) as holder:
@@ -184,7 +187,7 @@ def test_a_key_with_a_new_secret_keeps_what_is_its_own(guarded):
         wait_until(lambda: holder.get("/jobs").status_code == 200)
         body = {"observations": SET, "references": SET}
         headers = {"Prefer": "respond-async"}
-        job = holder.post("/resolve", json=body, headers=headers).headers["location"]
+        job = run_nearest(holder, body, headers).headers["location"]
         done = keys(data_dir, "rotate", "cleo")
         assert done.returncode == 0, done.stderr
         new = done.stdout.strip()
@@ -216,7 +219,7 @@ def test_the_role_admin_sees_the_jobs_of_all(guarded):
     client, ann, ben = guarded
     key = new_key(client.log.with_suffix(""), "root", "--role", "admin")
     body = {"observations": SET, "references": SET}
-    job = ann.post("/resolve", json=body, headers={"Prefer": "respond-async"}).headers["location"]
+    job = run_nearest(ann, body, {"Prefer": "respond-async"}).headers["location"]
     dataset = ann.post("/datasets", content="lat,lon\n1,2\n", headers={"Content-Type": "text/csv"})
     with as_holder(client, key) as admin:
         wait_until(lambda: admin.get("/jobs").status_code == 200)
@@ -225,7 +228,7 @@ def test_the_role_admin_sees_the_jobs_of_all(guarded):
         assert owners[job.rpartition("/")[2]] == "ann"
         assert admin.get(f"{job}/results").content == ann.get(f"{job}/results").content
         assert admin.get(dataset.headers["location"]).status_code == 404
-        own = admin.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+        own = run_nearest(admin, body, {"Prefer": "respond-async"})
         assert ben.get(own.headers["location"]).status_code == 404
         assert ben.delete(job).status_code == 404
         assert admin.delete(job).json()["status"] == "dismissed"
@@ -341,7 +344,7 @@ def test_names_of_the_service(service):
 def test_pages_of_other_sites_cannot_use_a_service_without_keys(service):
     body = {"observations": SET, "references": SET}
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
-        answer = service.post("/resolve", json=body, headers={"Sec-Fetch-Site": site})
+        answer = look_up(service, body, {"Sec-Fetch-Site": site})
         assert answer.status_code == status
     # Over plain HTTP beyond loopback a browser tells the origin alone, and ports of one name share
     # a site.
@@ -355,7 +358,7 @@ def test_pages_of_other_sites_cannot_use_a_service_without_keys(service):
         ({"Origin": "null"}, 403),
         ({"Origin": "http://["}, 403),
     ):
-        answer = service.post("/resolve", json=body, headers=headers)
+        answer = look_up(service, body, headers)
         assert answer.status_code == status, headers
     # A link to the documentation is fine.
     headers = {"Sec-Fetch-Site": "cross-site"}

@@ -109,8 +109,12 @@ def test_the_service_answers_as_the_examples_say(service):
         )
         expected = answer_of(nearest, media_type=accept)
         assert (answer.json() if accept.endswith("json") else answer.text) == expected
-    answer = service.post("/resolve", json=body_of("POST /resolve"))
-    assert answer.status_code == 200
+    answer = service.post("/nearest", json=body_of("POST /nearest"))
+    assert answer.json() == answer_of("POST /nearest")
+    form = body_of("POST /resolve", "multipart/form-data")
+    files = {role: (f"{role}.csv", content) for role, content in form.items()}
+    answer = service.post("/resolve", files=files, headers={"Accept": "text/csv"})
+    assert answer.text == answer_of("POST /resolve", media_type="text/csv")
     answer = service.post(
         "/processes/echo/execution", json=body_of("POST /processes/echo/execution")
     )
@@ -128,8 +132,7 @@ def test_a_dataset_and_a_job_as_the_examples_say(service):
     vary = ("id", "created", "expires")
     assert without(answer.json(), *vary) == without(answer_of("POST /datasets", "201"), *vary)
     references = {"dataset": answer.json()["id"]}
-    body = {**body_of("POST /resolve"), "references": references}
-    execution = {"inputs": {**body, "max_distance_m": 600_000}}
+    execution = {"inputs": {**body_of("POST /nearest"), "references": references}}
     accepted = service.post(
         "/processes/nearest/execution", json=execution, headers={"Prefer": "respond-async"}
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, points, sphere
+from tests.conftest import finished, look_up, points, sphere
 from tests.oracle import nearest
 from tests.service.test_jobs import parquet
 
@@ -26,6 +26,11 @@ def inline(table):
 
 def table_of(content):
     return pq.read_table(io.BytesIO(content))
+
+
+def named(reference):
+    """The name of the schema that a reference leads to."""
+    return reference["$ref"].rpartition("/")[2]
 
 
 def execute(client, inputs, prefer=None, process="nearest", **wanted):
@@ -77,10 +82,10 @@ def test_descriptions(service):
         "references",
     }
     assert inputs["k"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
-    # One source: what can be given to /resolve in the query can be given here.
-    api = service.get("/api").json()["paths"]["/resolve"]["post"]
-    options = {one["name"] for one in api["parameters"] if one["in"] == "query"}
-    assert options | {"observations", "references"} == set(inputs)
+    # One source: what can be given to /resolve in its form can be given here.
+    api = service.get("/api").json()
+    body = api["paths"]["/resolve"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert set(api["components"]["schemas"][named(body["schema"])]["properties"]) == set(inputs)
 
 
 def test_operations_and_their_examples(service):
@@ -100,7 +105,7 @@ def test_operations_and_their_examples(service):
         answer = service.get(path.format(id="echo")).text
         assert json.loads(answer.replace(str(service.base_url), "http://localhost:8000")) == example
     executions = ("/processes/nearest/execution", "/processes/echo/execution")
-    for path in (*executions, "/resolve", "/estimate"):
+    for path in (*executions, "/nearest", "/estimate"):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         assert "$defs" not in str(body["schema"])
         named = body.get("examples", {}).values()
@@ -130,7 +135,7 @@ def test_a_synchronous_execution(service):
     np.testing.assert_array_equal(table["reference"].to_numpy()[::2], rows)
     np.testing.assert_allclose(table["distance_m"].to_numpy()[::2], metres, rtol=1e-12, atol=1e-3)
     same = {"observations": inputs["observations"], "references": inputs["references"]["value"]}
-    assert service.post("/resolve", params={"k": 2}, json=same).content == answer.content
+    assert look_up(service, {**same, "k": 2}).content == answer.content
 
 
 def test_datasets_and_geojson(service):
@@ -354,7 +359,23 @@ def test_an_echo_that_pauses_can_be_waited_for_or_dismissed(service):
 
 
 def by_query(client, inputs, options):
-    return client.post("/resolve", json=inputs, params=options), "/query"
+    return client.post("/resolve", files=csv_of(inputs), params=options), "/query"
+
+
+def by_form(client, inputs, options):
+    return client.post("/resolve", files=csv_of(inputs), data=options), ""
+
+
+def csv_of(inputs):
+    """Points, one a set, as files of a form."""
+    return {
+        role: (f"{role}.csv", "lat,lon\n{lat[0]},{lon[0]}\n".format(**one))
+        for role, one in inputs.items()
+    }
+
+
+def by_lookup(client, inputs, options):
+    return look_up(client, {**inputs, **options}), ""
 
 
 def by_execution(client, inputs, options):
@@ -369,7 +390,10 @@ def by_estimate_of_an_execution(client, inputs, options):
     return client.post("/estimate", json={"inputs": {**inputs, **options}}), "/inputs"
 
 
-@pytest.mark.parametrize("send", [by_query, by_execution, by_estimate, by_estimate_of_an_execution])
+@pytest.mark.parametrize(
+    "send",
+    [by_query, by_form, by_lookup, by_execution, by_estimate, by_estimate_of_an_execution],
+)
 @pytest.mark.parametrize(
     "options", [{"columns": ["none"]}, {"observation_columns": ["none"]}, {"exclude_self": True}]
 )

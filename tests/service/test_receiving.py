@@ -47,7 +47,7 @@ def received(pieces, folder, receive=receive_form, names=NAMES, **headers):
     headers = {"content-type": FORM, **headers}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     request = Request({"type": "http", "method": "POST", "headers": raw}, next_message)
-    more = (names,) if receive is receive_form else ()
+    more = (names, ["k"]) if receive is receive_form else ()
     return asyncio.run(receive(request, folder, *more))
 
 
@@ -61,11 +61,13 @@ CONTENTS = st.lists(st.sampled_from([b"x", b"\r\n", b"--", b"a-b", b"\r\n--a-", 
 def test_a_form_may_be_cut_anywhere(observations, references, cuts):
     if f"\r\n--{BOUNDARY}".encode() in b"\r\n" + observations + b"\r\n" + references:
         return
-    body = part("observations", observations, "o.csv") + part("references", references, "r") + END
+    body = part("observations", observations, "o.csv") + part("k", b"3") + part("k", b"")
+    body += part("references", references, "r") + END
     places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[start:end] for start, end in itertools.pairwise(places)]
     with tempfile.TemporaryDirectory() as folder:
-        form = received(pieces, Path(folder))
+        form, fields = received(pieces, Path(folder))
+        assert fields == [("k", "3"), ("k", "")]
         assert form["observations"].path.read_bytes() == observations
         assert form["references"].path.read_bytes() == references
         assert form["observations"][1:4] == ("text/csv", "o.csv", "observations")
@@ -75,7 +77,7 @@ def test_texts_and_large_files(tmp_path):
     large = bytes(range(256)) * 20_000
     body = part("observations", large, "o") + part("references", b"dataset:1") + END
     pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)]
-    form = received(pieces, tmp_path)
+    form, _ = received(pieces, tmp_path)
     assert form["references"] == "dataset:1"
     assert form["observations"].path.read_bytes() == large
     assert form["observations"].seconds > 0
@@ -91,6 +93,9 @@ def test_texts_and_large_files(tmp_path):
         (part("observations", b"1", "o") + part("references", b"2", "o"), "breaks off"),
         (part("observations", b"1", "o") + part("references", b"2", "o")[:-1], "breaks off"),
         (part("observations", b"1" * 201), "a text of more than 200 bytes"),
+        (part("k", b"1" * 65_536), "more than 65536 bytes"),
+        (part("k", b"") * 65_538, "more than 65536 bytes"),
+        (part("k", b"1", "k"), "k: an option is a text"),
         (b"lat,lon\n1,2\n", "cannot be read"),
         (part("observations", b"1", "o").replace(b"-Disposition", b""), "it has ''"),
     ],
@@ -240,9 +245,9 @@ def test_forms_and_json_packed_with_gzip(service):
         (body, 400),
         (gzip.compress(b" " * (17 << 20) + body), 413),
     ):
-        answer = service.post("/resolve", content=sent, headers=headers)
+        answer = service.post("/nearest", content=sent, headers=headers)
         assert answer.status_code == status, answer.text
-    answer = service.post("/resolve", content=body, headers={**headers, "Content-Encoding": "br"})
+    answer = service.post("/nearest", content=body, headers={**headers, "Content-Encoding": "br"})
     assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "gzip")
 
 

@@ -1,4 +1,4 @@
-"""`/resolve` over HTTP: files, arrays and datasets in, the right result out; bad input refused."""
+"""`/resolve` over HTTP: files and datasets in, the right result out; bad input refused."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from tests.conftest import SAMPLES, finished, points, sphere
+from tests.conftest import SAMPLES, finished, look_up, points, run_nearest, sphere
 from tests.oracle import nearest
 
 PARQUET = "application/vnd.apache.parquet"
@@ -69,11 +69,6 @@ def test_files(service, tables, expected, write):
     table = table_of(response)
     check(table, expected)
     np.testing.assert_array_equal(table["reference_id"], expected[0] + 1_000_000)
-
-
-def test_arrays(service, tables, expected):
-    body = {"observations": inline(tables[0]), "references": inline(tables[1])}
-    check(table_of(service.post("/resolve", json=body)), expected)
 
 
 def test_datasets_and_an_asynchronous_job(service, tables, expected):
@@ -132,7 +127,7 @@ def test_the_same_bytes_every_time(service, tables):
 
 def test_ranges_and_conditions(service, tables):
     body = {"observations": inline(tables[0]), "references": inline(tables[1])}
-    job = service.post("/resolve", json=body, headers={"Prefer": "respond-async"})
+    job = run_nearest(service, body, {"Prefer": "respond-async"})
     url = f"{job.headers['location']}/results/matches.parquet"
     assert finished(service, job.headers["location"])["status"] == "successful"
     whole = service.get(url)
@@ -153,15 +148,16 @@ def test_options(service):
     observations = {"lat": [0.0, 0.0, 95.0], "lon": [0.0, 50.0, 0.0], "tag": ["a", "b", "c"]}
     references = {"lat": [0.0], "lon": [0.0], "name": ["null island"]}
     table = table_of(
-        service.post(
-            "/resolve",
-            params={
+        look_up(
+            service,
+            {
+                "observations": observations,
+                "references": references,
                 "max_distance_m": 0,
                 "on_invalid": "null",
-                "columns": "name",
-                "observation_columns": "tag",
+                "columns": ["name"],
+                "observation_columns": ["tag"],
             },
-            json={"observations": observations, "references": references},
         )
     )
     assert table.to_pydict() == {
@@ -179,8 +175,7 @@ def test_a_set_against_itself(service):
     id = service.post("/datasets", files={"file": ("p.csv", csv(table))}).json()["id"]
     body = {"observations": f"dataset:{id}", "references": f"dataset:{id}"}
     answers = [
-        table_of(service.post("/resolve", params={"k": 2, "exclude_self": flag}, json=body))
-        for flag in ("false", "true")
+        table_of(look_up(service, {**body, "k": 2, "exclude_self": flag})) for flag in (False, True)
     ]
     with_self, without = (table["reference"].to_numpy().reshape(40, 2) for table in answers)
     np.testing.assert_array_equal(with_self[:, 0], np.arange(40))
@@ -190,7 +185,7 @@ def test_a_set_against_itself(service):
 
 def test_exclude_self_needs_one_set(service, tables):
     body = {"observations": inline(tables[0]), "references": inline(tables[1])}
-    answer = service.post("/resolve", params={"exclude_self": "true"}, json=body)
+    answer = look_up(service, {**body, "exclude_self": True})
     check_refusal(answer, "the same dataset as both", {})
 
 
@@ -315,7 +310,7 @@ def test_observations_without_rows(service):
     ],
 )
 def test_bad_arrays(service, body, message):
-    response = service.post("/resolve", json=body)
+    response = look_up(service, body)
     if "limit" in message:
         assert response.status_code == 413
         assert message in response.json()["detail"]
@@ -336,6 +331,8 @@ def test_bad_arrays(service, body, message):
         ({"obs_lat": "a", "b": 1}, "/query/obs_lat.*did you mean 'observation_lat'"),
         ({"k": [1, 2]}, "/query/k: given 2 times"),
         ({"columns": "nothing"}, "no column 'nothing'; found 'lat', 'lon'"),
+        ({"columns": "lat,nothing"}, "no column 'nothing'; found 'lat', 'lon'"),
+        ({"columns": ["lat,lon", "lat"]}, "no column 'lat,lon'; found 'lat', 'lon'"),
     ],
 )
 def test_bad_options(service, parameters, message):
@@ -350,27 +347,28 @@ def test_bad_options(service, parameters, message):
     "parts",
     [
         [("observations", GOOD), ("observations", GOOD)],
-        [("observations", GOOD), ("references", GOOD), ("k", b"2")],
+        [("observations", GOOD), ("references", GOOD), ("kk", b"2")],
         [("observations", GOOD)],
         [],
     ],
 )
 def test_forms_with_other_parts(service, parts):
-    files = [(name, (f"{name}.csv", content)) for name, content in parts if name != "k"]
-    data = {name: content for name, content in parts if name == "k"}
+    files = [(name, (f"{name}.csv", content)) for name, content in parts if name != "kk"]
+    data = {name: content for name, content in parts if name == "kk"}
     headers = {} if parts else {"Content-Type": "multipart/form-data; boundary=b"}
     response = service.post("/resolve", files=files, data=data, headers=headers)
     check_refusal(response, "once each|boundary|parsing|Missing|must have", {})
 
 
 TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+FORM = dict.fromkeys(TINY, ("one.csv", GOOD))
 
 
 def test_json_of_very_many_objects_is_refused_before_they_are_made(service):
     body = b'{"observations": {"lat": [' + b"[]," * (1 << 19) + b"[]]}, "
     body += b'"references": {"lat": [1], "lon": [2]}}'
     headers = {"Content-Type": "application/json"}
-    for path in ("/resolve", "/estimate"):
+    for path in ("/nearest", "/estimate"):
         answer = service.post(path, content=body, headers=headers)
         assert answer.status_code == 413, answer.text
         nested = (1 << 19) + 7
@@ -384,17 +382,17 @@ def test_json_has_its_digest(service):
     other = base64.b64encode(hashlib.sha256(b"").digest()).decode()
     for digest, status in ((right, 200), (other, 400)):
         headers = {"Content-Type": "application/json", "Content-Digest": f"sha-256=:{digest}:"}
-        assert service.post("/resolve", content=content, headers=headers).status_code == status
+        assert service.post("/nearest", content=content, headers=headers).status_code == status
 
 
 def test_a_pointer_leads_to_a_name_with_strokes(service):
     body = {**TINY, "observations": {"lat": [1], "lon": [2], "a/b~": [[1]]}}
-    errors = service.post("/resolve", json=body).json()["errors"]
+    errors = look_up(service, body).json()["errors"]
     assert errors[0]["pointer"] == "/observations/a~1b~0/0"
     body["observations"]["a/b~"] = 1
-    errors = service.post("/resolve", json=body).json()["errors"]
+    errors = look_up(service, body).json()["errors"]
     assert errors[0]["pointer"] == "/observations/a~1b~0"
-    errors = service.post("/resolve", json={**TINY, "a/b~": 1}).json()["errors"]
+    errors = look_up(service, {**TINY, "a/b~": 1}).json()["errors"]
     assert "/a~1b~0" in [error["pointer"] for error in errors]
 
 
@@ -408,21 +406,21 @@ def test_a_pointer_leads_to_a_name_with_strokes(service):
     ],
 )
 def test_a_client_that_takes_a_job(service, prefer, applied):
-    answer = service.post("/resolve", json=TINY, headers={"Prefer": prefer})
+    answer = service.post("/resolve", files=FORM, headers={"Prefer": prefer})
     assert (answer.status_code, answer.headers["preference-applied"]) == (201, applied)
     assert finished(service, answer.headers["location"])["status"] == "successful"
 
 
 @pytest.mark.parametrize("prefer", ["wait=60", "wait=60, respond-async", "respond-async, wait=99"])
 def test_a_client_that_waits_a_while(service, prefer):
-    answer = service.post("/resolve", json=TINY, headers={"Prefer": prefer})
+    answer = service.post("/resolve", files=FORM, headers={"Prefer": prefer})
     assert table_of(answer).num_rows == 1
     # The result is no answer to respond-async.
     assert answer.headers["preference-applied"] == "wait=60"
     assert answer.status_code == 200
     # It is new, whatever the client has.
     headers = {"Prefer": prefer, "If-None-Match": "*", "Idempotency-Key": prefer}
-    assert table_of(service.post("/resolve", json=TINY, headers=headers)).num_rows == 1
+    assert table_of(service.post("/resolve", files=FORM, headers=headers)).num_rows == 1
 
 
 def test_unknown_dataset_and_formats(service):
@@ -431,6 +429,9 @@ def test_unknown_dataset_and_formats(service):
     form = {"observations": ("a.xls", b"\x00\x01"), "references": ("a.csv", GOOD)}
     assert service.post("/resolve", files=form).status_code == 415
     assert service.post("/resolve", content=b"lat,lon").status_code == 415
+    refused = service.post("/resolve", json=TINY)
+    assert refused.status_code == 415
+    assert "JSON goes to /nearest" in refused.json()["detail"]
     assert service.post("/resolve", files={"observations": ("a.csv", GOOD)}).status_code == 400
 
 
@@ -477,10 +478,9 @@ def test_each_table_has_its_own_columns(service, tables, expected):
         "references": {name: references[name].to_pylist() for name in ("north", "east")},
     }
     del options["id"], options["observation_id"]
-    check(table_of(service.post("/resolve", params=options, json=arrays)), expected)
     inputs = {**arrays, **options}
-    execution = service.post("/processes/nearest/execution", json={"inputs": inputs})
-    check(table_of(execution), expected)
+    for send in (look_up, run_nearest):
+        check(table_of(send(service, inputs)), expected)
     assert service.post("/estimate", json=inputs).json()["rows"] == len(observations)
 
 

@@ -29,12 +29,11 @@ def register(client, rows=2_000):
 
 
 def ask(client, references, seed, prefer="", **parameters):
-    table = points(ROWS, seed)
-    body = {
-        "observations": {name: table[name].to_pylist() for name in ("lat", "lon", "id")},
-        "references": f"dataset:{references}",
+    form = {
+        "observations": ("o.parquet", parquet(points(ROWS, seed))),
+        "references": (None, f"dataset:{references}"),
     }
-    return client.post("/resolve", params=parameters, json=body, headers={"Prefer": prefer})
+    return client.post("/resolve", params=parameters, files=form, headers={"Prefer": prefer})
 
 
 def content_of_a_job(client, *arguments, **parameters):
@@ -103,13 +102,16 @@ def test_a_wait_is_kept_when_no_worker_answers(service, references):
 
 def test_a_set_that_is_removed_before_its_turn_is_not_there(service, references):
     id = register(service, rows=1_001)
-    body = {"observations": f"dataset:{id}", "references": f"dataset:{references}"}
+    form = {
+        "observations": (None, f"dataset:{id}"),
+        "references": (None, f"dataset:{references}"),
+    }
     workers = workers_of(service)
     for worker in workers:
         worker.suspend()
     try:
         with ThreadPoolExecutor(1) as threads:
-            sent = threads.submit(service.post, "/resolve", json=body)
+            sent = threads.submit(service.post, "/resolve", files=form)
             # A worker has the request, or else the answer is the same.
             time.sleep(1)
             assert not sent.done()

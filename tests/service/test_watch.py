@@ -6,7 +6,7 @@ import re
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conftest import finished, points, running_service, wait_until
+from tests.conftest import finished, look_up, points, running_service, wait_until
 from tests.service.test_jobs import files_of, parquet, start_job
 
 SETS = {
@@ -56,7 +56,7 @@ def test_every_answer_has_the_id_of_its_request(watched):
         ("GET", "/jobs/none", 404, {}),
         ("GET", "/jobs?limit=many", 400, {}),
         ("GET", "/jobs", 400, {"Host": "elsewhere.example"}),
-        ("POST", "/resolve", 413, {"Content-Type": "application/json"}),
+        ("POST", "/nearest", 413, {"Content-Type": "application/json"}),
     ]
     for number, (method, path, status, headers) in enumerate(requests):
         id = f"test-{number}/of.mine"
@@ -126,7 +126,7 @@ def test_metrics_count_what_was_done(watched):
 
     location = start_job(watched, points(3_000, 5), points(100, 6))
     assert finished(watched, location)["status"] == "successful"
-    answer = watched.post("/resolve", params={"on_invalid": "null"}, json=SETS)
+    answer = look_up(watched, {**SETS, "on_invalid": "null"})
     assert answer.status_code == 200, answer.text
     for id in ("1", "2", "3"):
         watched.get(f"/datasets/no-{id}")
@@ -134,7 +134,7 @@ def test_metrics_count_what_was_done(watched):
     assert watched.request("PROPFIND", "/nowhere").status_code == 404
 
     requests = "georesolve_request_seconds_count"
-    assert grown(requests, "method=POST", "route=/resolve", "status=200") == 1
+    assert grown(requests, "method=POST", "route=/nearest", "status=200") == 1
     assert grown(requests, "method=POST", "route=/resolve", "status=201") == 1
     assert grown(requests, "method=GET", "route=/datasets/{id}", "status=404") == 3
     assert grown(requests, "method=HEAD", "route=/livez", "status=200") == 1

@@ -1,0 +1,186 @@
+"""`/nearest`: a few observations as JSON or Arrow in, the answer at once, and no job of it."""
+
+import io
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from georesolve.workers.plan import QUICKLY_INDEXED
+from tests.conftest import ROOT, points, sphere, wait_until
+from tests.oracle import nearest
+from tests.service.test_jobs import PARQUET, files_of, parquet
+
+README = (ROOT / "README.md").read_text()
+ARROW = "application/vnd.apache.arrow.stream"
+TINY = {"observations": {"lat": [1], "lon": [2]}, "references": {"lat": [1], "lon": [2]}}
+
+
+@pytest.fixture
+def kept(service):
+    """What the service keeps, which is the same afterwards."""
+    before = service.get("/jobs").json(), files_of(service)
+    yield
+    assert service.get("/jobs").json() == before[0]
+    assert files_of(service) <= before[1]
+
+
+def arrays(rows, seed):
+    lat, lon = sphere(rows, seed)
+    return {"lat": lat.tolist(), "lon": lon.tolist()}
+
+
+def stream(table):
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def register(service, table):
+    made = service.post("/datasets", content=parquet(table), headers={"Content-Type": PARQUET})
+    return made.raise_for_status().json()["id"]
+
+
+def problem(answer, status, type):
+    assert (answer.status_code, answer.json()["type"]) == (status, f"urn:georesolve:problem:{type}")
+    return answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_answer_is_that_of_the_first_page(service):
+    blocks = re.findall(r"```\w*\n(.*?)```", README, re.DOTALL)
+    (place,) = [i for i, one in enumerate(blocks) if "localhost:8000/nearest" in one]
+    command, answer = blocks[place : place + 2]
+    command = command.replace("http://localhost:8000", str(service.base_url).rstrip("/"))
+    done = subprocess.run(["/bin/sh", "-ec", command], capture_output=True, text=True, check=True)
+    assert done.stdout == answer
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "application/*;q=0.5, text/html"])
+def test_the_answer_is_json(service, accept):
+    body = {"observations": arrays(50, 51), "references": arrays(30, 52)}
+    answer = service.post("/nearest", json=body, headers={"Accept": accept})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    rows, metres = nearest(*sphere(50, 51), *sphere(30, 52))
+    found = answer.json()
+    assert [row["observation"] for row in found] == list(range(50))
+    assert [row["reference"] for row in found] == rows.tolist()
+    np.testing.assert_allclose([row["distance_m"] for row in found], metres, rtol=1e-12, atol=1e-3)
+
+
+@pytest.mark.usefixtures("kept")
+def test_the_answer_has_the_format_that_is_accepted(service):
+    body = {**TINY, "k": 1}
+    table = pq.read_table(
+        io.BytesIO(service.post("/nearest", json=body, headers={"Accept": PARQUET}).content)
+    )
+    assert table["reference"].to_pylist() == [0]
+    text = service.post("/nearest", json=body, headers={"Accept": "text/csv"}).text
+    assert text.splitlines()[1] == '0,0,0,"matched"'
+    refused = service.post("/nearest", json=body, headers={"Accept": "text/html"})
+    assert "leave the header out for application/json" in problem(refused, 406, "not-acceptable")
+
+
+@pytest.mark.usefixtures("kept")
+def test_options_stand_beside_the_sets(service):
+    body = {
+        "observations": {"type": "FeatureCollection", "features": []},
+        "references": {"lat": [0.0, 0.0], "lon": [0.0, 1.0], "name": ["a", "b"]},
+        "k": 2,
+        "columns": ["name"],
+    }
+    body["observations"] = {"lat": [0.0], "lon": [0.2]}
+    found = service.post("/nearest", json=body).json()
+    assert [(row["rank"], row["reference_name"]) for row in found] == [(1, "a"), (2, "b")]
+    refused = service.post("/nearest", params={"k": 2}, json=TINY)
+    assert problem(refused, 400, "invalid-request").startswith("/query/k: with a JSON body")
+    refused = service.post("/nearest", json={**TINY, "max_distance": 5})
+    assert "did you mean 'max_distance_m'?" in problem(refused, 400, "invalid-request")
+
+
+def test_a_stream_of_observations(service):
+    id = register(service, points(2_000, 53))
+    before = service.get("/jobs").json()
+    observations = points(100, 54).rename_columns(["id", "north", "east"])
+    options = {
+        "references": f"dataset:{id}",
+        "k": 2,
+        "observation_lat": "north",
+        "observation_lon": "east",
+    }
+    answer = service.post(
+        "/nearest",
+        params=options,
+        content=stream(observations),
+        headers={"Content-Type": ARROW, "Accept": ARROW},
+    )
+    assert answer.status_code == 200, answer.text
+    table = pa.ipc.open_stream(answer.content).read_all()
+    rows, _ = nearest(*sphere(100, 54), *sphere(2_000, 53))
+    np.testing.assert_array_equal(table["reference"].to_numpy()[::2], rows)
+    assert service.get("/jobs").json() == before
+    for query, message in (
+        ({}, "/references: Field required"),
+        ({"references": "none"}, "neither a file nor 'dataset:<id>'"),
+        ({**options, "k": 65}, "/query/k: "),
+    ):
+        headers = {"Content-Type": ARROW}
+        refused = service.post("/nearest", params=query, content=b"", headers=headers)
+        assert message in problem(refused, 400, "invalid-request")
+    service.delete(f"/datasets/{id}").raise_for_status()
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("observations", "options", "limit"),
+    [(1_025, {"k": 64}, 1_024), (4_000, {"algorithm": "brute"}, r"\d+")],
+)
+def test_what_is_not_small_goes_elsewhere(service, observations, options, limit):
+    references = arrays(200_000, 55) if "algorithm" in options else arrays(70, 55)
+    body = {"observations": arrays(observations, 56), "references": references, **options}
+    detail = problem(service.post("/nearest", json=body), 413, "too-large")
+    assert f"{observations} observations are more than the limit of" in detail
+    assert "send files to /resolve" in detail
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_carried_is_little(service):
+    table = {"lat": [0.5], "lon": [0.5], "wide": ["x" * 8_000]}
+    body = {"observations": arrays(10_000, 57), "references": table, "columns": ["wide"]}
+    detail = problem(service.post("/nearest", json=body), 413, "too-large")
+    assert "the columns that the result would carry take" in detail
+    assert "send files to /resolve" in detail
+
+
+def test_references_that_take_long_to_index_are_waited_for(service):
+    id = register(service, points(QUICKLY_INDEXED + 1, 58))
+    before = service.get("/jobs").json()
+    body = {"observations": {"lat": [1], "lon": [2]}, "references": {"dataset": id}}
+    refused = service.post("/nearest", json=body)
+    detail = problem(refused, 503, "not-ready")
+    assert f"a worker reads and indexes the {QUICKLY_INDEXED + 1} references now" in detail
+    assert int(refused.headers["retry-after"]) > 0
+    wait_until(lambda: service.post("/nearest", json=body).status_code == 200)
+    assert service.get("/jobs").json() == before
+    service.delete(f"/datasets/{id}").raise_for_status()
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_body_is_json_or_a_stream_and_small(service):
+    files = dict.fromkeys(TINY, ("one.csv", b"lat,lon\n1,2\n"))
+    refused = service.post("/nearest", files=files)
+    assert "files go to /resolve" in problem(refused, 415, "unsupported-format")
+    large = b" " * (17 << 20)
+    for media_type in ("application/json", ARROW):
+        headers = {"Content-Type": media_type}
+        query = {"references": "dataset:none"} if media_type == ARROW else {}
+        refused = service.post("/nearest", params=query, content=large, headers=headers)
+        assert refused.status_code in (404, 413)
