@@ -26,8 +26,8 @@ types: $(VENV)/.dev
 unit: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-faults: $(VENV)/.dev  ## kill everything at random moments, again and again; takes minutes
-	$(BIN)/pytest tests/faults
+test-faults: $(VENV)/.dev  ## kill everything, again and again, and generate clients; takes minutes
+	$(BIN)/pytest tests/clients tests/faults
 
 test-containers: $(VENV)/.dev  ## build the images and run docker-compose.yml; needs a Docker engine
 	$(BIN)/pytest tests/containers tests/deploy/test_images.py

@@ -29,7 +29,8 @@ ALL = [code for language, code in BLOCKS if language == "python"]
 GEOJSON = [code for code in ALL if "geojson" in code]
 (OWSLIB,) = [code for code in ALL if "owslib" in code]
 GEOPANDAS = [code for code in ALL if "geopandas" in code and code not in GEOJSON]
-PYTHON = [code for code in ALL if code not in (*GEOJSON, OWSLIB, *GEOPANDAS)]
+(NEAREST,) = [code for code in ALL if "/nearest" in code]
+PYTHON = [code for code in ALL if code not in (*GEOJSON, OWSLIB, *GEOPANDAS, NEAREST)]
 SHELL = [code for language, code in BLOCKS if language == "sh"]
 TITLES = [" ".join(re.findall(r"^import (\S+)", code, re.MULTILINE)) for code in PYTHON]
 # What the code on the page leaves is written down, to be looked at here.
@@ -142,7 +143,7 @@ def environment(tmp_path):
 
 def here(code, address, key):
     """Code of the page with the address and the key of this service in it."""
-    assert "http://localhost:8000/jobs/ID" in code
+    assert re.search("http://localhost:8000/(jobs/ID|nearest)", code)
     assert "KEY" in code
     service = address.partition("/jobs/")[0]
     code = code.replace("http://localhost:8000/jobs/ID", address).replace("KEY", key)
@@ -161,6 +162,14 @@ def test_python(code, result, environment, tmp_path):
     assert {"observation_id", "reference_id", "distance_m"} <= set(read.column_names)
     for name in read.column_names:
         assert read[name].to_pylist() == expected[name].to_pylist(), name
+
+
+def test_nearest(result):
+    address, key, _ = result
+    command = [sys.executable, "-c", here(NEAREST, address, key)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert f"# {done.stdout.strip()}\n" in NEAREST
 
 
 @pytest.mark.skipif(importlib.util.find_spec("geopandas") is None, reason="no GeoPandas here")
