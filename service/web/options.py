@@ -27,7 +27,7 @@ def options_of(
     Parameters
     ----------
     fields
-        Names and texts of the fields of its form.
+        Names and texts of the fields of its form; empty ones are not given.
 
     Raises
     ------
@@ -35,7 +35,9 @@ def options_of(
         When there is no such option, its value is not allowed, it is given twice, or the query and
         the form say different things.
     """
-    in_query, in_form = _by_name(request.query_params.multi_items()), _by_name(fields)
+    in_query = _by_name(request.query_params.multi_items())
+    # Browsers send the fields that a user leaves empty, too.
+    in_form = _by_name((name, text) for name, text in fields if text)
 
     def pointer(name: str) -> str:
         return f"/query/{step(name)}" if name in in_query else f"/{step(name)}"

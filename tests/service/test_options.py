@@ -32,7 +32,11 @@ def test_options_beside_the_files(service):
     table = pq.read_table(io.BytesIO(answer.content))
     assert table["rank"].to_pylist() == [1, 2]
     assert table["reference_name"].to_pylist() == ["a", None]
-    same = resolve(service, {"k": "2"}, {"columns": "name", "max_distance_m": "30000", "k": "2"})
+    same = resolve(
+        service,
+        {"k": "2", "lat": "", "columns": ""},
+        {"columns": "name", "max_distance_m": "30000", "k": "2"},
+    )
     assert same.content == answer.content
 
 
