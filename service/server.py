@@ -56,7 +56,7 @@ class _Server(uvicorn.Server):
             self._opened = stack.pop_all()
 
     async def _tell(self, addresses: str) -> None:
-        logger.info("listens at %s, and opens its cluster", addresses)
+        logger.info("listens at %s while its cluster opens", addresses)
         await self._app.state.service.supervisor.opened()
         logger.info("answers at %s", addresses)
 
