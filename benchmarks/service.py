@@ -81,14 +81,18 @@ def start(
             cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    for _ in range(1200):
-        words = log.read_text().split()
-        urls = [word for word in words if word.startswith("http://127.0.0.1:")]
-        if urls and httpx.get(f"{urls[0]}/readyz", timeout=60).status_code == 200:
-            return process, httpx.Client(base_url=urls[0], timeout=600)
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
+    try:
+        for _ in range(1200):
+            words = log.read_text().split()
+            urls = [word for word in words if word.startswith("http://127.0.0.1:")]
+            if urls and httpx.get(f"{urls[0]}/readyz", timeout=60).status_code == 200:
+                return process, httpx.Client(base_url=urls[0], timeout=600)
+            if process.poll() is not None:
+                break
+            time.sleep(0.1)
+    except BaseException:
+        process.kill()
+        raise
     process.kill()
     sys.exit(f"the service did not start:\n{log.read_text()}")
 
