@@ -34,8 +34,10 @@ def as_texts(properties: dict[str, Any]) -> dict[str, Any]:
     for name, schema in properties.items():
         plain = without_null(schema)
         (kind, *_) = plain.pop("oneOf", [{}])
-        plain.pop("default", None)
-        fields[name] = {**plain, **kind, "description": schema["description"]}
+        # Without an example a browser fills in one of its own: `string` for the name of a column.
+        example = plain.pop("default", "")
+        described = {"description": schema["description"], "example": example}
+        fields[name] = {**plain, **kind, **described}
     return fields
 
 
