@@ -76,7 +76,7 @@ def add_to(commands: Any) -> None:
         "--how", choices=("left", "inner"), default="left", help="inner: matched rows only"
     )
     match.add_argument(
-        "--columns", metavar="A,B", help="reference columns to carry into the result; * for all"
+        "--columns", metavar="A,B", help="reference columns to carry into the result"
     )
     match.add_argument("--observation-columns", metavar="A,B", help="observation columns to carry")
     match.add_argument("--algorithm", choices=("auto", "tree", "brute"), default="auto")

@@ -131,7 +131,7 @@ def _postgres(url: str) -> sa.Engine:
     except ModuleNotFoundError as error:
         raise DatabaseUrlError(
             f"Postgres needs {error.name}, which is not installed: "
-            "pip install '.[postgres]' where georesolve was installed from"
+            "pip install '.[service,postgres]' where georesolve was installed from"
         ) from error
 
 

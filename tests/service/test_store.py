@@ -238,7 +238,7 @@ def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert "pip install '.[postgres]'" in done.stderr
+    assert "pip install '.[service,postgres]'" in done.stderr
 
 
 def test_a_database_that_does_not_answer_is_told_in_one_line(tmp_path):
