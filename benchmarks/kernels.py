@@ -43,7 +43,7 @@ from georesolve.kernels.coordinates_cpu import observations as as_taken
 from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 BRUTE_PAIRS = 2**33
 """Pairs of observation and reference up to which brute force takes part, and is compared with."""
 WARM_OBSERVATIONS = 2**16

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import Pair, uniform
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Done(NamedTuple):

@@ -117,7 +117,7 @@ def resolve(
         How to match and how to read; None for the defaults.
     format
         ``parquet``, ``arrows`` (an Arrow stream), ``csv``, ``json`` or ``geojson`` (a point an
-        observation); None for what the suffix of `out` says.
+        observation); None for what the suffix of `out` says; without a suffix Parquet.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
     progress
@@ -178,7 +178,7 @@ def resolve(
 def _format_of(target: Path, name: str | None) -> Format:
     """The format that a name or a suffix stands for."""
     formats = {one.suffix: one for one in FORMATS}
-    wanted = target.suffix.removeprefix(".").lower() if name is None else name
+    wanted = (target.suffix.removeprefix(".").lower() or "parquet") if name is None else name
     if wanted not in formats:
         given = f"the suffix of {target.name!r}" if name is None else f"{name!r}"
         raise InvalidOption(

@@ -193,11 +193,11 @@ def wait_for_url(process, log, start):
 
     def listening():
         text = Path(log).read_bytes()[start:].decode()
-        found[:] = re.findall(r"http://127\.0\.0\.1:\d+", text)
+        found[:] = re.findall(r"http://(?:127\.0\.0\.1|0\.0\.0\.0):\d+", text)
         return bool(found)
 
     wait_until(listening, seconds=START_SECONDS, process=process)
-    return found[0]
+    return found[0].replace("0.0.0.0", "127.0.0.1")
 
 
 def wait_until(condition, seconds=120, process=None):

@@ -64,6 +64,9 @@ class Retention:
         # A request that found it just before it expired has the time to open it.
         for id in self._store.expired_results(time.now(-_SHORTEST_PAUSE_SECONDS)) & kept:
             shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            if (job := self._store.job(id)) is not None:
+                for dataset in {job.observations, job.references}:
+                    self._library.release(dataset)
             logger.info("the result of the job %s has expired", id)
         for id in self._store.expired_datasets():
             if self._library.expire(id):
