@@ -91,7 +91,8 @@ def test_bodies_of_16_megabytes(keys, tmp_path, capsys):
     with flooding(ann, 20, body, tmp_path) as seen:
         seconds = ask_one_by_one(ben)
     show(capsys, "20 clients with bodies of 16 MB", seconds)
-    assert set(seen["statuses"]) <= {"200", "503"}
+    # They have more observations than are answered without a job, which is known once they are read.
+    assert set(seen["statuses"]) <= {"413", "503"}
     # Those that were refused for want of memory took no time.
     served = [one for one in seen["seconds"] if one > statistics.median(seconds)]
     assert statistics.median(seconds) < statistics.median(served or [60]) / 2
