@@ -156,7 +156,8 @@ class Supervisor:
     @property
     def trouble(self) -> str | None:
         """Why the cluster cannot be asked, in words; None while it can."""
-        if self.cluster is None:
+        # The lane comes after its cluster, and goes before it.
+        if self.cluster is None or self.express is None:
             return self._trouble
         seconds = self.silence_seconds
         if seconds <= _SILENCE_SECONDS:
