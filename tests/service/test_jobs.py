@@ -124,6 +124,7 @@ def test_a_dataset_in_use_stays(service):
 
 
 def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
+    """And nothing stays of one that was dismissed just before."""
     data_dir = tmp_path / "data"
     observations, references, options = long_job
     observations = observations.slice(0, observations.num_rows // 2)
@@ -132,10 +133,14 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
         undisturbed = start_job(client, observations, references)
         assert finished(client, undisturbed)["status"] == "successful"
         expected = client.get(f"{undisturbed}/report").json()["sha256"]
-        running = start_job(client, observations, references, **options)
+        dismissed, running = (
+            start_job(client, observations, references, **options) for _ in range(2)
+        )
         waiting = [start_job(client, points(1_000, 6), points(10, 7)) for _ in range(3)]
+        wait_until(lambda: client.get(dismissed).json()["progress"] > 0)
         wait_until(lambda: client.get(running).json()["progress"] > 10)
         assert client.get(running).json()["status"] == "running"
+        client.delete(dismissed)
         kill_with_children(client.process)
     # Named as the service names them: what has another name is not its own.
     stale = data_dir / "incoming" / new_id()
@@ -148,24 +153,13 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
         assert finished(client, running)["status"] == "successful"
         assert client.get(f"{running}/report").json()["sha256"] == expected
         assert {finished(client, job)["status"] for job in waiting} == {"successful"}
-        assert len(client.get("/jobs").json()["jobs"]) == 5
+        assert client.get(dismissed).json()["status"] == "dismissed"
+        assert not (data_dir / dismissed.strip("/")).exists()
+        assert len(client.get("/jobs").json()["jobs"]) == 6
     assert not stale.exists()
     assert not orphan.exists()
     assert list(result.parent.iterdir()) == [result]
     assert len(list((data_dir / "datasets").iterdir())) == 2 * 5, "the sets of the results"
-
-
-def test_nothing_stays_of_a_job_dismissed_before_a_kill(tmp_path, device, long_job):
-    data_dir = tmp_path / "data"
-    observations, references, options = long_job
-    with running_service(data_dir, "--device", device) as client:
-        location = start_job(client, observations, references, **options)
-        wait_until(lambda: client.get(location).json()["progress"] > 0)
-        client.delete(location)
-        kill_with_children(client.process)
-    with running_service(data_dir, "--device", device) as client:
-        assert client.get(location).json()["status"] == "dismissed"
-        assert files_of(client) == set()
 
 
 def test_without_a_cluster_the_service_says_so(tmp_path):
