@@ -91,7 +91,7 @@ def test_bodies_of_16_megabytes(keys, tmp_path, capsys):
     with flooding(ann, 20, body, tmp_path) as seen:
         seconds = ask_one_by_one(ben)
     show(capsys, "20 clients with bodies of 16 MB", seconds)
-    # They have more observations than are answered without a job, which is known once they are read.
+    # They have too many observations for an answer without a job, which shows when they are read.
     assert set(seen["statuses"]) <= {"413", "503"}
     # Those that were refused for want of memory took no time.
     served = [one for one in seen["seconds"] if one > statistics.median(seconds)]
