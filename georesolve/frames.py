@@ -16,6 +16,7 @@ from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.point_table import PointTable
 from georesolve.intake.points import Points, gather
 from georesolve.intake.sources import Table
+from georesolve.nullable import nullable_types
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
 
 
@@ -189,7 +190,7 @@ class _Pandas(Given):
     def give_back(self, matches: pa.Table) -> Any:
         import pandas as pd
 
-        whole, columns = _nullable(), {}
+        whole, columns = nullable_types(), {}
         for name, column in zip(matches.column_names, matches.columns, strict=True):
             # What an unmatched row has none of stays a whole number in the others: no float could
             # hold each id.
@@ -207,23 +208,6 @@ class _Pandas(Given):
         # With a row for each observation it is as it was, a range included.
         is_same = "rank" not in matches.column_names and len(rows) == len(index)
         return index if is_same else index.take(rows.to_numpy())
-
-
-def _nullable() -> dict[pa.DataType, Any]:
-    """The types of pandas for whole numbers some of which are missing."""
-    import pandas as pd
-
-    return {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.uint8(): pd.UInt8Dtype(),
-        pa.uint16(): pd.UInt16Dtype(),
-        pa.uint32(): pd.UInt32Dtype(),
-        pa.uint64(): pd.UInt64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-    }
 
 
 class _GeoPandas(_Pandas):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from georesolve.extras import needed
+from georesolve.nullable import nullable_types
 
 if TYPE_CHECKING:
     import geopandas
@@ -29,19 +30,8 @@ def to_pandas(matches: "pa.Table") -> "pd.DataFrame":
     hold each id.
     """
     import pandas as pd
-    import pyarrow as pa
 
-    whole = {
-        pa.int8(): pd.Int8Dtype(),
-        pa.int16(): pd.Int16Dtype(),
-        pa.int32(): pd.Int32Dtype(),
-        pa.int64(): pd.Int64Dtype(),
-        pa.uint8(): pd.UInt8Dtype(),
-        pa.uint16(): pd.UInt16Dtype(),
-        pa.uint32(): pd.UInt32Dtype(),
-        pa.uint64(): pd.UInt64Dtype(),
-        pa.bool_(): pd.BooleanDtype(),
-    }
+    whole = nullable_types()
     columns = {
         name: column.to_pandas(types_mapper=whole.get if name.startswith("reference") else None)
         for name, column in zip(matches.column_names, matches.columns, strict=True)

@@ -3,17 +3,16 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 from georesolve import __version__
 from georesolve.commands import nearest
 
 _ELSEWHERE = {
-    "serve": ("georesolve.service.cli", "run the service"),
-    "keys": ("georesolve.service.cli", "make, list, rotate and revoke API keys of a service"),
-    "bench": ("georesolve.service.cli", "measure it on this machine, beside other ways to search"),
+    "serve": "run the service",
+    "keys": "make, list, rotate and revoke API keys of a service",
+    "bench": "measure it on this machine, beside other ways to search",
 }
-"""Commands of the service: the module that runs each, imported when it is called."""
+"""Commands of the service, which is imported when one of them is called."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,21 +26,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _elsewhere(arguments: Sequence[str]) -> int:
-    from georesolve.extras import MissingExtra
-
-    module, _ = _ELSEWHERE[arguments[0]]
     try:
-        exit_code: int = import_module(module).main(arguments)
+        from georesolve.service import cli
+
+        return cli.main(arguments)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("georesolve"):
             raise
-        missing = MissingExtra(
-            f"georesolve {arguments[0]} needs {error.name}, which is not installed: "
-            "pip install 'georesolve[service]'"
+        print(
+            f"georesolve: georesolve {arguments[0]} needs {error.name}, which is not installed: "
+            "pip install 'georesolve[service]'",
+            file=sys.stderr,
         )
-        print(f"georesolve: {missing}", file=sys.stderr)
         return 3
-    return exit_code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,6 +54,6 @@ def parser() -> argparse.ArgumentParser:
     shtab.add_argument_to(whole, "--print-completion", help="of bash, zsh or tcsh, to be sourced")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     nearest.add_to(commands)
-    for name, (_, does) in _ELSEWHERE.items():
+    for name, does in _ELSEWHERE.items():
         commands.add_parser(name, help=does)
     return whole
