@@ -4,6 +4,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from georesolve.intake.points import Points, gather
 from georesolve.intake.sources import Table
 from georesolve.nullable import nullable_types
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
+from georesolve.searches import Progress, Search, deserves_all_gpus
+from georesolve.workers.jobs import MatchOptions, with_id
 
 
 class _Part(NamedTuple):
@@ -70,8 +73,28 @@ class Given(ABC):
     @abstractmethod
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part: ...
 
-    def give_back(self, matches: pa.Table) -> Any:
-        """The matches of its rows as the kind that it is; an Arrow table where there is none."""
+    def resolve(
+        self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
+    ) -> Any:
+        """The matches of its rows as the kind that it is.
+
+        Parameters
+        ----------
+        points
+            What `points` gave.
+        """
+        if search.device == "cuda" and deserves_all_gpus(
+            points.rows, search.references.rows, options
+        ):
+            from georesolve.clusters import resolve_on_all_gpus
+
+            return self._give_back(
+                resolve_on_all_gpus(points, search.references, options, progress)
+            )
+        return self._give_back(search.resolve(points, options, progress))
+
+    def _give_back(self, matches: pa.Table) -> Any:
+        """A result as the kind of the table; an Arrow table where there is none."""
         return matches
 
 
@@ -114,7 +137,7 @@ class _Arrow(Given):
 
 
 class _Polars(_Arrow):
-    def give_back(self, matches: pa.Table) -> Any:
+    def _give_back(self, matches: pa.Table) -> Any:
         import polars
 
         return polars.from_arrow(matches)
@@ -134,13 +157,13 @@ class _Arrays(Given):
         named = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
         return _Part(_as_table(arrow), named)
 
-    def give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
+    def _give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         for name, column in zip(matches.column_names, matches.columns, strict=True):
             if pa.types.is_dictionary(column.type):
-                words = np.array(column.chunk(0).dictionary.to_pylist(), dtype=object)
-                codes = [chunk.indices.to_numpy() for chunk in column.chunks]
-                columns[name] = words[np.concatenate(codes)]
+                array = column.combine_chunks()
+                words = np.array([*array.dictionary.to_pylist(), None], dtype=object)
+                columns[name] = words[array.indices.fill_null(-1).to_numpy()]
             else:
                 filled = column.fill_null(-1) if name == "reference" else column
                 columns[name] = np.array(filled)
@@ -187,7 +210,7 @@ class _Pandas(Given):
             return pa.array(values)
         return pa.Array.from_pandas(column)
 
-    def give_back(self, matches: pa.Table) -> Any:
+    def _give_back(self, matches: pa.Table) -> Any:
         import pandas as pd
 
         whole, columns = nullable_types(), {}
@@ -250,10 +273,10 @@ class _GeoPandas(_Pandas):
             return pa.array(column.to_wkb())
         return super()._column(place)
 
-    def give_back(self, matches: pa.Table) -> Any:
+    def _give_back(self, matches: pa.Table) -> Any:
         import geopandas
 
-        frame = super().give_back(matches)
+        frame = super()._give_back(matches)
         name = self._given._geometry_column_name
         if not self._is_geometry(name):
             return frame
@@ -262,12 +285,34 @@ class _GeoPandas(_Pandas):
 
 
 class _Cudf(Given):
-    """A DataFrame of cuDF. What is checked of it is looked at on the host."""
+    """A DataFrame of cuDF. Coordinates are checked on the host; the result is made on the GPU.
+
+    It is searched on the GPU that it lies on, however many there are.
+    """
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        return _Part(_as_table(self._given.to_arrow(preserve_index=False)), reading)
+        names = [str(name) for name in self._given.columns]
+        if reading.geometry is not None or keep is None:
+            return _Part(_as_table(self._to_host(names)), reading)
+        columns = find_columns(names, reading, self._role)
+        needed = {*columns, *(keep if self._role == "references" else ())}
+        arrow = self._to_host([name for name in names if name in needed])
+        return _Part(_as_table(arrow), reading._replace(**columns._asdict()), names)
 
-    def give_back(self, matches: pa.Table) -> Any:
+    def _to_host(self, names: list[str]) -> pa.Table:
+        return self._given[names].to_arrow(preserve_index=False)
+
+    def resolve(
+        self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
+    ) -> Any:
+        if search.device == "cuda" and points.lat in self._given.columns:
+            from georesolve.frames_cuda import resolve_frame
+
+            return resolve_frame(self._given, points, search, options, progress)
+        kept = self._to_host(with_id(points, options.observation_columns))
+        return super().resolve(replace(points, kept=kept), search, options, progress)
+
+    def _give_back(self, matches: pa.Table) -> Any:
         import cudf
 
         status = pc.cast(matches["status"], pa.string())

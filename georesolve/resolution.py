@@ -14,9 +14,10 @@ from georesolve.intake.errors import InvalidInput
 from georesolve.intake.matching import check_match
 from georesolve.intake.points import Points, write_points
 from georesolve.options import Options
-from georesolve.searches import Progress, Search, deserves_all_gpus
+from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.jobs import with_id
 
 
 def nearest(
@@ -105,15 +106,12 @@ def nearest(
         search = Search(_references(references, observations, points, asked), choose_device(device))
     match = asked.match()
     check_match(points, search.references, match, asked.on_invalid)
-    if search.device == "cuda" and deserves_all_gpus(points.rows, search.references.rows, match):
-        from georesolve.clusters import resolve_on_all_gpus
-
-        return table.give_back(resolve_on_all_gpus(points, search.references, match, progress))
-    return table.give_back(search.resolve(points, match, progress))
+    return table.resolve(points, search, match, progress)
 
 
 def _references(references: Any, observations: Any, points: Points, asked: Options) -> Points:
-    is_same = references is observations and {*asked.columns} <= {*points.kept.column_names}
+    needed = with_id(points, asked.columns)
+    is_same = references is observations and {*needed} <= {*points.kept.column_names}
     reading = asked.reading("references")
     if is_same and reading._replace(prefix="") == asked.reading("observations")._replace(prefix=""):
         return points

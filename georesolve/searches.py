@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +58,29 @@ class Search:
         to_device = backend_on(self.device).to_device
         return to_device(lat_deg), to_device(lon_deg)
 
+    def answer(
+        self, lat_deg: Any, lon_deg: Any, first_row: int, options: MatchOptions
+    ) -> kernels.Answer:
+        """What the kernels find for some observations, on the device of the search.
+
+        Parameters
+        ----------
+        lat_deg, lon_deg : float64 array, shape (n,)
+            The observations, on that device.
+        first_row
+            Row of the first of them.
+        """
+        return kernels.nearest(
+            self.index,
+            lat_deg,
+            lon_deg,
+            k=options.k,
+            max_distance_m=options.max_distance_m,
+            exclude_self=options.exclude_self,
+            first_row=first_row,
+            algorithm=options.algorithm,
+        )
+
     def found(
         self, lat_deg: np.ndarray, lon_deg: np.ndarray, first_row: int, options: MatchOptions
     ) -> tuple[pa.Table, dict[str, int]]:
@@ -69,15 +93,7 @@ class Search:
         first_row
             Row of the first of them.
         """
-        answer = kernels.nearest(
-            self.index,
-            *self.on_device(lat_deg, lon_deg),
-            k=options.k,
-            max_distance_m=options.max_distance_m,
-            exclude_self=options.exclude_self,
-            first_row=first_row,
-            algorithm=options.algorithm,
-        )
+        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         rows = answered(on_host, valid_rows(lat_deg, lon_deg), self.references.valid_rows, options)
         return matches(options.k, Chunk(first_row, first_row + lat_deg.size), rows)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import subprocess
 import sys
 
@@ -20,7 +19,6 @@ from georesolve.intake.columns import Reading
 from georesolve.options import Options
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import ROOT, points
-from tests.kernels.point_sets import SETS
 
 OBSERVATIONS = points(3000, 1, name=[f"o{i}" for i in range(3000)])
 REFERENCES = points(500, 2, name=[f"r{i}" for i in range(500)])
@@ -85,24 +83,6 @@ def test_the_bytes_of_the_service(service, tmp_path, suffix, options):
     in_memory = georesolve.nearest(observations, references, **options)
     assert in_memory.to_pylist() == pq.read_table(tmp_path / "matches.parquet").to_pylist()
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_the_bytes_of_the_service_on_hard_sets(service, tmp_path, name):
-    """Poles, the antimeridian, duplicates, invalid and empty sets."""
-    options = {"k": 2, "on_invalid": "null", "coordinates": "trust"}
-    paths = {}
-    for role, (lat, lon) in zip(("references", "observations"), SETS[name], strict=True):
-        paths[role] = write(pa.table({"lat": lat, "lon": lon}), tmp_path / f"{role}.parquet")
-    sent = {role: path.read_bytes() for role, path in paths.items()}
-    answer = service.post("/resolve", files=sent, params=options)
-    if answer.is_success:
-        files.resolve(**paths, out=tmp_path / "matches.parquet", options=Options(**options))
-        assert (tmp_path / "matches.parquet").read_bytes() == answer.content
-    else:
-        assert name == "no reference"
-        with pytest.raises(georesolve.InvalidInput, match=re.escape(answer.json()["detail"])):
-            files.resolve(**paths, out=tmp_path / "matches.parquet", options=Options(**options))
 
 
 def test_many_pieces_are_the_bytes_of_a_job(service, tmp_path, monkeypatch):

@@ -156,6 +156,15 @@ def test_a_pair_of_arrays_gives_arrays():
     assert set(given["status"]) == {"matched", "beyond_max_distance"}
 
 
+def test_arrays_with_no_row_and_words_that_are_missing():
+    kinds = pa.table({"lat": [1.0], "lon": [1.0], "kind": pa.array(["a"]).dictionary_encode()})
+    given = georesolve.nearest(([1, 50], [1, 50]), kinds, max_distance_m=5, columns=["kind"])
+    assert given["reference_kind"].tolist() == ["a", None]
+    assert given["status"].tolist() == ["matched", "beyond_max_distance"]
+    none = georesolve.nearest(([50], [50]), kinds, max_distance_m=5, how="inner")
+    assert {name: column.tolist() for name, column in none.items()} == {name: [] for name in none}
+
+
 def test_a_set_against_itself():
     given = georesolve.nearest(PANDAS, PANDAS, exclude_self=True)
     assert (given["reference"] != given["observation"]).all()

@@ -1,0 +1,166 @@
+"""The same bytes by every door: in process, by command and through a service, on every device.
+
+What is compared is made on the CPU; the doors are tried on the device of the run.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import georesolve
+from georesolve import commands, files
+from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.options import Options
+from tests import oracle
+from tests.conftest import points, sphere
+from tests.kernels.point_sets import SETS
+
+MATCHES = {
+    "nearest": {},
+    "three near": {"k": 3, "max_distance_m": 2e6},
+    "seven by brute force": {"k": 7, "algorithm": "brute", "how": "inner"},
+}
+AS_THEY_ARE = {"on_invalid": "null", "coordinates": "trust"}
+
+
+def flags(options):
+    """Options as the command line has them."""
+    names = {"k": "-k", "max_distance_m": "--max-distance"}
+    given = options.items()
+    return [
+        word
+        for name, value in given
+        for word in (names.get(name, "--" + name.replace("_", "-")), str(value))
+    ]
+
+
+def vectors(degrees):
+    return unit_vectors(*degrees)[:, :3].T
+
+
+@pytest.mark.parametrize("match", MATCHES)
+@pytest.mark.parametrize("name", SETS)
+def test_every_door_gives_the_same_bytes(service, device, tmp_path, capsys, name, match):
+    options = {**MATCHES[match], **AS_THEY_ARE}
+    references, observations = SETS[name]
+    paths = {}
+    for role, (lat, lon) in (("references", references), ("observations", observations)):
+        paths[role] = tmp_path / f"{role}.parquet"
+        pq.write_table(pa.table({"lat": lat, "lon": lon}), paths[role])
+    sets = paths["observations"], paths["references"]
+    sent = {role: path.read_bytes() for role, path in paths.items()}
+    out = tmp_path / "by-command.parquet"
+    command = ["nearest", *map(str, sets), "-o", str(out), "--quiet", "--device", device]
+
+    answer = service.post("/resolve", files=sent, params=options)
+    exit_code = commands.main([*command, *flags(options)])
+
+    if not references[0].size:
+        refusal = "references: the table has no rows, so nothing can be matched"
+        assert (answer.status_code, answer.json()["detail"]) == (400, refusal)
+        assert exit_code == 1
+        assert refusal in capsys.readouterr().err
+        for given in (sets, (observations, references)):
+            with pytest.raises(georesolve.InvalidInput, match=refusal):
+                georesolve.nearest(*given, device=device, **options)
+        return
+
+    files.resolve(*sets, tmp_path / "on-cpu.parquet", Options(**options), device="cpu")
+    expected = (tmp_path / "on-cpu.parquet").read_bytes()
+    assert exit_code == 0
+    assert out.read_bytes() == expected
+    assert answer.content == expected
+    table = pq.read_table(tmp_path / "on-cpu.parquet").replace_schema_metadata()
+    in_process = georesolve.nearest(*sets, device=device, **options)
+    assert in_process.combine_chunks().equals(table.combine_chunks())
+    arrays = georesolve.nearest(observations, references, device=device, **options)
+    on_cpu = georesolve.nearest(observations, references, device="cpu", **options)
+    for column in ("observation", "reference", "distance_m"):
+        assert arrays[column].tobytes() == on_cpu[column].tobytes(), column
+        missing = {"reference": -1, "distance_m": np.nan}.get(column, 0)
+        assert arrays[column].tobytes() == np.array(table[column].fill_null(missing)).tobytes()
+    assert arrays["status"].tolist() == table["status"].to_pylist()
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize(
+    "name", [name for name, (references, _) in SETS.items() if references[0].size]
+)
+def test_the_rows_are_those_of_the_oracle(device, name, exclude_self):
+    references, observations = SETS[name]
+    if exclude_self:
+        references = observations
+    if not references[0].size:
+        return
+    options = {"k": 3, "exclude_self": exclude_self, **AS_THEY_ARE}
+    given = georesolve.nearest(observations, references, device=device, **options)
+    sample = slice(0, 200)
+    rows, _ = oracle.nearest_rows(
+        vectors(references),
+        vectors([p[sample] for p in observations]),
+        k=3,
+        exclude_self=exclude_self,
+    )
+    assert given["reference"].reshape(-1, 3)[sample].tolist() == rows.tolist()
+    found = given["reference"] >= 0
+    here, there = given["observation"][found], given["reference"][found]
+    metres = oracle.haversine_m(*(p[here] for p in observations), *(p[there] for p in references))
+    np.testing.assert_allclose(given["distance_m"][found], metres, rtol=1e-7, atol=0.2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"k": 3, "max_distance_m": 1e6, "columns": ["name"], "observation_columns": ["name"]},
+        {"how": "inner", "max_distance_m": 3e5, "columns": ["name"]},
+    ],
+)
+def test_a_frame_of_cudf_stays_on_the_gpu(monkeypatch, options):
+    """Of its columns the coordinates come to the host, where they are checked, and the id."""
+    cudf = pytest.importorskip("cudf")
+    observations = points(500, 1, name=[f"o{i}" for i in range(500)])
+    references = points(300, 2, name=[f"r{i}" for i in range(300)])
+    frame = cudf.DataFrame.from_arrow(observations)
+    frame.index = cudf.Index(np.arange(500) * 3, name="when")
+    given_references = cudf.DataFrame.from_arrow(references)
+    expected = georesolve.nearest(observations, references, device="cpu", **options)
+    index = georesolve.Index(given_references)
+
+    to_arrow, taken = cudf.DataFrame.to_arrow, []
+
+    def watched(self, *arguments, **named):
+        taken.extend(self.columns)
+        return to_arrow(self, *arguments, **named)
+
+    monkeypatch.setattr(cudf.DataFrame, "to_arrow", watched)
+    found = georesolve.nearest(frame, index, **options)
+    assert sorted(taken) == ["id", "lat", "lon"]
+    monkeypatch.undo()
+    assert type(found) is cudf.DataFrame
+    assert found.index.to_arrow().to_pylist() == [
+        3 * i for i in expected["observation"].to_pylist()
+    ]
+    assert found.to_arrow(preserve_index=False).to_pydict() == expected.to_pydict()
+    both = georesolve.nearest(frame, given_references, **options)
+    assert both.to_arrow(preserve_index=False).to_pydict() == expected.to_pydict()
+
+
+@pytest.mark.gpu
+def test_frames_of_cudf_with_missing_and_few_rows():
+    cudf = pytest.importorskip("cudf")
+    lat, lon = (axis.tolist() for axis in sphere(20, 3))
+    table = pa.table({"lat": [*lat, None, 95.0], "lon": [*lon, 1.0, 1.0], "id": range(22)})
+    for observations in (table, table.slice(0, 0)):
+        expected = georesolve.nearest(observations, table, k=2, device="cpu", on_invalid="null")
+        frame = cudf.DataFrame.from_arrow(observations)
+        found = georesolve.nearest(frame, table, k=2, on_invalid="null")
+        assert found.to_arrow(preserve_index=False).to_pydict() == expected.to_pydict()
+    frame = cudf.DataFrame.from_arrow(table)
+    alone = georesolve.nearest(frame, frame, exclude_self=True, on_invalid="null")
+    on_cpu = georesolve.nearest(table, table, exclude_self=True, on_invalid="null", device="cpu")
+    assert alone.to_arrow(preserve_index=False).to_pydict() == on_cpu.to_pydict()
+    on_host = georesolve.nearest(frame, frame, exclude_self=True, on_invalid="null", device="cpu")
+    assert on_host.to_arrow(preserve_index=False).to_pydict() == on_cpu.to_pydict()
