@@ -200,14 +200,19 @@ class Index:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.
 
-        It is complete or absent, whatever happens meanwhile.
+        On a CPU what was built of them lies beside it, in a file whose name ends in ``.index``:
+        `open` maps that into memory, and does without it. Each file is complete or absent,
+        whatever happens meanwhile.
         """
         with complete(Path(path)) as temporary:
             write_points(self.search.references, temporary)
+        self.search.save_index(_beside(path))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, device: DeviceChoice = "auto") -> Self:
-        """Read references that were saved, and make their index anew.
+        """Read references that were saved, and map what was built of them.
+
+        It is built anew where its file is missing, damaged or of another version.
 
         Raises
         ------
@@ -223,4 +228,11 @@ class Index:
                 f"references: {os.fspath(path)!r} was not made by Index.save: make an Index of it, "
                 "which reads any table of points"
             ) from error
-        return cls(Path(path), **names, on_invalid="null", coordinates="trust", device=device)
+        index = cls(Path(path), **names, on_invalid="null", coordinates="trust", device=device)
+        index.search.open_index(_beside(path))
+        return index
+
+
+def _beside(path: str | os.PathLike[str]) -> Path:
+    """Where the index of saved references lies."""
+    return Path(f"{os.fspath(path)}.index")

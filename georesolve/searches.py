@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
+from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import MatchOptions, with_id
 from georesolve.workers.matches import answered, matches, with_carried
 from georesolve.workers.plan import Chunk, rows_a_second
@@ -52,6 +54,18 @@ class Search:
         return kernels.build_index(
             *self.on_device(self.references.lat_deg, self.references.lon_deg)
         )
+
+    def save_index(self, path: Path) -> None:
+        """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
+        if self.device == "cpu":
+            write_index(self.index, path, self.references.sha256)
+
+    def open_index(self, path: Path) -> None:
+        """Map the index of the same references from a file, if there is one that can be used."""
+        if self.device == "cpu" and path.exists():
+            mapped = map_index(path, self.references.sha256)
+            if mapped is not None:
+                self.index = mapped
 
     def on_device(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[object, object]:
         """Coordinates on the device of the search."""

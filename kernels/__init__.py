@@ -3,7 +3,7 @@
 No Dask, no HTTP, no files, no logging: those are the layers above.
 """
 
-from georesolve.kernels.index import ReferenceIndex, build_index
+from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
 from georesolve.kernels.query import MAX_K, Found, Query
@@ -17,6 +17,7 @@ __all__ = [
     "ReferenceIndex",
     "build_index",
     "find",
+    "index_of",
     "measure",
     "merge",
     "nearest",

@@ -61,18 +61,23 @@ def keep_code_of_kernels(implementation: Any) -> None:
 
 
 @cache
-def _digest() -> str:
+def digest_of_sources() -> str:
+    """A digest of all sources of this package: what another one has computed may differ."""
     digest = sha256()
     for file in sorted(_HERE.glob("*.py")):
         source = file.read_bytes()
         digest.update(f"{file.name} {len(source)}\n".encode() + source)
+    return digest.hexdigest()
+
+
+@cache
+def _digest() -> str:
     cpu = config.CPU_NAME or get_host_cpu_name()
     features = config.CPU_FEATURES
     if features is None:
         features = codegen.get_host_cpu_features()
     versions = f"{numba.__version__} {llvmlite.__version__}"
-    digest.update(f"{versions} {cpu} {features}".encode())
-    return digest.hexdigest()[:20]
+    return sha256(f"{digest_of_sources()} {versions} {cpu} {features}".encode()).hexdigest()[:20]
 
 
 @cache

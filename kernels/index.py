@@ -29,6 +29,17 @@ class ReferenceIndex(NamedTuple):
         """Memory that the index holds, in bytes."""
         return int(sum(getattr(array, "nbytes", 0) for array in (self.vectors, *self.tree)))
 
+    def arrays(self) -> dict[str, Array]:
+        """All that the index is made of, by name; `index_of` makes the same index of it again."""
+        return {"vectors": self.vectors, **self.tree._asdict()}
+
+
+def index_of(arrays: dict[str, Array]) -> ReferenceIndex:
+    """The index whose `arrays` these are, on their device; nothing is computed."""
+    vectors, *tree = arrays.values()
+    kind = implementation(device_of(vectors), "tree").Tree
+    return ReferenceIndex(vectors, kind(*tree))
+
 
 def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
     """Make the index of a reference set.

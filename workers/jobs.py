@@ -6,6 +6,7 @@ from typing import Literal
 
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
+from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.widths import Carried
 
 How = Literal["left", "inner"]
@@ -48,13 +49,17 @@ class MatchOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One job and the folder that its files live in."""
+    """One job and the folder that its files live in.
+
+    `indexes` is where the index of its references is kept; None where these go with the job.
+    """
 
     id: str
     folder: Path
     observations: Dataset
     references: Dataset
     options: MatchOptions
+    indexes: IndexFolder | None = None
 
     @property
     def parts(self) -> Path:

@@ -99,7 +99,7 @@ def resolve(frame: Frame, job: Job) -> Frame:
     if _told.is_cancelled:
         return frame
     with device_in_use(), _stage("index"):
-        load(job.references)
+        load(job.references, job.indexes)
     with device_in_use(), _stage("resolve"):
         lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
         k = job.options.k

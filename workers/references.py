@@ -13,6 +13,7 @@ import pyarrow as pa
 from georesolve import kernels
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.frames import backend
+from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import CarriedTooLong
 from georesolve.workers.memory import (
     column_bytes,
@@ -137,17 +138,30 @@ def pieces(references: Dataset) -> list[Piece]:
     ]
 
 
-def resident_index(references: Dataset, piece: Piece) -> kernels.ReferenceIndex:
-    """The index of a piece of a reference set, made from its file on first need."""
+def resident_index(
+    references: Dataset, piece: Piece, indexes: IndexFolder | None = None
+) -> kernels.ReferenceIndex:
+    """The index of a piece of a reference set, made from its file on first need.
+
+    Parameters
+    ----------
+    indexes
+        Where the index of all of it is kept in a file, for a CPU; None where it is not worth one.
+    """
 
     def build() -> kernels.ReferenceIndex:
         lat, lon = references.lat, references.lon
         frame = backend().read(references.file, *piece, [lat, lon])
         return kernels.build_index(frame[lat].values, frame[lon].values)
 
+    def load() -> kernels.ReferenceIndex:
+        if indexes is None or backend().device != "cpu" or piece != (0, references.rows):
+            return build()
+        return indexes.index(references.sha256, build)
+
     index: kernels.ReferenceIndex = _indexes.get(
         (references.sha256, piece),
-        build,
+        load,
         lambda: search_bytes(backend().device, piece[1] - piece[0], 0, 1),
     )
     return index
@@ -196,10 +210,12 @@ def is_resident(references: Dataset, columns: Iterable[str]) -> bool:
     )
 
 
-def load_all(references: Dataset, columns: Iterable[str]) -> None:
+def load_all(
+    references: Dataset, columns: Iterable[str], indexes: IndexFolder | None = None
+) -> None:
     """Have all of a reference set that a search needs ready, and some of its columns."""
     for piece in pieces(references):
-        resident_index(references, piece)
+        resident_index(references, piece, indexes)
     for name in columns:
         resident_column(references, name)
 

@@ -15,6 +15,7 @@ import dask
 from georesolve import kernels
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.frames import backend
+from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.references import pieces, resident_index
 
@@ -125,9 +126,15 @@ def verify(
     return n
 
 
-def load(references: Dataset) -> None:
-    """Have a reference set ready, or as much of it as is searched at a time."""
-    resident_index(references, pieces(references)[0])
+def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
+    """Have a reference set ready, or as much of it as is searched at a time.
+
+    Parameters
+    ----------
+    indexes
+        As for `resident_index`.
+    """
+    resident_index(references, pieces(references)[0], indexes)
 
 
 @contextmanager

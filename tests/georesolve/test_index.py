@@ -61,3 +61,19 @@ def test_refusals(tmp_path):
         georesolve.Index.open(tmp_path / "other.parquet")
     with pytest.raises(FileNotFoundError):
         georesolve.Index.open(tmp_path / "nothing.parquet")
+
+
+def test_what_was_built_is_mapped_from_a_file_beside(tmp_path, device):
+    opened = saved(georesolve.Index(REFERENCES), tmp_path)
+    beside = tmp_path / "index.parquet.index"
+    # A GPU builds it sooner than it would read it.
+    assert beside.exists() == ("index" in vars(opened.search)) == (device == "cpu")
+    expected = opened.nearest(OBSERVATIONS)
+    # It is of these references; of others, and without it, the search is built anew.
+    georesolve.Index(points(9, 5)).save(tmp_path / "other.parquet")
+    for change in (lambda: (tmp_path / "other.parquet.index").replace(beside), beside.unlink):
+        if device == "cpu":
+            change()
+        opened = georesolve.Index.open(tmp_path / "index.parquet")
+        assert "index" not in vars(opened.search)
+        assert opened.nearest(OBSERVATIONS).equals(expected)
