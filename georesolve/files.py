@@ -15,13 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from georesolve.extras import needed
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import PREFIXES, Role
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.matching import check_match
 from georesolve.intake.points import Points
-from georesolve.intake.representations import FORMATS, Format
+from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
+from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, sources_of
 from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus
@@ -34,6 +36,7 @@ from georesolve.workers.result import provenance, write_rows
 from georesolve.workers.splice import Splice
 from georesolve.workers.threads import side_by_side
 
+_FORMATS = {one.suffix: one.write for one in FORMATS}
 _SAMPLED_ROWS = 65_536
 """Rows of a result whose distances are ranked."""
 
@@ -110,14 +113,15 @@ def resolve(
     ----------
     observations, references
         A file, a folder or a glob, or several of these: Parquet, Arrow, CSV or GeoJSON, be they
-        packed with gzip.
+        packed with gzip; GeoPackage, FlatGeobuf or a shapefile.
     out
         The file that is written; it is complete or absent, whatever happens meanwhile.
     options
         How to match and how to read; None for the defaults.
     format
-        ``parquet``, ``arrows`` (an Arrow stream), ``csv``, ``json`` or ``geojson`` (a point an
-        observation); None for what the suffix of `out` says; without a suffix Parquet.
+        ``parquet``, ``arrows`` (an Arrow stream), ``csv``, ``json``, or with a point an observation
+        ``geojson``, ``gpkg``, ``fgb`` or ``shp``; None for what the suffix of `out` says; without a
+        suffix Parquet.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
     progress
@@ -136,6 +140,8 @@ def resolve(
         When a value or a row of the result cannot be written in the format.
     CarriedTooLong
         When the columns that the result would carry take too much memory.
+    MissingExtra
+        When a library is needed that is not installed.
     NoGpuError
         When ``cuda`` is asked for and there is no GPU.
     OSError
@@ -155,7 +161,7 @@ def resolve(
             progress(0, job.observations.rows)
         with complete(target) as temporary:
             # Every other format is made of the Parquet file.
-            parquet = temporary if written.write is None else Path(name) / "result.parquet"
+            parquet = temporary if written == "parquet" else Path(name) / "result.parquet"
             if chosen == "cuda" and deserves_all_gpus(
                 job.observations.rows, job.references.rows, job.options
             ):
@@ -167,17 +173,16 @@ def resolve(
                 search = Search(_in_memory(job.references, job.options.columns), chosen)
                 counts = _write(job, search, parquet, progress)
             distances_m = _distances(parquet)
-            if written.write is not None:
-                sets = {"observations": job.observations, "references": job.references}
-                with pq.ParquetFile(parquet) as result, temporary.open("wb") as sink:
-                    written.write(result, sink, sets.__getitem__)
+            if written != "parquet":
+                with pq.ParquetFile(parquet) as result:
+                    _represent(result, written, job, target, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
     return Summary(job.observations.rows, job.references.rows, counts, seconds, distances_m)
 
 
-def _format_of(target: Path, name: str | None) -> Format:
-    """The format that a name or a suffix stands for."""
-    formats = {one.suffix: one for one in FORMATS}
+def _format_of(target: Path, name: str | None) -> str:
+    """The format that a name or a suffix stands for: a suffix."""
+    formats = [*_FORMATS, *LAYERS]
     wanted = (target.suffix.removeprefix(".").lower() or "parquet") if name is None else name
     if wanted not in formats:
         given = f"the suffix of {target.name!r}" if name is None else f"{name!r}"
@@ -185,7 +190,22 @@ def _format_of(target: Path, name: str | None) -> Format:
             f"{given} is no format of a result: there are {', '.join(formats)}"
             + ("; name one of them with `format`" if name is None else "")
         )
-    return formats[wanted]
+    if wanted in LAYERS:
+        # Before much is read and resolved.
+        needed("pyogrio", "gis", f"a result as .{wanted}")
+    return wanted
+
+
+def _represent(
+    result: pq.ParquetFile, format: str, job: Job, target: Path, temporary: Path
+) -> None:
+    """Write a result in a format other than Parquet."""
+    if (write := _FORMATS.get(format)) is None:
+        write_layer(result, format, job.observations, target, temporary)
+        return
+    sets = {"observations": job.observations, "references": job.references}
+    with temporary.open("wb") as sink:
+        write(result, sink, sets.__getitem__)
 
 
 def plan(

@@ -11,9 +11,10 @@ import pyarrow as pa
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput, Refused
-from georesolve.intake.formats import format_of
+from georesolve.intake.formats import format_of, is_layer
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source, Table
+from georesolve.layers import read_layer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these."""
@@ -45,7 +46,14 @@ def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
         inside = sorted(one for one in path.rglob("*") if one.is_file())
         # What Spark and others put beside their data: _SUCCESS, ._SUCCESS.crc.
-        return [one for one in inside if not one.name.startswith((".", "_"))]
+        shown = [one for one in inside if not one.name.startswith((".", "_"))]
+        # A shapefile is several files, of which the others are read with it.
+        shapes = {one.with_suffix("") for one in shown if one.suffix.lower() == ".shp"}
+        return [
+            one
+            for one in shown
+            if one.suffix.lower() == ".shp" or one.with_suffix("") not in shapes
+        ]
     if path.exists():
         return [path]
     # Not Path.glob, which takes no pattern that begins with a root.
@@ -70,6 +78,9 @@ def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Pat
     for number, path in enumerate(files):
         # One file is called as the service calls it.
         file: str = role if len(files) == 1 else f"{role} ({path.name})"
+        if is_layer(path):
+            sources.append(Source(path, "layer", reading, file))
+            continue
         format, is_packed = format_of(path, None, path.name, file)
         unpacked = scratch / f"{role}-{number}.unpacked" if is_packed else None
         sources.append(Source(path, format, reading, file, unpacked=unpacked))
@@ -85,12 +96,12 @@ def chained(sources: Sequence[Source]) -> Table:
         When a file cannot be read, or has other columns than the first.
     """
     with _blaming(sources[0]):
-        first = opened(sources[0], UNBOUNDED)
+        first = _opened(sources[0])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number, source in enumerate(sources):
             with _blaming(source):
-                table = first if number == 0 else opened(source, UNBOUNDED)
+                table = first if number == 0 else _opened(source)
                 if table.schema.names != first.schema.names:
                     raise InvalidInput(
                         f"{source.file}: its columns are {', '.join(table.schema.names)}, and "
@@ -104,6 +115,10 @@ def chained(sources: Sequence[Source]) -> Table:
 
     declared = first.declared_rows if len(sources) == 1 else None
     return first._replace(batches=batches(), declared_rows=declared)
+
+
+def _opened(source: Source) -> Table:
+    return read_layer(source) if source.format == "layer" else opened(source, UNBOUNDED)
 
 
 @contextmanager

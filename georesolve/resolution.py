@@ -40,8 +40,8 @@ def nearest(
     observations, references
         Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
         Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), or
-        the path of a file (Parquet, Arrow, CSV, GeoJSON), a folder or a glob. References may also
-        be an `Index`.
+        the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage, FlatGeobuf, shapefile), a
+        folder or a glob. References may also be an `Index`.
     k
         Neighbours an observation, nearest first: 1 to 64.
     max_distance_m

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 from georesolve.intake.errors import UnsupportedFormat
 
-InputFormat = Literal["parquet", "arrow", "csv", "geojson"]
+InputFormat = Literal["parquet", "arrow", "csv", "geojson", "layer"]
+"""A layer is what GDAL reads, of files of one's own alone: `is_layer`."""
 
 _BY_MEDIA_TYPE: dict[str, InputFormat] = {
     "application/vnd.apache.parquet": "parquet",
@@ -56,8 +57,14 @@ def _other(beginning: bytes, name: str, advice: str) -> _Other:
     return _Other(re.compile(beginning, re.DOTALL), name, advice)
 
 
+_LAYERS = [
+    _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
+    _other(rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
+    _other(rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
+]
 # The first that fits; a ZIP archive has the name of its first member in byte 30.
 _OTHERS = [
+    *_LAYERS,
     _other(
         rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)",
         "an Excel workbook",
@@ -70,14 +77,11 @@ _OTHERS = [
         "save it as CSV",
     ),
     _other(rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
-    _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
     _other(rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
     _other(_GZIP, "compressed with gzip twice", "send it unpacked"),
     _other(rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
     _other(rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
     _other(rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
-    _other(rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
-    _other(rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
 ]
 
 
@@ -86,6 +90,13 @@ class Format(NamedTuple):
 
     input: InputFormat
     is_packed: bool
+
+
+def is_layer(path: Path) -> bool:
+    """Whether a file is a GeoPackage, a FlatGeobuf or a shapefile."""
+    with path.open("rb") as handle:
+        head = handle.read(HEAD_BYTES)
+    return any(layer.beginning.match(head) for layer in _LAYERS)
 
 
 def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:

@@ -90,10 +90,9 @@ def check_crs(about: dict[str, Any], column: str, file: str) -> None:
     crs = about["crs"]
     if crs is None:
         raise _error(file, column, "its CRS is unknown (null): write it as OGC:CRS84")
-    id = crs.get("id", {}) if isinstance(crs, dict) else {}
-    code = id.get("authority"), str(id.get("code"))
-    if code in _WGS_84:
+    if is_wgs_84(crs):
         return
+    code = _code(crs)
     name = crs.get("name", "without a name") if isinstance(crs, dict) else str(crs)[:80]
     known = f" ({code[0]}:{code[1]})" if code[0] else ""
     raise _error(
@@ -102,6 +101,16 @@ def check_crs(about: dict[str, Any], column: str, file: str) -> None:
         f"its CRS is {name}{known}, not WGS 84: transform it to OGC:CRS84 first, or to another of "
         "EPSG:4326, OGC:CRS84h and EPSG:4979",
     )
+
+
+def is_wgs_84(crs: Any) -> bool:
+    """Whether a CRS as PROJJSON is longitude and latitude on WGS 84."""
+    return _code(crs) in _WGS_84
+
+
+def _code(crs: Any) -> tuple[str | None, str]:
+    id = crs.get("id", {}) if isinstance(crs, dict) else {}
+    return id.get("authority"), str(id.get("code"))
 
 
 def add_coordinates(

@@ -51,12 +51,26 @@ def _write_arrow(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> Non
 
 
 def _write_csv(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
-    columns = [pa.nulls(0, type) for type in result.schema_arrow.types]
-    nothing = pa.RecordBatch.from_arrays(columns, schema=result.schema_arrow)
-    schema = _converted(nothing, _as_csv).schema
-    with pa.csv.CSVWriter(sink, schema) as writer:
+    with pa.csv.CSVWriter(sink, plain_schema(result.schema_arrow)) as writer:
         for batch in _batches(result, _TEXT_BYTES):
-            writer.write_batch(_converted(batch, _as_csv))
+            writer.write_batch(as_plain(batch))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """What `as_plain` makes of batches of a schema."""
+    columns = [pa.nulls(0, type) for type in schema.types]
+    return as_plain(pa.RecordBatch.from_arrays(columns, schema=schema)).schema
+
+
+def as_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a result as CSV has them: numbers, and texts of all else.
+
+    Raises
+    ------
+    NotRepresentable
+        Naming the column that has values of which no text can be made.
+    """
+    return _converted(batch, _as_csv)
 
 
 def _as_csv(array: pa.Array) -> pa.Array:

@@ -48,15 +48,16 @@ def add_to(commands: Any) -> None:
         "observations",
         nargs="+",
         metavar="OBSERVATIONS",
-        help="files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip); "
-        "- is standard input",
+        help="files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; "
+        "GeoPackage, FlatGeobuf, shapefile); - is standard input",
     )
     parser.add_argument("references", metavar="REFERENCES", help="a file, a folder or a glob")
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="its suffix is its format: .parquet .arrows .csv .json .geojson; - is standard output",
+        help="its suffix is its format: .parquet .arrows .csv .json .geojson "
+        ".gpkg .fgb .shp; - is standard output",
     )
     parser.add_argument("--to", metavar="FORMAT", help="format of the output instead of its suffix")
     parser.add_argument("--from", dest="input_format", metavar="FORMAT", help="of standard input")
@@ -112,6 +113,8 @@ def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
     if given.output is None and not given.plan:
         given.parser.error("-o FILE says where the result goes; - is standard output")
+    if given.output == "-" and given.to == "shp":
+        given.parser.error("a shapefile is several files: standard output is one")
     # A second is lost to what is imported here: not before `--help` is answered.
     from georesolve.intake.errors import Refused
     from georesolve.workers.gpus import NoGpuError

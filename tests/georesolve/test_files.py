@@ -133,7 +133,7 @@ def test_refusals_leave_no_file(tmp_path):
     refused = {
         "empty.csv": "observations: the file is empty",
         "cut.parquet": "observations: not a readable parquet file",
-        "map.gpkg": "the file is a GeoPackage: write its layer as GeoParquet",
+        "map.gpkg": "observations: not a readable layer",
         "nothing.csv": "observations: there is no file at",
         "good*.parquet": r"observations \(good2\.parquet\): its columns are id, lat, lon, other",
     }

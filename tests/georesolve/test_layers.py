@@ -1,0 +1,159 @@
+"""GeoPackage, FlatGeobuf and shapefiles, in and out, as GeoPandas writes and reads them."""
+
+import sys
+
+import geopandas
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shapely
+
+import georesolve
+from georesolve import commands, files
+from georesolve.extras import MissingExtra
+from georesolve.options import Options
+from tests.conftest import points
+
+OBSERVATIONS = points(300, 1, name=[f"o{i}" for i in range(300)])
+REFERENCES = points(80, 2, name=[f"Straße {i}" for i in range(80)])
+SUFFIXES = ["gpkg", "fgb", "shp"]
+CARRIED = {"columns": ["name"], "observation_columns": ["name"]}
+
+
+def frame(table, crs=4326):
+    rows = table.to_pandas()
+    geometry = geopandas.points_from_xy(rows.pop("lon"), rows.pop("lat"), crs=4326)
+    return geopandas.GeoDataFrame(rows, geometry=geometry).to_crs(crs)
+
+
+def write(table, path, **options):
+    made = table if isinstance(table, geopandas.GeoDataFrame) else frame(table)
+    # The order of rows in a FlatGeobuf is that of its index, if it has one.
+    own = {"SPATIAL_INDEX": "NO"} if path.suffix == ".fgb" else {}
+    made.to_file(path, engine="pyogrio", **own, **options)
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_layers_are_read_as_tables(tmp_path, suffix):
+    observations = write(OBSERVATIONS, tmp_path / f"o.{suffix}")
+    references = write(REFERENCES, tmp_path / f"r.{suffix}")
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, k=2, **CARRIED)
+    assert georesolve.nearest(observations, references, k=2, **CARRIED).equals(expected)
+    command = ["nearest", observations, references, "-k", 2, "--columns", "name", "--quiet"]
+    command += ["--observation-columns", "name", "-o", tmp_path / "out.parquet"]
+    assert commands.main([str(word) for word in command]) == 0
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_results_are_written_as_layers(tmp_path, suffix):
+    sets = write(OBSERVATIONS, tmp_path / "o.fgb"), write(REFERENCES, tmp_path / "r.fgb")
+    before = set(tmp_path.iterdir())
+    out = tmp_path / f"near.{suffix}"
+    options = Options(max_distance_m=6e5, columns=["name"])
+    files.resolve(*sets, out, options)
+    made = {path.name for path in set(tmp_path.iterdir()) - before}
+    whole = {f"near.{one}" for one in ("shp", "shx", "dbf", "prj", "cpg")}
+    assert made == (whole if suffix == "shp" else {out.name})
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, max_distance_m=6e5, columns=["name"])
+    expected = expected.to_pandas()
+    found = geopandas.read_file(out)
+    assert found.crs == "EPSG:4326"
+    assert shapely.equals(found.geometry, frame(OBSERVATIONS).geometry).all()
+    names = [*expected]
+    if suffix == "shp":
+        names = ["obs", "ref", "distance_m", "status", "obs_id", "ref_id", "ref_name"]
+    assert [*found] == [*names, "geometry"]
+    for name, other in zip(names, expected, strict=True):
+        mine, theirs = found[name].to_numpy(object), expected[other].to_numpy(object)
+        missing = expected[other].isna()
+        assert (found[name].isna() == missing).all()
+        assert (mine[~missing] == theirs[~missing]).all(), name
+    assert 0 < expected["reference"].isna().sum() < 300
+
+
+def test_names_of_a_shapefile_are_short_and_differ(tmp_path):
+    long = REFERENCES.rename_columns(["id", "lat", "lon", "name of the street"])
+    long = long.append_column("name of the city", long["name of the street"])
+    pq.write_table(long, tmp_path / "r.parquet")
+    options = Options(columns=["name of the street", "name of the city"])
+    files.resolve(tmp_path / "r.parquet", tmp_path / "r.parquet", tmp_path / "o.shp", options)
+    named = geopandas.read_file(tmp_path / "o.shp")
+    assert [*named][-3:-1] == ["ref_name o", "ref_name_1"]
+    assert (named["ref_name o"] == named["ref_name_1"]).all()
+
+
+def test_another_crs_is_transformed(tmp_path):
+    """As GeoPandas transforms it, and carried so."""
+    references = frame(REFERENCES.slice(0, 40), 3857)
+    path = write(references, tmp_path / "r.gpkg")
+    options = {"columns": ["geom"], "reference_geometry": "geom"}
+    found = georesolve.nearest(OBSERVATIONS, path, **options)
+    expected = georesolve.nearest(OBSERVATIONS, references.to_crs("OGC:CRS84"))
+    assert found["reference"].equals(pa.chunked_array([expected["reference"].combine_chunks()]))
+    np.testing.assert_array_equal(found["distance_m"], expected["distance_m"])
+    carried = shapely.from_wkb(found["reference_geom"].to_pylist())
+    moved = references.to_crs("OGC:CRS84").geometry.to_numpy()[found["reference"].to_numpy()]
+    assert shapely.equals(carried, moved).all()
+
+
+def test_several_files_and_a_folder_of_shapefiles(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for start in (0, 100, 200):
+        write(OBSERVATIONS.slice(start, 100), folder / f"{start:03}.shp")
+    assert len(list(folder.iterdir())) > 3
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES)
+    assert georesolve.nearest(folder, REFERENCES).to_pylist() == expected.to_pylist()
+
+
+def test_columns_that_are_named_count_before_the_geometry(tmp_path):
+    areas = frame(OBSERVATIONS).assign(north=OBSERVATIONS["lat"], east=OBSERVATIONS["lon"])
+    areas.geometry = shapely.buffer(areas.geometry.to_numpy(), 0.1)
+    path = write(areas.set_crs(4326), tmp_path / "areas.gpkg")
+    with pytest.raises(georesolve.InvalidInput, match="'geom': it holds Polygon: only points are"):
+        georesolve.nearest(path, REFERENCES)
+    found = georesolve.nearest(path, REFERENCES, observation_lat="north", observation_lon="east")
+    assert found.equals(georesolve.nearest(OBSERVATIONS, REFERENCES))
+
+
+def test_what_is_refused(tmp_path):
+    path = write(OBSERVATIONS, tmp_path / "two.gpkg", layer="a")
+    write(OBSERVATIONS, path, layer="b")
+    without = geopandas.GeoDataFrame(geometry=frame(OBSERVATIONS).geometry.to_numpy())
+    with pytest.warns(UserWarning, match="'crs' was not provided"):
+        write(without, tmp_path / "without.fgb")
+    cut = tmp_path / "cut.gpkg"
+    cut.write_bytes(path.read_bytes()[:5000])
+    for name, words in {
+        "two.gpkg": r"observations: of its layers \('a', 'b'\) 2 hold points",
+        "without.fgb": r"its CRS is unknown \(null\)",
+        "cut.gpkg": "observations: not a readable layer",
+    }.items():
+        with pytest.raises(georesolve.InvalidInput, match=words):
+            georesolve.nearest(tmp_path / name, REFERENCES)
+
+
+def test_what_is_not_installed_is_told(tmp_path, monkeypatch, capsys):
+    path = write(OBSERVATIONS, tmp_path / "o.gpkg")
+    for name in ("pyogrio", "pyogrio.raw"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'georesolve\[gis\]'"):
+        georesolve.nearest(path, REFERENCES)
+    references = tmp_path / "r.parquet"
+    pq.write_table(REFERENCES, references)
+    said = "a result as .fgb needs pyogrio, which is not installed: pip install 'georesolve[gis]'"
+    out = str(tmp_path / "out.fgb")
+    assert commands.main(["nearest", str(references), str(references), "-o", out]) == 3
+    assert said in capsys.readouterr().err
+
+
+def test_a_service_does_not_read_them(service, tmp_path):
+    path = write(OBSERVATIONS, tmp_path / "o.gpkg")
+    sent = {"observations": path.read_bytes(), "references": path.read_bytes()}
+    answer = service.post("/resolve", files=sent)
+    assert answer.status_code == 415
+    assert "the file is a GeoPackage: write its layer as GeoParquet" in answer.json()["detail"]
