@@ -128,12 +128,10 @@ def test_refusals_leave_no_file(tmp_path):
     good = write(REFERENCES, tmp_path / "good.parquet")
     (tmp_path / "empty.csv").touch()
     (tmp_path / "cut.parquet").write_bytes(good.read_bytes()[:-20])
-    (tmp_path / "map.gpkg").write_bytes(b"SQLite format 3\0" + bytes(52) + b"GPKG" + bytes(60))
     write(REFERENCES.rename_columns(["id", "lat", "lon", "other"]), tmp_path / "good2.parquet")
     refused = {
         "empty.csv": "observations: the file is empty",
         "cut.parquet": "observations: not a readable parquet file",
-        "map.gpkg": "observations: not a readable layer",
         "nothing.csv": "observations: there is no file at",
         "good*.parquet": r"observations \(good2\.parquet\): its columns are id, lat, lon, other",
     }
