@@ -14,10 +14,11 @@ from typing import Any
 from numba import config, get_num_threads
 from numba.core.caching import CacheImpl
 
-from georesolve.kernels.cache import keep_code_of_kernels
+from georesolve.kernels.cache import keep_code_of_kernels, load_code_of_kernels
 
 # All modules with loops import this one.
 keep_code_of_kernels(CacheImpl)
+load_code_of_kernels()
 
 
 def threads_for(items: int, grain: int) -> int:
