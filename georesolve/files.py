@@ -245,13 +245,11 @@ def plan(
 
 def _job(observations: Paths, references: Paths, options: Options, folder: Path) -> Job:
     """Two sets that have been read and checked, and how they are matched."""
-    job = Job(
-        "matches",
-        folder,
+    sets = (
         _canonical(observations, "observations", options, folder),
         _canonical(references, "references", options, folder),
-        options.match(),
     )
+    job = Job("matches", folder, *sets, options.match(*sets))
     check_match(job.observations, job.references, job.options, options.on_invalid)
     if obstacle := too_wide(job.observations.rows, job.options.k, job.widths()):
         raise CarriedTooLong(obstacle)

@@ -292,10 +292,12 @@ class _Cudf(Given):
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         names = [str(name) for name in self._given.columns]
-        if reading.geometry is not None or keep is None:
+        if reading.geometry is not None:
             return _Part(_as_table(self._to_host(names)), reading)
         columns = find_columns(names, reading, self._role)
-        needed = {*columns, *(keep if self._role == "references" else ())}
+        needed = {*columns}
+        if self._role == "references":
+            needed |= {*names} if keep is None else {*keep}
         arrow = self._to_host([name for name in names if name in needed])
         return _Part(_as_table(arrow), reading._replace(**columns._asdict()), names)
 

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import Literal, get_args
 
-from georesolve.intake.columns import PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
+from georesolve.intake.columns import EVERY, PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.nearest import Algorithm
+from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import How, MatchOptions
 
 
@@ -28,7 +29,7 @@ class Options:
     how
         ``left``: a row for every observation; ``inner``: for matched ones only.
     columns, observation_columns
-        Columns to carry into the result, of the references and of the observations.
+        Columns to carry into the result, of the references and of the observations; ``*`` for all.
     lat, lon, geometry, id
         Names of columns in both tables; None where they are to be recognised. Those that begin with
         ``observation_`` or ``reference_`` count for one table, and before these.
@@ -49,8 +50,8 @@ class Options:
     exclude_self: bool = False
     algorithm: Algorithm = "auto"
     how: How = "left"
-    columns: tuple[str, ...] = ()
-    observation_columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | Literal["*"] = ()
+    observation_columns: tuple[str, ...] | Literal["*"] = ()
     lat: str | None = None
     lon: str | None = None
     geometry: str | None = None
@@ -81,14 +82,22 @@ class Options:
                 raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
         for name in ("columns", "observation_columns"):
             given = getattr(self, name)
+            if given == EVERY:
+                continue
             if isinstance(given, str):
-                raise InvalidOption(f"{name} must be a list of names: write [{given!r}]")
+                raise InvalidOption(
+                    f"{name} must be a list of names, or {EVERY!r} for all: write [{given!r}]"
+                )
             # Each once, in the order that they were given.
             object.__setattr__(self, name, tuple(dict.fromkeys(given or ())))
 
-    def match(self) -> MatchOptions:
-        """The options that say how to match."""
-        return MatchOptions(**{f.name: getattr(self, f.name) for f in fields(MatchOptions)})
+    def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
+        """The options that say how to match two sets."""
+        given = {field.name: getattr(self, field.name) for field in fields(MatchOptions)}
+        for name, one in (("columns", references), ("observation_columns", observations)):
+            if given[name] == EVERY:
+                given[name] = tuple(one.columns)
+        return MatchOptions(**given)
 
     def reading(self, role: Role) -> Reading:
         """How to read one of the two tables."""

@@ -2,14 +2,15 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.frames import given
+from georesolve.intake.columns import EVERY
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.matching import check_match
 from georesolve.intake.points import Points, write_points
@@ -28,7 +29,7 @@ def nearest(
     max_distance_m: float | None = None,
     exclude_self: bool = False,
     how: str = "left",
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Literal["*"] | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     **options: Any,
@@ -51,8 +52,8 @@ def nearest(
     how
         ``left``: a row for every observation; ``inner``: for matched ones only.
     columns
-        Columns of the references to carry into the result, as ``reference_<name>``. An id column is
-        carried anyway.
+        Columns of the references to carry into the result, as ``reference_<name>``; ``"*"`` for
+        all. An id column is carried anyway.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
     progress
@@ -99,23 +100,27 @@ def nearest(
         **options,
     )
     table = given(observations, "observations")
-    points = table.points(asked.reading("observations"), asked.observation_columns)
+    points = table.points(asked.reading("observations"), _kept(asked.observation_columns))
     if isinstance(references, Index):
         search = references.search
     else:
         search = Search(_references(references, observations, points, asked), choose_device(device))
-    match = asked.match()
+    match = asked.match(points, search.references)
     check_match(points, search.references, match, asked.on_invalid)
     return table.resolve(points, search, match, progress)
 
 
 def _references(references: Any, observations: Any, points: Points, asked: Options) -> Points:
-    needed = with_id(points, asked.columns)
+    needed = with_id(points, asked.match(points, points).columns)
     is_same = references is observations and {*needed} <= {*points.kept.column_names}
     reading = asked.reading("references")
     if is_same and reading._replace(prefix="") == asked.reading("observations")._replace(prefix=""):
         return points
-    return given(references, "references").points(reading, asked.columns)
+    return given(references, "references").points(reading, _kept(asked.columns))
+
+
+def _kept(names: tuple[str, ...] | Literal["*"]) -> Collection[str] | None:
+    return None if names == EVERY else names
 
 
 class Index:
@@ -181,7 +186,7 @@ class Index:
         k: int = 1,
         max_distance_m: float | None = None,
         how: str = "left",
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Literal["*"] | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> Any:

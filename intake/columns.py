@@ -11,6 +11,8 @@ Role = Literal["observations", "references"]
 PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
 """What stands before the options and the columns of one of two tables."""
 OnInvalid = Literal["error", "null"]
+EVERY: Literal["*"] = "*"
+"""What stands for the names of all columns of a table."""
 Trust = Literal["check", "trust"]
 
 LONGEST_NAME = 500

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from georesolve.intake.columns import (
+    EVERY,
     LONGEST_NAME,
     PREFIXES,
     OnInvalid,
@@ -31,8 +32,6 @@ from georesolve.workers.jobs import How, MatchOptions
 
 _UNKNOWN_SHOWN = 10
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
-EVERY: Literal["*"] = "*"
-"""All columns of a table."""
 
 
 def _column_names(given: Any) -> list[str] | Literal["*"]:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from georesolve.commands.distances import metres, told
+from georesolve.intake.columns import EVERY
 
 if TYPE_CHECKING:
     from georesolve.files import Summary
@@ -77,7 +78,7 @@ def add_to(commands: Any) -> None:
         "--how", choices=("left", "inner"), default="left", help="inner: matched rows only"
     )
     match.add_argument(
-        "--columns", metavar="A,B", help="reference columns to carry into the result"
+        "--columns", metavar="A,B", help="reference columns to carry into the result; '*' for all"
     )
     match.add_argument("--observation-columns", metavar="A,B", help="observation columns to carry")
     match.add_argument("--algorithm", choices=("auto", "tree", "brute"), default="auto")
@@ -150,8 +151,10 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     return str(path)
 
 
-def _names(given: str | None) -> tuple[str, ...]:
-    """Names between commas."""
+def _names(given: str | None) -> tuple[str, ...] | Literal["*"]:
+    """Names between commas, or `*` for all."""
+    if given == EVERY:
+        return EVERY
     return () if given is None else tuple(given.split(","))
 
 

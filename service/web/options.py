@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from starlette.requests import HTTPConnection
 
+from georesolve.intake.columns import EVERY
 from georesolve.service.errors import InvalidRequest, Problem, invalid_request, step
-from georesolve.service.models import EVERY, Parameters
+from georesolve.service.models import Parameters
 
 P = TypeVar("P", bound=Parameters)
 

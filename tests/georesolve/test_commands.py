@@ -77,6 +77,15 @@ def test_a_service_gives_the_same_bytes(files, tmp_path, capsys, service, suffix
     assert capsys.readouterr().err.splitlines() == [counted]
 
 
+def test_a_star_stands_for_all_columns(files, tmp_path, service):
+    sets = files / "observations.csv", files / "references.parquet"
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    assert nearest(*sets, "-o", here, "--columns", "*") == 0
+    assert nearest(*sets, "-o", there, "--columns", "*", "--server", service.base_url) == 0
+    assert here.read_bytes() == there.read_bytes()
+    assert {"reference_name", "reference_lat"} < set(pq.read_schema(here).names)
+
+
 def test_a_service_that_refuses_is_quoted(files, tmp_path, capsys, service):
     sets = files / "observations.csv", files / "references.parquet"
     flags = "--columns", "height", "--server", service.base_url

@@ -64,6 +64,7 @@ def write(table, path):
         {},
         {"k": 3, "max_distance_m": 2e6, "columns": ["name"], "observation_columns": ["name"]},
         {"how": "inner", "max_distance_m": 5e5, "algorithm": "brute"},
+        {"columns": "*", "observation_columns": "*"},
     ],
 )
 def test_the_bytes_of_the_service(service, tmp_path, suffix, options):

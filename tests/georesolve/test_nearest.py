@@ -136,6 +136,31 @@ def test_the_index_of_pandas_is_kept():
     assert list(far["status"].cat.categories) == list(STATUSES)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_star_stands_for_all_columns(kind):
+    table, to_arrow = KINDS[kind]
+    if kind == "batches":
+        table = OBSERVATIONS.to_reader(64)
+    given = to_arrow(georesolve.nearest(table, REFERENCES, columns="*", observation_columns="*"))
+    own = [name for name in given.column_names if name.startswith("observation_")]
+    places = ["lat", "lon"]
+    if kind == "geopandas":
+        # As of a GeoParquet file.
+        places = ["geometry", "geometry_lat", "geometry_lon"]
+    assert sorted(own) == sorted(f"observation_{name}" for name in ["id", "name", *places])
+    names = ["name", "lat", "lon", "size"]
+    assert {name for name in given.column_names if name.startswith("reference_")} == {
+        f"reference_{name}" for name in ["id", *names]
+    }
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, columns=names)
+    for name in names:
+        assert given[f"reference_{name}"].to_pylist() == expected[f"reference_{name}"].to_pylist()
+    index = georesolve.Index(REFERENCES)
+    assert "reference_size" in georesolve.nearest(OBSERVATIONS, index, columns="*").column_names
+    itself = georesolve.nearest(REFERENCES, REFERENCES, exclude_self=True, columns="*")
+    assert "reference_size" in itself.column_names
+
+
 def test_points_of_a_geodataframe_are_kept():
     frame = as_geopandas(OBSERVATIONS).rename_geometry("place")
     given = georesolve.nearest(frame, REFERENCES, k=2)
@@ -230,7 +255,10 @@ def test_refusals_are_those_of_the_service(service, name, kind):
         ({"max_distance_m": -1}, "max_distance_m must be a finite number of metres"),
         ({"max_distance_m": float("inf")}, "max_distance_m must be a finite number of metres"),
         ({"how": "outer"}, "how must be one of left, inner, got 'outer'"),
-        ({"columns": "name"}, r"columns must be a list of names: write \['name'\]"),
+        (
+            {"columns": "name"},
+            r"a list of names, or '\*' for all: write \['name'\]",
+        ),
         ({"on_invalid": "drop"}, "on_invalid must be one of error, null"),
     ],
 )
