@@ -2,8 +2,8 @@
 
 LLVM vectorises a loop only behind checks that its arrays do not overlap. For eight boxes those cost
 more than the work, so it is written here as vectors from the start; a machine without such wide
-ones gets several narrower instructions. Nothing here chooses between references: what is compared
-is bounds, by the very steps of `kernels.distance.squared_chord`.
+ones gets several narrower instructions. Squared chords and bounds are made by the very steps of
+`kernels.distance.squared_chord`, and lists are ordered as `kernels.distance.closer` says.
 """
 
 from typing import Any
@@ -34,6 +34,10 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: 
 
 def _load(builder: Any, address: Any, vector: Any) -> Any:
     return builder.load(builder.bitcast(address, vector.as_pointer()), align=8)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=8)
 
 
 def _call(builder: Any, name: str, kind: Any, arguments: Any, flags: tuple[str, ...] = ()) -> Any:
@@ -137,6 +141,100 @@ def lanes_within(typing_context, lanes, boxes, node, child):  # type: ignore[no-
         return _bits(builder, builder.fcmp_ordered("<=", bound, best), 16)
 
     return types.int64(lanes, boxes, types.intp, types.intp), generate
+
+
+@intrinsic
+def references_within(typing_context, points, leaf, lanes, lane, chords):  # type: ignore[no-untyped-def]
+    """Which of a leaf's eight references are at most a point's bound from it, as bits.
+
+    Parameters
+    ----------
+    points : float64 array, shape (n_leaves, 3, 8)
+        x, y and z of the references of each leaf; NaN is never within.
+    leaf : int
+        Which leaf.
+    lanes : float64 array, shape (>= 4, 16)
+        Rows x, y, z and the greatest squared chord of each point.
+    lane : int
+        Which point.
+    chords : float64 array, shape (8,)
+        Takes the eight squared chords.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        points_type, _, lanes_type, _, chords_type = signature.args
+        points, leaf, lanes, lane, chords = arguments
+
+        def own(row: int) -> Any:
+            value = builder.load(_address(context, builder, lanes_type, lanes, row, lane))
+            return _splat(builder, value, _EIGHT)
+
+        square = None
+        for axis in range(3):
+            address = _address(context, builder, points_type, points, leaf, axis, 0)
+            there = _load(builder, address, _EIGHT)
+            apart = builder.fsub(own(axis), there)
+            product = builder.fmul(apart, apart)
+            square = product if square is None else builder.fadd(square, product)
+        _store(builder, square, _address(context, builder, chords_type, chords, 0))
+        return _bits(builder, builder.fcmp_ordered("<=", square, own(3)), 8)
+
+    return types.int64(points, types.intp, lanes, types.intp, chords), generate
+
+
+@intrinsic
+def insert_eight(typing_context, chords, rows, lane, first, chord2, row):  # type: ignore[no-untyped-def]
+    """Insert a reference into eight entries of a list in the order of `kernels.distance.closer`.
+
+    The last of the eight falls out; where the reference belongs further up, the entry before the
+    eight moves in instead of it. Returns whether the first of the eight had to move: then the eight
+    before these come next.
+
+    Parameters
+    ----------
+    chords, rows : float64 array, shape (n, m)
+        Squared chords and rows, a list in each line, nearest first.
+    lane, first : int
+        Which list, and the first of the eight, above 0.
+    chord2, row : float
+        The reference.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        chords_type, rows_type = signature.args[:2]
+        chords, rows, lane, first, chord2, row = arguments
+        before = builder.sub(first, _LONG(1))
+
+        def entries(place: Any) -> tuple[Any, Any]:
+            return (
+                _address(context, builder, chords_type, chords, lane, place),
+                _address(context, builder, rows_type, rows, lane, place),
+            )
+
+        new = [_splat(builder, value, _EIGHT) for value in (chord2, row)]
+        here = [_load(builder, address, _EIGHT) for address in entries(first)]
+        # Shifted in registers: a load across two stores waits until both have left for the cache.
+        moved = ir.Constant(ir.VectorType(_INT, 8), [8, *range(7)])
+        left = [
+            builder.shuffle_vector(own, _splat(builder, builder.load(address), _EIGHT), moved)
+            for own, address in zip(here, entries(before), strict=True)
+        ]
+
+        def comes_after(other: Any) -> Any:
+            nearer = builder.fcmp_ordered("<", new[0], other[0])
+            tied = builder.fcmp_ordered("==", new[0], other[0])
+            lower = builder.fcmp_ordered("<", new[1], other[1])
+            return builder.or_(nearer, builder.and_(tied, lower))
+
+        moves, moves_in = comes_after(here), comes_after(left)
+        for i, address in enumerate(entries(first)):
+            value = builder.select(moves_in, left[i], new[i])
+            _store(builder, builder.select(moves, value, here[i]), address)
+        return builder.extract_element(moves, _INT(0))
+
+    return types.boolean(
+        chords, rows, types.intp, types.intp, types.float64, types.float64
+    ), generate
 
 
 @intrinsic

@@ -1,8 +1,9 @@
 """The pruned search on a CPU: neighbouring observations walk a tree of boxes together.
 
 References stand in a tree (`kernels.boxes_cpu`). Observations are sorted along the same curve
-(`kernels.order_cpu`) and walk the tree in packets (`kernels.packets_cpu`) or, where they have
-little of their walks in common, each by itself (`kernels.singles_cpu`).
+(`kernels.order_cpu`) and walk the tree in packets: `kernels.packets_cpu` finds the nearest one,
+`kernels.lists_cpu` several. Where observations have little of their walks in common, each walks by
+itself (`kernels.singles_cpu`).
 
 Nothing that could win or tie is left out, rounding included. Let an observation's coordinate a lie
 in the packet's [p, q] and a reference's b in the box's [l, h]. Then |a - b| >= g with
@@ -22,6 +23,7 @@ import numpy as np
 from georesolve.kernels.boxes_cpu import Tree, build
 from georesolve.kernels.coordinates_cpu import Degrees, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
 from georesolve.kernels.query import Found, Query
@@ -38,6 +40,7 @@ _WINDOW = 1 << 20
 """Observations sorted at a time: their memory is used again for the next."""
 _PACKETS_FROM = 64
 _SPREAD = 16
+_SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay: measured. Sixteen
 observations that are far apart have little of their walks in common."""
 
@@ -83,9 +86,11 @@ def search(
         found.reference.fill(-1)
         found.chord2.fill(np.inf)
         return found
+    lists = query.k > 1 or query.exclude_self
     if packets is None:
-        packets = n >= _PACKETS_FROM and n * _SPREAD >= tree.rows.size
-    packets = packets and query.k == 1 and not query.exclude_self
+        spread = _SPREAD_OF_LISTS if lists else _SPREAD
+        packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size
+    many = search_lists if packets else search_singles
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     memory = scratch(window)
     for start in range(0, n, window):
@@ -96,7 +101,7 @@ def search(
         n_valid = sort(here, LANES)
         threads = threads_for(n_valid, _GRAIN)
         at = (tree, here.points, here.order, n_valid)
-        if packets:
+        if packets and not lists:
             in_threads(search_packets, threads, *at)
             threads = threads_for(part.stop - start, _TAKE_GRAIN)
             in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
@@ -105,5 +110,5 @@ def search(
             reference.fill(-1)
             chord2.fill(np.inf)
         own = query.first_row + start
-        in_threads(search_singles, threads, *at, query.exclude_self, own, reference, chord2)
+        in_threads(many, threads, *at, query.exclude_self, own, reference, chord2)
     return found

@@ -117,25 +117,27 @@ def test_any_split_gives_the_same_bytes(references, observations, k, exclude_sel
     assert same_bytes([np.concatenate(a) for a in zip(*halves, strict=True)], whole)
 
 
+@pytest.mark.parametrize("k", [1, 9])
 @pytest.mark.parametrize("name", SETS)
-def test_packets_in_windows_find_the_same(name):
+def test_packets_in_windows_find_the_same(name, k):
     references, observations = SETS[name]
     index = build_index(*references)
-    brute = find(index, *observations, algorithm="brute")
+    brute = find(index, *observations, k=k, algorithm="brute")
     seen = degrees(*observations)
-    for window in (10, 1000):
-        found = tree_cpu.search(index, seen, Query(), packets=True, window=window)
-        assert same_bytes(found, brute)
+    for window, packets in ((10, True), (1000, True), (1000, False)):
+        found = tree_cpu.search(index, seen, Query(k), packets=packets, window=window)
+        assert same_bytes(found, brute), (window, packets)
 
 
 @settings(max_examples=60, deadline=None)
-@given(points(), points())
-def test_packets_find_what_brute_force_finds(references, observations):
+@given(points(), points(), st.sampled_from([1, 2, 8, 20]), st.booleans())
+def test_packets_find_what_brute_force_finds(references, observations, k, exclude_self):
     index = build_index(*references)
     seen = degrees(*observations)
-    whole = find(index, *observations, algorithm="brute")
-    packets = tree_cpu.search(index, seen, Query(), packets=True)
-    assert same_bytes(packets, whole)
+    query = Query(k, exclude_self)
+    whole = find(index, *observations, k=k, exclude_self=exclude_self, algorithm="brute")
+    for packets in (True, False):
+        assert same_bytes(tree_cpu.search(index, seen, query, packets=packets), whole), packets
 
 
 @pytest.mark.parametrize("threads", range(1, get_num_threads() + 1))

@@ -1,0 +1,156 @@
+"""Packets of sixteen neighbouring observations that each keep a list of their nearest: any k.
+
+A packet first looks into the leaves around its own key, enough of them to fill the lists, which
+gives a bound. It then walks the tree from the root, leaving out every box that is farther from its
+own box than the worst entry of all its lists.
+"""
+
+import numpy as np
+from numba import njit
+
+from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.lanes_cpu import (
+    children_within,
+    greatest_of_16,
+    insert_eight,
+    lanes_within,
+    least_of_16,
+    lowest_bit,
+    references_within,
+)
+from georesolve.kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.packets_cpu import LANES
+
+_BLOCK = 64
+"""Packets whose keys are found together."""
+
+
+@njit(forceinline=True)
+def _aligned(n, m):  # type: ignore[no-untyped-def]
+    """Memory whose rows of a multiple of eight numbers each begin with a cache line."""
+    memory = np.empty(n * m + WIDTH)
+    first = (-memory.ctypes.data % 64) // 8
+    return memory[first : first + n * m].reshape(n, m)
+
+
+@njit
+def _scan_leaf(points, rows, leaf, lane_bits, lanes, own, k, near, chords, numbers):  # type: ignore[no-untyped-def]
+    """Put a leaf's references into the lists of some lanes; returns the worst entry of all lists.
+
+    A list begins at entry `WIDTH` of a lane's line in `chords` and `numbers`, behind one that is
+    closer than anything.
+    """
+    worst_entry = WIDTH + k - 1
+    while lane_bits:
+        lane = lowest_bit(lane_bits)
+        lane_bits &= lane_bits - 1
+        bits = references_within(points, leaf, lanes, lane, near)
+        while bits:
+            j = lowest_bit(bits)
+            bits &= bits - 1
+            row = rows[leaf, j]
+            if row == own[lane]:
+                continue
+            # From the end of the list to the eight entries where the reference belongs.
+            place = chords.shape[1] - WIDTH
+            while insert_eight(chords, numbers, lane, place, near[j], row):
+                place -= WIDTH
+                if place < WIDTH:
+                    break
+        lanes[3, lane] = min(chords[lane, worst_entry], ALL)
+    return greatest_of_16(lanes, 3)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search_lists(  # type: ignore[no-untyped-def]
+    thread, threads, tree, points, order, n, exclude_self, first_row, reference, chord2
+):
+    """Write the k nearest references of the observations of an order."""
+    leaf_points, rows, leaf_keys, boxes, levels = tree
+    k = reference.shape[1]
+    n_near = (k + exclude_self + WIDTH - 1) // WIDTH + (k > 1)
+    n_packets = (n + LANES - 1) // LANES
+    start = n_packets * thread // threads
+    stop = n_packets * (thread + 1) // threads
+    entries = WIDTH + (k + WIDTH - 1) // WIDTH * WIDTH
+    chords = _aligned(LANES, entries)
+    numbers = _aligned(LANES, entries)
+    # Of the packet, in rows: x, y, z, worst squared chord of the list.
+    lanes = np.empty((4, LANES))
+    own = np.empty(LANES)
+    near_chords = np.empty(WIDTH)
+    box = np.empty(6)
+    stack = np.empty(STACK, np.int64)
+    x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    keys = np.empty(_BLOCK, np.int64)
+    for lane in range(LANES):
+        # Below every bound: a lane that is not used finds nothing.
+        lanes[3, lane] = -1.0
+        for j in range(WIDTH):
+            chords[lane, j] = -1.0
+            numbers[lane, j] = -1.0
+    for packet in range(start, stop):
+        at = (packet - start) % _BLOCK
+        if at == 0:
+            block = min(_BLOCK, stop - packet)
+            for j in range(block):
+                i = order[min((packet + j) * LANES + LANES // 2, n - 1)] & ROW
+                x_of[j], y_of[j], z_of[j] = points[i, 0], points[i, 1], points[i, 2]
+            keys_of(x_of, y_of, z_of, keys[:block])
+        first = packet * LANES
+        used = min(LANES, n - first)
+        for lane in range(LANES):
+            # Lanes that are not used repeat the last observation in the packet's box.
+            i = order[first + min(lane, used - 1)] & ROW
+            for axis in range(3):
+                lanes[axis, lane] = points[i, axis]
+            lanes[3, lane] = ALL if lane < used else -1.0
+            own[lane] = first_row + i if exclude_self else -1
+        for lane in range(used):
+            for j in range(WIDTH, entries):
+                chords[lane, j] = np.inf
+                numbers[lane, j] = np.inf
+        for axis in range(3):
+            box[axis] = least_of_16(lanes, axis)
+            box[3 + axis] = greatest_of_16(lanes, axis)
+        # So many leaves along the curve that k are found: a bound from the start.
+        leaf = leaf_of(leaf_keys, keys[at], 0)
+        near_stop = min(leaf + n_near // 2 + 1, leaf_keys.size)
+        near = max(near_stop - n_near, 0)
+        worst = ALL
+        for child in range(near, near_stop):
+            worst = _scan_leaf(
+                leaf_points, rows, child, (1 << used) - 1, lanes, own, k,
+                near_chords, chords, numbers,
+            )  # fmt: skip
+        stack[0] = boxes.shape[0] - 1
+        top = 1
+        level = levels.size - 2
+        while top:
+            top -= 1
+            node = stack[top]
+            bits = children_within(boxes, node, box, worst)
+            level = level_of(levels, node, level)
+            if level:
+                top = push_children(levels, level, node, bits, stack, top)
+                continue
+            while bits:
+                j = lowest_bit(bits)
+                child = node * WIDTH + j
+                bits &= bits - 1
+                if near <= child < near_stop:
+                    continue
+                # The packet's box has come near enough; some of its points may not.
+                lane_bits = lanes_within(lanes, boxes, node, j)
+                if lane_bits:
+                    worst = _scan_leaf(
+                        leaf_points, rows, child, lane_bits, lanes, own, k,
+                        near_chords, chords, numbers,
+                    )  # fmt: skip
+                    bits &= children_within(boxes, node, box, worst)
+        for lane in range(used):
+            i = order[first + lane] & ROW
+            for j in range(k):
+                found = chords[lane, WIDTH + j]
+                chord2[i, j] = found
+                reference[i, j] = np.int64(numbers[lane, WIDTH + j]) if found < np.inf else -1
