@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import kernels as kernels_of_ours
-from georesolve.benchmarks import kernels, pipeline, service, small_requests
+from georesolve.benchmarks import doors, kernels, pipeline, service, small_requests
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
 from tests.conftest import points, sphere
@@ -105,3 +105,13 @@ def test_ckdtree_is_not_for_gpus(capsys):
     with pytest.raises(SystemExit):
         pipeline.main(["--device", "cuda", "--ckdtree"])
     assert "--ckdtree searches on a CPU" in capsys.readouterr().err
+
+
+def test_what_the_doors_cost(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "argv", ["", "--toy", "--repeats", "1", "--json", str(out)])
+    doors.main()
+    figures = json.loads(out.read_text())
+    assert all(len(figures[name]) == 1 for name in figures.keys() - {"machine"})
+    assert len(figures) == 8
+    assert "| bare script |" in capsys.readouterr().out
