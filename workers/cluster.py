@@ -7,7 +7,9 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,8 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_configured_dask())
+        # What a job needs of Dask takes a second to load, and workers take longer to start.
+        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(import_module, "dask.dataframe")
         if settings.is_existing:
             address = _address_of_scheduler(settings)
             client = stack.enter_context(
@@ -108,6 +112,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         client.register_plugin(Warmup(settings.device, settings.references_a_piece))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
+        loading.result()
         dashboard_url = client.dashboard_link if client.run_on_scheduler(_draws) else None
         cluster = Cluster(client, device, dashboard_url or None, client.scheduler_comm)
         logger.info(

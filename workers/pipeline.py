@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import dask.dataframe as dd
 import pandas as pd
 from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
@@ -191,6 +190,9 @@ def _records(
 
 def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], Chunk]:
     """Send a batch of chunks to the workers as one dataframe collection."""
+    # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
+    import dask.dataframe as dd
+
     collection = (
         dd.from_map(read_chunk, batch, job=job, meta=_COORDINATES)
         .map_partitions(resolve, job, meta=_ANSWER, enforce_metadata=False)
