@@ -1,6 +1,5 @@
 """What tests share: point sets, a real cluster, a real service."""
 
-import os
 import re
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import write_dataset
 from georesolve.workers.settings import ClusterSettings
+from tests.forks import ROOT, fork
 
 
 def pytest_addoption(parser):
@@ -31,7 +31,6 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in gpu]
 
 
-ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "samples"
 
 
@@ -102,36 +101,33 @@ def running_service(data_dir, *flags, ready=True):
             log.close()
 
 
-def start_service(data_dir, log, *flags, own_group=False):
-    """The process of a service, which writes to a log; it need not answer yet."""
+def start_service(data_dir, log, *flags, from_shell=False):
+    """The process of a service, which writes to a log; it need not answer yet.
+
+    From a shell it loads all that it needs itself, and is a group of its own with what it starts.
+    """
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
     # Of two flags the last one counts: those that are given.
     arguments += ["--workers", 1]
-    return subprocess.Popen(
-        [sys.executable, "-m", "georesolve", "serve", *map(str, arguments), *map(str, flags)],
-        stdout=log,
-        stderr=log,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        process_group=0 if own_group else None,
-    )
+    arguments = ["serve", *map(str, arguments), *map(str, flags)]
+    if not from_shell:
+        return fork("georesolve", arguments, log)
+    command = [sys.executable, "-m", "georesolve", *arguments]
+    return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, process_group=0)
 
 
-def start_scheduler(port, log=subprocess.DEVNULL):
+_DASK_FLAGS = ["--no-dashboard", "--host", "127.0.0.1"]
+
+
+def start_scheduler(port, log=None):
     """The process of a Dask scheduler that the service does not own."""
-    return _start_dask(log, "scheduler", "--port", str(port))
+    return fork("dask", ["scheduler", "--port", str(port), *_DASK_FLAGS], log)
 
 
-def start_worker(port, log=subprocess.DEVNULL):
+def start_worker(port, log=None):
     """The process of a Dask nanny for the scheduler on a port, with one worker."""
-    return _start_dask(log, "worker", f"tcp://127.0.0.1:{port}", "--nworkers=1", "--nthreads=1")
-
-
-def _start_dask(log, *arguments):
-    flags = ["--no-dashboard", "--host", "127.0.0.1"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "dask", *arguments, *flags], stdout=log, stderr=log, cwd=ROOT
-    )
+    flags = ["--nworkers=1", "--nthreads=1", *_DASK_FLAGS]
+    return fork("dask", ["worker", f"tcp://127.0.0.1:{port}", *flags], log)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def test_a_job_that_takes_the_memory_of_its_service_fails_at_its_second_death(
     with memory_cage(MEMORY) as hold, (tmp_path / "log").open("ab") as log, client:
 
         def start():
-            process = start_service(tmp_path / "data", log, *flags)
+            process = start_service(tmp_path / "data", log, *flags, from_shell=True)
             hold(process.pid)
             return process
 

@@ -27,6 +27,7 @@ from tests.conftest import (
     running_service,
     wait_until,
 )
+from tests.forks import run
 from tests.service.test_jobs import PARQUET, parquet, start_job
 
 DAY = 86_400.0
@@ -35,8 +36,7 @@ SET = {"lat": [1.0, 2.0], "lon": [3.0, 4.0]}
 
 def keys(data_dir, *arguments):
     """Run `georesolve keys` as an administrator does."""
-    command = [sys.executable, "-m", "georesolve", "keys", *arguments, "--data-dir", str(data_dir)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    return run("georesolve", ["keys", *arguments, "--data-dir", str(data_dir)])
 
 
 def new_key(data_dir, name, *flags):

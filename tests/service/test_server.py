@@ -1,21 +1,16 @@
 """`georesolve serve` starts, ends, and says in one line why it cannot."""
 
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
 
-from georesolve.service.clock import new_id
 from tests.conftest import (
     NO_CLUSTER,
-    ROOT,
     finished,
     points,
     running_service,
@@ -28,43 +23,17 @@ from tests.service.test_jobs import start_job
 REFUSED = 1
 
 
-# Runs command lines that it reads, each in a process forked from it: to load the service takes
-# seconds each time.
-_FORKS = """
-import gc, json, os, sys
-import georesolve.service.server
-from georesolve.service.cli import main
-gc.freeze()
-for line in sys.stdin:
-    log, arguments = json.loads(line)
-    if os.fork() == 0:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
-        sys.exit(main(arguments))
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def serve(tmp_path_factory):
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
     """Runs a service that cannot start; returns how it ended and the lines that it wrote."""
-    logs = tmp_path_factory.mktemp("logs")
-    with subprocess.Popen(
-        [sys.executable, "-c", _FORKS],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as forks:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-        def serve(data_dir, *flags):
-            log = logs / new_id()
-            arguments = ["serve", "--data-dir", data_dir, "--port", 0, *flags]
-            forks.stdin.write(json.dumps([str(log), [str(one) for one in arguments]]) + "\n")
-            forks.stdin.flush()
-            return int(forks.stdout.readline()), log.read_text().splitlines()
+    def serve(data_dir, *flags):
+        with (tmp_path / "log").open("wb") as log:
+            code = start_service(data_dir, log, *flags).wait(60)
+        return code, (tmp_path / "log").read_text().splitlines()
 
-        yield serve
+    return serve
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -112,7 +81,7 @@ def in_a_terminal(tmp_path):
     """A service whose processes are a group of their own, as a shell starts it; and its log."""
     path = tmp_path / "log"
     with path.open("wb") as log:
-        process = start_service(tmp_path / "data", log, own_group=True)
+        process = start_service(tmp_path / "data", log, from_shell=True)
         try:
             yield process, path, wait_for_url(process, path, 0)
         finally:
