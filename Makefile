@@ -8,6 +8,9 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make lock'
 LOCK := $(COMPILE) pyproject.toml
 
+# Python keeps what it compiles, whatever the shell says: each of a thousand processes would do it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint types unit test-faults test-containers serve lock clean
 
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
@@ -27,7 +30,7 @@ unit: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-faults: $(VENV)/.dev  ## kill everything, again and again, and generate clients; takes minutes
-	$(BIN)/pytest tests/clients tests/faults
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/clients tests/faults
 
 test-containers: $(VENV)/.dev  ## build the images and run docker-compose.yml; needs a Docker engine
 	$(BIN)/pytest tests/containers tests/deploy/test_images.py

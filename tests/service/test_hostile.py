@@ -294,18 +294,26 @@ ORIGINALS = {
 }
 
 
-@pytest.mark.parametrize("name", ORIGINALS)
-@settings(
-    max_examples=60,
+def check_mutated(service, name, changes):
+    answer = registered(service, mutated(ORIGINALS[name], changes), name)
+    assert changes or answer.status_code == 201
+    assert not incoming(service)
+
+
+SETTINGS = settings(
+    # `tests/faults` draws many more, and others.
+    max_examples=15,
     derandomize=True,
     database=None,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+@SETTINGS
 @example([])
 @given(changes=mutations())
 def test_mutated_files(service, name, changes):
-    answer = registered(service, mutated(ORIGINALS[name], changes), name)
-    assert changes or answer.status_code == 201
-    assert not incoming(service)
+    check_mutated(service, name, changes)
