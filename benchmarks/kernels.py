@@ -39,9 +39,9 @@ from georesolve.benchmarks.inputs import inputs as drawn
 from georesolve.benchmarks.machine import machine
 from georesolve.kernels import tree_cpu
 from georesolve.kernels.coordinates_cpu import distances, unit_vectors
-from georesolve.kernels.coordinates_cpu import observations as as_taken
 from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.order_cpu import ROW, scratch, sort
+from georesolve.kernels.query import Degrees
 
 ROOT = Path(__file__).resolve().parents[1]
 BRUTE_PAIRS = 2**33
@@ -150,7 +150,7 @@ def _ours(algorithm: Algorithm) -> Callable[[Any, Pair], np.ndarray]:
 
 def _by_way(packets: bool) -> Callable[[Any, Pair], np.ndarray]:
     def query(index: Any, points: Pair) -> np.ndarray:
-        taken = as_taken(*points)
+        taken = Degrees(*points)
         found = tree_cpu.search(index, taken, kernels.Query(), packets=packets)
         distances(found)
         return found.reference[:, 0]

@@ -21,9 +21,9 @@ import cupy as cp
 
 from georesolve.benchmarks import case_study_cuda
 from georesolve.benchmarks.inputs import inputs
-from georesolve.kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
-from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import Query
+from georesolve.kernels import build_index, nearest, order_cuda, reduce_cuda, tree_cuda
+from georesolve.kernels.query import Degrees, Query
+from georesolve.kernels.warp_cuda import WARP
 
 BRUTE_PAIRS = 2**39
 """Pairs of observation and reference that checking and timing brute force may take."""
@@ -44,46 +44,32 @@ def time_ms(action: Callable[[], Any], repeats: int) -> dict[str, float]:
     return {"median": statistics.median(times), "least": min(times), "largest": max(times)}
 
 
-def answer(lat: cp.ndarray, lon: cp.ndarray, other_lat: cp.ndarray, other_lon: cp.ndarray) -> Any:
-    """Everything from degrees to metres: unit vectors, build, sort, search, distances."""
-    vectors = coordinates_cuda.unit_vectors(lat, lon)
-    index = ReferenceIndex(vectors, tree_cuda.build(vectors))
-    observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
-    found = tree_cuda.search(index, observations, Query())
-    return found.reference, coordinates_cuda.distances(found)
-
-
 def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
     """Times and wrong rows of one input, 2^log_m observations against 2^log_n references."""
     m, n = 2**log_m, 2**log_n
     references, others = inputs(kind, m, n)
     lat, lon, other_lat, other_lon = (cp.asarray(a) for a in (*references, *others))
     row: dict[str, Any] = {"kind": kind, "observations": m, "references": n}
-    row["all"] = time_ms(lambda: answer(lat, lon, other_lat, other_lon), repeats)
+    row["all"] = time_ms(lambda: nearest(build_index(lat, lon), other_lat, other_lon), repeats)
 
-    vectors = coordinates_cuda.unit_vectors(lat, lon)
-    observations = coordinates_cuda.unit_vectors(other_lat, other_lon)
-    index = ReferenceIndex(vectors, tree_cuda.build(vectors))
+    observations = Degrees(other_lat, other_lon)
+    index = build_index(lat, lon)
     found = tree_cuda.search(index, observations, Query())
     for stage, action in {
-        "unit vectors": lambda: (
-            coordinates_cuda.unit_vectors(lat, lon),
-            coordinates_cuda.unit_vectors(other_lat, other_lon),
-        ),
-        "build": lambda: tree_cuda.build(vectors),
+        "build": lambda: build_index(lat, lon),
         "sort": lambda: order_cuda.order(observations, order_cuda.extent(observations)),
-        "sort and search": lambda: tree_cuda.search(index, observations, Query()),
-        "distances": lambda: coordinates_cuda.distances(found),
+        "sort and walk": lambda: tree_cuda.search(index, observations, Query(), width=WARP),
+        "search": lambda: tree_cuda.search(index, observations, Query(), measure=True),
     }.items():
         row[stage] = time_ms(action, repeats)
 
     sample = min(m, max(1, BRUTE_PAIRS // n))
-    part = cp.ascontiguousarray(observations[:, :: m // sample])
+    part = Degrees(*(cp.ascontiguousarray(a[:: m // sample]) for a in observations))
     exact = reduce_cuda.search(index, part, Query())
-    row["checked"] = part.shape[1]
+    row["checked"] = part.lat_deg.size
     same_row = exact.reference == found.reference[:: m // sample]
     same_chord = exact.chord2 == found.chord2[:: m // sample]
-    row["wrong"] = int(part.shape[1] - int((same_row & same_chord).sum()))
+    row["wrong"] = int(part.lat_deg.size - int((same_row & same_chord).sum()))
     slow = max(1, min(3, repeats))
     if m * n <= BRUTE_PAIRS:
         row["brute"] = time_ms(lambda: reduce_cuda.search(index, observations, Query()), slow)
@@ -131,11 +117,10 @@ def main() -> None:
     print("cuML:", "installed, not timed here" if find_spec("cuml") else "not installed")
     stages = [
         "all",
-        "unit vectors",
         "build",
         "sort",
-        "sort and search",
-        "distances",
+        "sort and walk",
+        "search",
         "brute",
         "pair",
         "pair, fast",

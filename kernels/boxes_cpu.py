@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import lowest_bit
 from georesolve.kernels.order_cpu import ROW, keys_of, scratch, sort
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -107,8 +108,9 @@ def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
                     boxes[node, 3 + axis, child] = greatest
 
 
-def build(vectors: np.ndarray) -> Tree:
-    """Make the tree of unit vectors, shape (n, 4); rows with NaN are left out."""
+def build(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, Tree]:
+    """Make unit vectors of references, shape (n, 4), and their tree, which leaves NaN ones out."""
+    vectors = unit_vectors(lat_deg, lon_deg)
     memory = scratch(vectors.shape[0], vectors)
     n = sort(memory, WIDTH) if vectors.size else 0
     n_leaves = -(-n // WIDTH)
@@ -130,7 +132,7 @@ def build(vectors: np.ndarray) -> Tree:
         at = (vectors, memory.order, n, tree.points, tree.rows, tree.keys, tree.boxes)
         in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
         _fill_nodes(tree.boxes, tree.levels)
-    return tree
+    return vectors, tree
 
 
 @njit(inline="always")

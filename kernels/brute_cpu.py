@@ -4,10 +4,10 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.coordinates_cpu import Degrees
+from georesolve.kernels.coordinates_cpu import distances, readable
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import Found, Query
+from georesolve.kernels.query import Degrees, Found, Query
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
@@ -114,7 +114,9 @@ def _search_many(  # type: ignore[no-untyped-def]
                 worst[lane] = chord2[i, k - 1]
 
 
-def search(index: ReferenceIndex, observations: Degrees, query: Query) -> Found:
+def search(
+    index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
+) -> Found:
     """The k nearest references of every observation.
 
     Parameters
@@ -125,11 +127,13 @@ def search(index: ReferenceIndex, observations: Degrees, query: Query) -> Found:
         The observations; those that are not valid match nothing.
     query : Query
         How many, and whether a row may match itself.
+    measure : bool
+        Metres instead of squared chords.
     """
     n, n_references = observations.lat_deg.size, index.vectors.shape[0]
     found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
     loop = _search_one if query.k == 1 else _search_many
     threads = threads_for(n_references * n, _GRAIN)
-    at = (index.vectors, *observations, query.exclude_self, query.first_row)
+    at = (index.vectors, *readable(observations), query.exclude_self, query.first_row)
     in_threads(loop, threads, *at, *found)
-    return found
+    return Found(found.reference, distances(found)) if measure else found

@@ -1,14 +1,13 @@
 """Degrees to unit vectors, and answers to metres, on a CPU: the loops around the formulas."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import metres_of_chord
-from georesolve.kernels.query import Found
+from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14
@@ -17,23 +16,13 @@ _BLOCK = 64
 """Points that are computed together before they are stored: the loop over them vectorises."""
 
 
-class Degrees(NamedTuple):
-    """Points as they came, read-only float64 arrays of shape (n,).
-
-    What searches on a CPU take: they make vectors of a few at a time, where they need them.
-    """
-
-    lat_deg: np.ndarray
-    lon_deg: np.ndarray
-
-
-def observations(lat_deg: np.ndarray, lon_deg: np.ndarray) -> Degrees:
-    """What a search on a CPU takes of float64 degrees."""
-    degrees = Degrees(lat_deg.view(), lon_deg.view())
-    for array in degrees:
-        # Not every caller's arrays can be written to: all alike, a loop is compiled once.
+def readable(degrees: Degrees) -> Degrees:
+    """The same degrees, read-only."""
+    # Not every caller's arrays can be written to: all alike, a loop is compiled once.
+    views = Degrees(degrees.lat_deg.view(), degrees.lon_deg.view())
+    for array in views:
         array.flags.writeable = False
-    return degrees
+    return views
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -85,7 +74,7 @@ def unit_vectors(
         x, y, z and zero; `out` where that is given.
     """
     vectors = empty_vectors(lat_deg.size) if out is None else out
-    degrees = observations(lat_deg, lon_deg)
+    degrees = readable(Degrees(lat_deg, lon_deg))
     in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, vectors)
     return vectors
 

@@ -32,14 +32,20 @@ def fill_unit_vectors(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def
         vectors[2, i] = z
 
 
+@cuda.jit(device=True, forceinline=True)
+def metres(chord2):  # type: ignore[no-untyped-def]
+    """Metres of a squared chord; NaN of infinity, which stands for no reference."""
+    distance = math.nan
+    if chord2 < math.inf:
+        distance = metres_of_chord(chord2)
+    return distance
+
+
 @cuda.jit(cache=True)
-def fill_distances(chord2, distance_m):  # type: ignore[no-untyped-def]
-    """A thread an answer, striding over the grid: squared chords in, metres out; n * k of each."""
+def measure(chord2):  # type: ignore[no-untyped-def]
+    """A thread an answer, striding over the grid: metres take the place of n * k squared chords."""
     for place in range(cuda.grid(1), chord2.size, cuda.gridsize(1)):
-        distance = math.nan
-        if chord2[place] < math.inf:
-            distance = metres_of_chord(chord2[place])
-        distance_m[place] = distance
+        chord2[place] = metres(chord2[place])
 
 
 def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
@@ -53,16 +59,13 @@ def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
     return vectors
 
 
-observations = unit_vectors
-"""What searches on a GPU take."""
-
-
 def distances(found: Found) -> cp.ndarray:
-    """Great-circle distances of what was found; as `kernels.coordinates_cpu.distances`."""
-    import cupy as cp
+    """Great-circle distances of what was found, written over its squared chords.
 
-    distance_m = cp.empty(found.chord2.shape)
-    if distance_m.size:
-        blocks = blocks_for(distance_m.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
-        launch(fill_distances, blocks, _THREADS, found.chord2.ravel(), distance_m.ravel())
-    return distance_m
+    As `kernels.coordinates_cpu.distances`.
+    """
+    chord2 = found.chord2
+    if chord2.size:
+        blocks = blocks_for(chord2.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
+        launch(measure, blocks, _THREADS, chord2.ravel())
+    return chord2

@@ -64,6 +64,5 @@ def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
             f"references must be {tree.MAX_ROWS} rows at most, got {lat_deg.size}: make an index "
             "of each part, `find` in it, and `merge` what was found"
         )
-    lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
-    vectors = implementation(device, "coordinates").unit_vectors(lat_deg, lon_deg)
-    return ReferenceIndex(vectors, tree.build(vectors))
+    lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
+    return ReferenceIndex(*tree.build(lat_deg, lon_deg))

@@ -21,6 +21,7 @@ from numba.core import cgutils
 from numba.cuda import libdevice
 from numba.extending import intrinsic
 
+from georesolve.kernels.coordinates_cuda import metres
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.warp_cuda import ALL_LANES, WARP, ballot
 
@@ -156,8 +157,13 @@ def drives_out(points, x, y, z, chord2, row, found, lane, k, slot):  # type: ign
 
 
 @cuda.jit(device=True, forceinline=True)
-def store(points, x, y, z, row, writes, width, found, k, reference, chord2):  # type: ignore[no-untyped-def]
-    """Write the entries, lined up, of the warp's first `width` lanes, in their exact order."""
+def store(  # type: ignore[no-untyped-def]
+    points, x, y, z, row, writes, width, found, k, measure, reference, chord2
+):
+    """Write the entries, lined up, of the warp's first `width` lanes, in their exact order.
+
+    With `measure`, metres stand in for squared chords.
+    """
     lane = cuda.threadIdx.x
     places = found.shape[0]
     first = places - k
@@ -186,15 +192,20 @@ def store(points, x, y, z, row, writes, width, found, k, reference, chord2):  # 
         last_row = cuda.shfl_sync(ALL_LANES, new_row, WARP - 1)
         at = cuda.shfl_sync(ALL_LANES, int64(row), owner)
         if place >= first and (writers >> uint32(owner)) & uint32(1) != uint32(0):
-            reference[at, place - first] = new_row
-            chord2[at, place - first] = new_chord2
             if place > first and closer(new_chord2, new_row, before_chord2, before_row):
                 ordered = False
+            if measure:
+                new_chord2 = metres(new_chord2)
+            reference[at, place - first] = new_row
+            chord2[at, place - first] = new_chord2
     if cuda.all_sync(ALL_LANES, ordered):
         return
     cuda.syncwarp()
     if writes:
         _store_sorted(points, x, y, z, found, lane, first, reference[row], chord2[row])
+        if measure:
+            for i in range(k):
+                chord2[row, i] = metres(chord2[row, i])
 
 
 @cuda.jit(device=True, forceinline=True)

@@ -3,16 +3,9 @@
 import math
 from typing import Literal, NamedTuple, get_args
 
-from georesolve.kernels.devices import (
-    Array,
-    Device,
-    Step,
-    coordinate_pair,
-    device_of,
-    implementation,
-)
+from georesolve.kernels.devices import Array, Step, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import MAX_K, Found, Query
+from georesolve.kernels.query import MAX_K, Degrees, Found, Query
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -84,9 +77,8 @@ def nearest(
     """
     _check_limit(max_distance_m)
     query = Query(k, exclude_self, first_row)
-    device, observations = _observations(index, lat_deg, lon_deg)
-    found = _search(device, index, observations, query, algorithm)
-    return _answer(device, found, max_distance_m)
+    found = _search(index, lat_deg, lon_deg, query, algorithm, measure=True)
+    return _answer(found.reference, found.chord2, max_distance_m)
 
 
 def find(
@@ -106,8 +98,7 @@ def find(
     Parameters and errors are those of `nearest`.
     """
     query = Query(k, exclude_self, first_row)
-    device, observations = _observations(index, lat_deg, lon_deg)
-    return _search(device, index, observations, query, algorithm)
+    return _search(index, lat_deg, lon_deg, query, algorithm, measure=False)
 
 
 def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
@@ -123,7 +114,8 @@ def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
     _check_limit(max_distance_m)
     # A copy: the answer is written over it.
     own = Found(found.reference.copy(), found.chord2.copy())
-    return _answer(device_of(found.reference), own, max_distance_m)
+    distances = implementation(device_of(found.reference), "coordinates").distances
+    return _answer(own.reference, distances(own), max_distance_m)
 
 
 def _check_limit(max_distance_m: float | None) -> None:
@@ -131,20 +123,18 @@ def _check_limit(max_distance_m: float | None) -> None:
         raise ValueError(f"max_distance_m must be 0 or more, got {max_distance_m}")
 
 
-def _observations(index: ReferenceIndex, lat_deg: Array, lon_deg: Array) -> tuple[Device, Array]:
+def _search(
+    index: ReferenceIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    query: Query,
+    algorithm: Algorithm,
+    *,
+    measure: bool,
+) -> Found:
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     if device != index.device:
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
-    return device, implementation(device, "coordinates").observations(lat_deg, lon_deg)
-
-
-def _search(
-    device: Device,
-    index: ReferenceIndex,
-    observations: Array,
-    query: Query,
-    algorithm: Algorithm,
-) -> Found:
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
     if not 1 <= query.k <= MAX_K:
@@ -152,17 +142,15 @@ def _search(
     step: Step
     if algorithm == "auto":
         tree = implementation(device, "tree")
-        # An array by axes or a tuple of arrays: the first of either is as long as the set.
-        step = "brute" if tree.prefers_brute(index, observations[0].size, query) else "tree"
+        step = "brute" if tree.prefers_brute(index, lat_deg.size, query) else "tree"
     else:
         step = algorithm
-    found: Found = implementation(device, step).search(index, observations, query)
+    search = implementation(device, step).search
+    found: Found = search(index, Degrees(lat_deg, lon_deg), query, measure=measure)
     return found
 
 
-def _answer(device: Device, found: Found, max_distance_m: float | None) -> Answer:
-    reference = found.reference
-    distance_m = implementation(device, "coordinates").distances(found)
+def _answer(reference: Array, distance_m: Array, max_distance_m: float | None) -> Answer:
     if max_distance_m is not None:
         too_far = distance_m > max_distance_m
         reference[too_far] = -1

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 from numba import cuda, float32, float64, int64, uint32
 from numba.cuda import libdevice
 
+from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.warp_cuda import WARP, warp_max
 
 if TYPE_CHECKING:
@@ -28,15 +30,15 @@ _THREADS = 256
 _WARPS = _THREADS // WARP
 _STAGE = 4 * WARP
 _BLOCKS_PER_MULTIPROCESSOR = 8
-_CELLS = 65536.0
+CELLS = 65536.0
 _LAST_CELL = 65535
-_EMPTY = -0x80000000
+EMPTY = -0x80000000
 """Code of "nothing yet" in a box: below every number."""
 
 
 @cuda.jit(device=True, forceinline=True)
-def _encode(value):  # type: ignore[no-untyped-def]
-    # float32 as an integer of the same order: a GPU has an atomic maximum for integers only.
+def encode(value):  # type: ignore[no-untyped-def]
+    """A float32 as an integer of the same order: atomic maxima are of integers only."""
     bits = libdevice.float_as_int(value)
     if bits < 0:
         bits = bits ^ 0x7FFFFFFF
@@ -44,7 +46,8 @@ def _encode(value):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _decode(code):  # type: ignore[no-untyped-def]
+def decode(code):  # type: ignore[no-untyped-def]
+    """The float32 that `encode` made an integer."""
     if code < 0:
         code = code ^ 0x7FFFFFFF
     return libdevice.int_as_float(code)
@@ -54,30 +57,31 @@ def _decode(code):  # type: ignore[no-untyped-def]
 def box_corners(box):  # type: ignore[no-untyped-def]
     """Least and largest x, y and z of a box of `bound`, in float32; NaN where it is empty."""
     return (
-        -_decode(box[3]),
-        -_decode(box[4]),
-        -_decode(box[5]),
-        _decode(box[0]),
-        _decode(box[1]),
-        _decode(box[2]),
+        -decode(box[3]),
+        -decode(box[4]),
+        -decode(box[5]),
+        decode(box[0]),
+        decode(box[1]),
+        decode(box[2]),
     )
 
 
 @cuda.jit(cache=True)
-def bound(vectors, box):  # type: ignore[no-untyped-def]
-    """Enclose points in a box, rounded to float32; NaN points are left out.
+def bound(lat_deg, lon_deg, box):  # type: ignore[no-untyped-def]
+    """Enclose points in a box, rounded to float32; those that are not valid are left out.
 
     Parameters
     ----------
-    vectors : float64 array, shape (3, n)
+    lat_deg, lon_deg : float64 array, shape (n,)
         Points.
     box : int32 array, shape (6,)
         Holds the least int32. Written: the largest x, y, z, -x, -y, -z, encoded.
     """
     low_x = low_y = low_z = high_x = high_y = high_z = float32(-2.0)
     seen = False
-    for i in range(cuda.grid(1), vectors.shape[1], cuda.gridsize(1)):
-        x, y, z = float32(vectors[0, i]), float32(vectors[1, i]), float32(vectors[2, i])
+    for i in range(cuda.grid(1), lat_deg.size, cuda.gridsize(1)):
+        point_x, point_y, point_z = unit_vector(lat_deg[i], lon_deg[i])
+        x, y, z = float32(point_x), float32(point_y), float32(point_z)
         seen = seen or x == x
         if x > high_x:
             high_x = x
@@ -95,17 +99,17 @@ def bound(vectors, box):  # type: ignore[no-untyped-def]
         high_x, high_y, high_z = warp_max(high_x), warp_max(high_y), warp_max(high_z)
         low_x, low_y, low_z = warp_max(low_x), warp_max(low_y), warp_max(low_z)
         if cuda.threadIdx.x % WARP == 0:
-            cuda.atomic.max(box, 0, _encode(high_x))
-            cuda.atomic.max(box, 1, _encode(high_y))
-            cuda.atomic.max(box, 2, _encode(high_z))
-            cuda.atomic.max(box, 3, _encode(low_x))
-            cuda.atomic.max(box, 4, _encode(low_y))
-            cuda.atomic.max(box, 5, _encode(low_z))
+            cuda.atomic.max(box, 0, encode(high_x))
+            cuda.atomic.max(box, 1, encode(high_y))
+            cuda.atomic.max(box, 2, encode(high_z))
+            cuda.atomic.max(box, 3, encode(low_x))
+            cuda.atomic.max(box, 4, encode(low_y))
+            cuda.atomic.max(box, 5, encode(low_z))
 
 
 @cuda.jit(device=True, forceinline=True)
-def _turned(main, x, y, z):  # type: ignore[no-untyped-def]
-    # The axis that the points lie around comes last: its side of the octahedron has no seam.
+def turned(main, x, y, z):  # type: ignore[no-untyped-def]
+    """Coordinates with the axis that the points lie around last: its side has no seam."""
     if main == 0:
         return y, z, x
     if main == 1:
@@ -131,9 +135,13 @@ def _least_magnitude(low, high):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _frame(box):  # type: ignore[no-untyped-def]
-    # Which axis is the pole of the octahedral map, on which side, and the part of the square that
-    # the points cover. All of it where they reach around the equator of that pole.
+def frame(box):  # type: ignore[no-untyped-def]
+    """Where points lie on the octahedral square.
+
+    Which axis is the pole of the map, on which side, where the part of the square that the points
+    cover begins, and how many of `CELLS` a unit is there. All of the square is covered where they
+    reach around the equator of that pole.
+    """
     low_x, low_y, low_z, high_x, high_y, high_z = box_corners(box)
     middle_x = abs(low_x + high_x)
     middle_y = abs(low_y + high_y)
@@ -143,8 +151,8 @@ def _frame(box):  # type: ignore[no-untyped-def]
         main = 0
     elif middle_y >= middle_z:
         main = 1
-    low_a, low_b, low_c = _turned(main, float(low_x), float(low_y), float(low_z))
-    high_a, high_b, high_c = _turned(main, float(high_x), float(high_y), float(high_z))
+    low_a, low_b, low_c = turned(main, float(low_x), float(low_y), float(low_z))
+    high_a, high_b, high_c = turned(main, float(high_x), float(high_y), float(high_z))
     side = 1.0
     if low_c + high_c < 0.0:
         side = -1.0
@@ -158,13 +166,13 @@ def _frame(box):  # type: ignore[no-untyped-def]
         first_u, last_u = _span(low_a, high_a, least_sum, largest_sum)
         first_v, last_v = _span(low_b, high_b, least_sum, largest_sum)
     # One scale for both axes: square cells make round neighbourhoods.
-    scale = _CELLS / max(last_u - first_u, last_v - first_v, 1e-12)
+    scale = CELLS / max(last_u - first_u, last_v - first_v, 1e-12)
     return main, side, first_u, first_v, scale
 
 
 @cuda.jit(device=True, forceinline=True)
-def _spread(x):  # type: ignore[no-untyped-def]
-    # 16 bits to the even places of 32.
+def spread(x):  # type: ignore[no-untyped-def]
+    """16 bits at the even places of 32."""
     x = (x | (x << 8)) & 0x00FF00FF
     x = (x | (x << 4)) & 0x0F0F0F0F
     x = (x | (x << 2)) & 0x33333333
@@ -202,40 +210,40 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
     b = flip_y ^ (flip_y >> 1)
     low = x ^ y
     high = b | (0xFFFF ^ (low | a))
-    return (_spread(high) << 1) | _spread(low)
+    return (spread(high) << 1) | spread(low)
 
 
 @cuda.jit(cache=True)
-def place(vectors, box, places, copies):  # type: ignore[no-untyped-def]
-    """Find every point's place on the Hilbert curve over a box, and copy it.
+def place(lat_deg, lon_deg, box, places, vectors):  # type: ignore[no-untyped-def]
+    """Find every point's place on the Hilbert curve over a box, and its unit vector.
 
     Parameters
     ----------
-    vectors : float64 array, shape (3, n)
-        Unit vectors; NaN ones come last.
+    lat_deg, lon_deg : float64 array, shape (n,)
+        Points; those that are not valid come last.
     box : int32 array, shape (6,)
         Written by `bound`.
     places : uint32 array, shape (n,)
         Written: place on the curve.
-    copies : float64 array, shape (4 * n,)
+    vectors : float64 array, shape (4 * n,)
         Written: x, y, z and 0 of each point side by side, so that one memory transaction fetches a
-        point in whatever order they are wanted.
+        point in whatever order they are wanted; NaN where it is not valid.
     """
     # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
     stage = cuda.shared.array((_WARPS, _STAGE), float64)
     lane = cuda.threadIdx.x % WARP
     warp = cuda.threadIdx.x // WARP
-    n = vectors.shape[1]
-    main, side, first_u, first_v, scale = _frame(box)
+    n = lat_deg.size
+    main, side, first_u, first_v, scale = frame(box)
     stage[warp, 4 * lane + 3] = 0.0
     for i in range(cuda.grid(1), -(-n // WARP) * WARP, cuda.gridsize(1)):
         x = y = z = math.nan
         if i < n:
-            x, y, z = vectors[0, i], vectors[1, i], vectors[2, i]
+            x, y, z = unit_vector(lat_deg[i], lon_deg[i])
         stage[warp, 4 * lane] = x
         stage[warp, 4 * lane + 1] = y
         stage[warp, 4 * lane + 2] = z
-        a, b, c = _turned(main, x, y, z)
+        a, b, c = turned(main, x, y, z)
         c *= side
         key = int64(0xFFFFFFFF)
         if a == a:
@@ -249,35 +257,37 @@ def place(vectors, box, places, copies):  # type: ignore[no-untyped-def]
         for part in range(4):
             at = 4 * (i - lane) + WARP * part + lane
             if at < 4 * n:
-                copies[at] = stage[warp, WARP * part + lane]
+                vectors[at] = stage[warp, WARP * part + lane]
         cuda.syncwarp()
 
 
-def extent(vectors: cp.ndarray) -> cp.ndarray:
-    """The box of points, shape (3, n), as `bound` writes it."""
+def extent(points: Degrees) -> cp.ndarray:
+    """The box of points, as `bound` writes it."""
     import cupy as cp
 
-    box = cp.full(6, _EMPTY, cp.int32)
+    box = cp.full(6, EMPTY, cp.int32)
     resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    launch(bound, blocks_for(vectors.shape[1], _THREADS, resident), _THREADS, vectors, box)
+    blocks = blocks_for(points.lat_deg.size, _THREADS, resident)
+    launch(bound, blocks, _THREADS, *points, box)
     return box
 
 
-def order(vectors: cp.ndarray, box: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
+def order(points: Degrees, box: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over their box.
 
     Returns
     -------
     rows : int64 array, shape (n,)
         Rows, equal places by ascending row.
-    copies : float64 array, shape (n, 4)
-        x, y, z and 0 of each point, in order of the rows.
+    vectors : float64 array, shape (n, 4)
+        Unit vectors, x, y, z and 0 of each point, by row.
     """
     import cupy as cp
 
-    n = vectors.shape[1]
+    n = points.lat_deg.size
     places = cp.empty(n, cp.uint32)
-    copies = cp.empty(4 * n)
+    vectors = cp.empty(4 * n)
     resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    launch(place, blocks_for(n, _THREADS, resident), _THREADS, vectors, box, places, copies)
-    return places.argsort(), copies.reshape(n, 4)
+    blocks = blocks_for(n, _THREADS, resident)
+    launch(place, blocks, _THREADS, *points, box, places, vectors)
+    return places.argsort(), vectors.reshape(n, 4)

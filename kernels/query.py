@@ -1,6 +1,7 @@
 """What a search is asked and what it finds: the contract between `nearest` and every search.
 
-Every search module, for a CPU or a GPU, has ``search(index, observations, query) -> Found``.
+Every search module, for a CPU or a GPU, has ``search(index, degrees, query, measure) -> Found``;
+with `measure`, metres take the place of squared chords, and NaN of infinity.
 """
 
 from typing import NamedTuple
@@ -8,6 +9,16 @@ from typing import NamedTuple
 from georesolve.kernels.devices import Array
 
 MAX_K = 64
+
+
+class Degrees(NamedTuple):
+    """Observations as they came: float64 arrays of shape (n,), checked by `nearest`.
+
+    Searches make unit vectors of them where they need them.
+    """
+
+    lat_deg: Array
+    lon_deg: Array
 
 
 class Query(NamedTuple):

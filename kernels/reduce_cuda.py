@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from numba import cuda, float64, int64
 
+from georesolve.kernels.coordinates_cuda import distances, unit_vectors
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.query import Found, Query
+from georesolve.kernels.query import Degrees, Found, Query
 from georesolve.kernels.warp_cuda import WARP, list_merge, list_store, warp_closest
 
 if TYPE_CHECKING:
@@ -174,8 +175,15 @@ def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:
     return found
 
 
-def search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Found:
+def search(
+    index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
+) -> Found:
     """The k nearest references of every observation; as `kernels.tree_cuda.search`."""
+    found = _search(index, unit_vectors(*observations), query)
+    return Found(found.reference, distances(found)) if measure else found
+
+
+def _search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Found:
     import cupy as cp
 
     n_references, n_observations = index.vectors.shape[1], observations.shape[1]

@@ -21,12 +21,12 @@ of every order, hence have no place in the tree and in no packet.
 import numpy as np
 
 from georesolve.kernels.boxes_cpu import Tree, build
-from georesolve.kernels.coordinates_cpu import Degrees, unit_vectors
+from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
-from georesolve.kernels.query import Found, Query
+from georesolve.kernels.query import Degrees, Found, Query
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -63,6 +63,7 @@ def search(
     observations: Degrees,
     query: Query,
     *,
+    measure: bool = False,
     packets: bool | None = None,
     window: int | None = None,
 ) -> Found:
@@ -70,7 +71,7 @@ def search(
 
     Parameters
     ----------
-    index, observations, query
+    index, observations, query, measure
         As `kernels.brute_cpu.search` has them.
     packets : bool, optional
         Whether observations are searched in packets; left out, what is measured to be faster.
@@ -78,13 +79,13 @@ def search(
         Observations sorted at a time; left out, it depends on the number of references. Neither
         has an effect on the answer.
     """
-    lat_deg, lon_deg = observations
+    lat_deg, lon_deg = readable(observations)
     n = lat_deg.size
     tree: Tree = index.tree
     found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
     if not tree.keys.size or not n:
         found.reference.fill(-1)
-        found.chord2.fill(np.inf)
+        found.chord2.fill(np.nan if measure else np.inf)
         return found
     lists = query.k > 1 or query.exclude_self
     if packets is None:
@@ -111,4 +112,4 @@ def search(
             chord2.fill(np.inf)
         own = query.first_row + start
         in_threads(many, threads, *at, query.exclude_self, own, reference, chord2)
-    return found
+    return Found(found.reference, distances(found)) if measure else found

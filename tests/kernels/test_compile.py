@@ -11,7 +11,14 @@ from numba.core.cpu import CPUContext
 from numba.core.registry import cpu_target
 from numba.cuda import dispatcher
 
-from georesolve.kernels import coordinates_cuda, order_cuda, reduce_cuda, tree_cuda
+from georesolve.kernels import (
+    boxes_cuda,
+    cells_cuda,
+    coordinates_cuda,
+    order_cuda,
+    reduce_cuda,
+    walk_cuda,
+)
 from georesolve.kernels.arithmetic import product, total
 
 COMPUTE_CAPABILITY, OLDEST = (9, 0), (7, 5)
@@ -23,18 +30,19 @@ def array(dtype, ndim):
 
 F8_1, F8_2, F8_3 = (array(types.float64, ndim) for ndim in (1, 2, 3))
 I8_1, I8_2, I8_3 = (array(types.int64, ndim) for ndim in (1, 2, 3))
-F4_2, I4_1, U4_1 = array(types.float32, 2), array(types.int32, 1), array(types.uint32, 1)
+F4_2, U4_1 = array(types.float32, 2), array(types.uint32, 1)
+I4_1, I4_2 = array(types.int32, 1), array(types.int32, 2)
 QUERY = (types.int64, types.boolean, types.int64)
 
 KERNELS = {
     "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
-    "fill_distances": (coordinates_cuda.fill_distances, (F8_1, F8_1)),
-    "bound": (order_cuda.bound, (F8_2, I4_1)),
-    "place": (order_cuda.place, (F8_2, I4_1, U4_1, F8_1)),
-    "fill_leaves": (tree_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
-    "fill_boxes": (tree_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
+    "measure": (coordinates_cuda.measure, (F8_1,)),
+    "bound": (order_cuda.bound, (F8_1, F8_1, I4_1)),
+    "place": (order_cuda.place, (F8_1, F8_1, I4_1, U4_1, F8_1)),
+    "fill_leaves": (boxes_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
+    "fill_boxes": (boxes_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
     "walk_one": (
-        tree_cuda.walk(1),
+        walk_cuda.walk(1),
         (
             F8_2,
             F4_2,
@@ -46,6 +54,7 @@ KERNELS = {
             I8_1,
             types.int64,
             *QUERY,
+            types.boolean,
             I8_2,
             F8_2,
         ),
@@ -53,9 +62,32 @@ KERNELS = {
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
 }
-KERNELS["walk_many"] = (tree_cuda.walk(8), KERNELS["walk_one"][1])
-ORDERING = {"bound", "place"}
-"""Kernels whose rounding shows in no answer: they only say what stands next to what."""
+KERNELS["walk_many"] = (walk_cuda.walk(8), KERNELS["walk_one"][1])
+TREE = KERNELS["walk_one"][1][:5]
+KERNELS |= {
+    "bound_square": (cells_cuda.bound_square, (F8_2, I4_1, I4_1)),
+    "count_occupied": (cells_cuda.count_occupied, (F8_2, I4_1, I4_1, types.int64, I4_1, I4_1)),
+    "fill_middles": (cells_cuda.fill_middles, (I4_1, I4_1, types.int64, F8_2, F8_1)),
+    "collect": (cells_cuda.collect, (*TREE, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
+    "look_up": (
+        cells_cuda.look_up,
+        (
+            *(F8_1, F8_1, I4_1, I4_1, types.int64, I4_2, F8_2, types.boolean),
+            *(I8_2, F8_2, I8_1, F8_1, F8_1, I4_1),
+        ),
+    ),
+    "put": (cells_cuda.put, (I8_1, I8_2, F8_2, types.boolean, I8_2, F8_2)),
+}
+ORDERING = {
+    "bound",
+    "place",
+    "bound_square",
+    "count_occupied",
+    "fill_middles",
+    "collect",
+    "look_up",
+}
+"""Kernels whose rounding shows in no answer: they say what stands where, with room for rounding."""
 
 
 @pytest.fixture(autouse=True)

@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
 from georesolve.benchmarks import kernels_cuda, peers_cuda  # noqa: E402
-from georesolve.kernels import build_index, nearest, reduce_cuda, tree_cuda  # noqa: E402
+from georesolve.benchmarks.inputs import inputs as evenly  # noqa: E402
+from georesolve.kernels import build_index, cells_cuda, nearest, reduce_cuda, tree_cuda  # noqa: E402
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
-from georesolve.kernels.index import ReferenceIndex  # noqa: E402
-from georesolve.kernels.query import Found, Query  # noqa: E402
+from georesolve.kernels.query import Degrees, Found, Query  # noqa: E402
 from tests.kernels.point_sets import SETS, points  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -126,11 +126,10 @@ def case(request):
     lat, lon, other_lat, other_lon = inputs(request.param)
     vectors = unit_vectors_cpu(lat, lon)[:, :3].T
     observations = unit_vectors_cpu(other_lat, other_lon)[:, :3].T
-    on_gpu = unit_vectors(cp.asarray(lat), cp.asarray(lon))
-    seen = unit_vectors(cp.asarray(other_lat), cp.asarray(other_lon))
-    assert on_gpu.get().tobytes() == vectors.tobytes()
-    assert seen.get().tobytes() == observations.tobytes()
-    index = ReferenceIndex(on_gpu, tree_cuda.build(on_gpu))
+    index = build_index(cp.asarray(lat), cp.asarray(lon))
+    seen = Degrees(cp.asarray(other_lat), cp.asarray(other_lon))
+    assert index.vectors.get().tobytes() == vectors.tobytes()
+    assert unit_vectors(*seen).get().tobytes() == observations.tobytes()
     return index, seen, vectors, observations
 
 
@@ -152,17 +151,84 @@ def test_every_search_finds_what_numpy_finds(case, query):
     for width in (1, 4, 32):
         found = tree_cuda.search(index, seen, query, width=width)
         assert_same(found, expected, f"tree, {width} observations a warp")
+        measured = tree_cuda.search(index, seen, query, width=width, measure=True)
+        assert measured.reference.get().tobytes() == found.reference.get().tobytes()
+        assert measured.chord2.get().tobytes() == distances(found).get().tobytes()
+
+
+@pytest.fixture
+def cells_for_all(monkeypatch):
+    """Have every search that may take cells take them, however little it gains."""
+    monkeypatch.setattr(cells_cuda, "_FROM", 1)
+    monkeypatch.setattr(cells_cuda, "_FROM_A_REFERENCE", 0)
+    monkeypatch.setattr(cells_cuda, "_SPREAD", 0)
+    monkeypatch.setattr(cells_cuda, "_MOST_LEFT", 1)
+
+
+@pytest.mark.parametrize("sort_from", [1, 1 << 20])
+def test_cells_and_walks_for_the_rest_find_what_numpy_finds(
+    case, cells_for_all, monkeypatch, sort_from
+):
+    index, seen, vectors, observations = case
+    monkeypatch.setattr(tree_cuda, "_SORT_FROM", sort_from)
+    found = tree_cuda.search(index, seen, Query())
+    assert_same(found, naive(vectors, observations, Query()), "cells")
+
+
+def test_cells_answer_most_where_references_are_spread_evenly():
+    degrees = [cp.asarray(a) for pair in evenly("uniform", 1 << 21, 1 << 14) for a in pair]
+    index, seen = build_index(*degrees[:2]), Degrees(*degrees[2:])
+    expected = tree_cuda.search(index, seen, Query(), width=32)
+    found = tree_cuda.search(index, seen, Query())
+    assert found.reference.get().tobytes() == expected.reference.get().tobytes()
+    assert found.chord2.get().tobytes() == expected.chord2.get().tobytes()
+    # They were not all walked for: cells leave few over.
+    rows, _ = cells_cuda.search(index, seen, found, measure=False)
+    assert 0 < rows.size < 1 << 14
+
+
+def test_cells_are_not_made_of_references_that_crowd():
+    degrees = [cp.asarray(a) for pair in evenly("cities", 1 << 10, 1 << 14) for a in pair]
+    index, seen = build_index(*degrees[:2]), Degrees(*degrees[2:])
+    assert cells_cuda.search(index, seen, Found(None, None), measure=False) is None
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(references=points(), observations=points())
+def test_cells_of_points_of_every_kind_give_the_bytes_of_the_cpu(
+    cells_for_all, references, observations
+):
+    expected = nearest(build_index(*references), *observations, algorithm="brute")
+    index = build_index(*map(cp.asarray, references))
+    answer = nearest(index, *map(cp.asarray, observations), algorithm="tree")
+    assert answer.reference.get().tobytes() == expected.reference.tobytes()
+    assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_cells_of_hard_sets_give_the_bytes_of_the_cpu(name, cells_for_all):
+    references, observations = SETS[name]
+    expected = nearest(build_index(*references), *observations)
+    index = build_index(*map(cp.asarray, references))
+    answer = nearest(index, *map(cp.asarray, observations), algorithm="tree")
+    assert answer.reference.get().tobytes() == expected.reference.tobytes()
+    assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
 
 
 @pytest.mark.parametrize("query", [Query(1), Query(7), Query(64)], ids=str)
-def test_pieces_merge_to_the_whole(case, query):
-    index, seen, _, _ = case
-    whole = tree_cuda.search(index, seen, query)
-    n = index.vectors.shape[1]
+@pytest.mark.parametrize("name", NAMES)
+def test_pieces_merge_to_the_whole(name, query):
+    lat, lon, *observations = map(cp.asarray, inputs(name))
+    seen = Degrees(*observations)
+    whole = tree_cuda.search(build_index(lat, lon), seen, query)
+    n = lat.size
     parts = []
     for first, last in ((n // 2, n), (0, n // 3), (n // 3, n // 2)):
-        vectors = cp.ascontiguousarray(index.vectors[:, first:last])
-        piece = ReferenceIndex(vectors, tree_cuda.build(vectors))
+        piece = build_index(lat[first:last], lon[first:last])
         found = tree_cuda.search(piece, seen, query)
         parts.append(
             Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2)
@@ -173,10 +239,9 @@ def test_pieces_merge_to_the_whole(case, query):
 
 
 def test_no_observations_and_no_references():
-    none = cp.empty((3, 0))
-    some = unit_vectors(cp.zeros(5), cp.zeros(5))
-    empty = ReferenceIndex(none, tree_cuda.build(none))
-    index = ReferenceIndex(some, tree_cuda.build(some))
+    none = Degrees(cp.empty(0), cp.empty(0))
+    some = Degrees(cp.zeros(5), cp.zeros(5))
+    empty, index = build_index(*none), build_index(*some)
     for module in (tree_cuda, reduce_cuda):
         found = module.search(empty, some, Query(2))
         assert (found.reference.get() == -1).all()
@@ -222,23 +287,22 @@ def test_hard_sets_give_the_bytes_of_the_cpu(name):
 
 
 def test_distances_reach_the_antipode():
-    vectors = unit_vectors(cp.zeros(1), cp.zeros(1))
     lat = cp.array([0.0, 0.0, 10.0, math.nan])
-    seen = unit_vectors(lat, cp.array([180.0, 179.999999, 20.0, 0.0]))
-    found = reduce_cuda.search(ReferenceIndex(vectors, None), seen, Query(1))
+    seen = Degrees(lat, cp.array([180.0, 179.999999, 20.0, 0.0]))
+    found = reduce_cuda.search(build_index(cp.zeros(1), cp.zeros(1)), seen, Query(1))
     distance_m = distances(found).get()[:, 0]
     assert distance_m[0] == math.pi * 6_371_008.8
     assert np.isnan(distance_m[3])
 
 
-def test_search_bytes_covers_what_a_search_takes():
-    lat, lon, other_lat, other_lon = inputs("many")
+@pytest.mark.parametrize("name", ["many", "uniform"])
+def test_search_bytes_covers_what_a_search_takes(name):
+    # Too many references for cells, and few enough.
+    lat, lon, other_lat, other_lon = inputs(name)
     pool = cp.get_default_memory_pool()
     lat, lon = cp.asarray(lat), cp.asarray(lon)
-    other_lat, other_lon = (
-        cp.tile(cp.asarray(other_lat), 3000),
-        cp.tile(cp.asarray(other_lon), 3000),
-    )
+    times = (1 << 21) // other_lat.size + 1
+    other_lat, other_lon = (cp.tile(cp.asarray(a), times) for a in (other_lat, other_lon))
     pool.free_all_blocks()
     before = pool.total_bytes()
     answer = nearest(build_index(lat, lon), other_lat, other_lon, algorithm="tree")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numba import get_num_threads, set_num_threads
 
 from georesolve.kernels import Query, build_index, find, measure, merge, nearest, tree_cpu
-from georesolve.kernels.coordinates_cpu import observations as degrees
 from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels.query import Degrees
 from tests import oracle
 from tests.kernels.point_sets import SETS, cities, points, sphere
 
@@ -123,7 +123,7 @@ def test_packets_in_windows_find_the_same(name, k):
     references, observations = SETS[name]
     index = build_index(*references)
     brute = find(index, *observations, k=k, algorithm="brute")
-    seen = degrees(*observations)
+    seen = Degrees(*observations)
     for window, packets in ((10, True), (1000, True), (1000, False)):
         found = tree_cpu.search(index, seen, Query(k), packets=packets, window=window)
         assert same_bytes(found, brute), (window, packets)
@@ -133,7 +133,7 @@ def test_packets_in_windows_find_the_same(name, k):
 @given(points(), points(), st.sampled_from([1, 2, 8, 20]), st.booleans())
 def test_packets_find_what_brute_force_finds(references, observations, k, exclude_self):
     index = build_index(*references)
-    seen = degrees(*observations)
+    seen = Degrees(*observations)
     query = Query(k, exclude_self)
     whole = find(index, *observations, k=k, exclude_self=exclude_self, algorithm="brute")
     for packets in (True, False):

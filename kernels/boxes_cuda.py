@@ -1,0 +1,293 @@
+"""The tree of boxes over references on a GPU: how it is built, and distances from its boxes.
+
+References lie along a Hilbert curve (`kernels.order_cuda`), 32 to a leaf; boxes over the leaves,
+then over groups of 32 boxes, up to a root of at most 32. `kernels.walk_cuda` and
+`kernels.cells_cuda` go down it, a warp a walk, and leave out what lies beyond a *reach* B of its
+centre c.
+
+float32 may only discard
+------------------------
+For an observation o whose k-th best is at chord D, a reference p matters only if |p - o| <= D, and
+by the triangle inequality only if |p - c| <= D + |c - o|. So with
+
+    B >= max over the warp's observations of D + |c - o|
+
+any p with |p - c| > B is nobody's neighbour, not even in a tie. c is exactly a float32 triple
+relative to `origin`, the centre of the references' box; so c itself has no error. Let u = 2^-24,
+S the largest |p - origin| and C = |c|_1, which bounds |c|. Rounding a coordinate relative to the
+origin costs a factor 1 + u, so a rounded p is off by at most u S, a rounded o by u (C + |c - o|). A
+distance from rounded coordinates has a relative error below 4 u (difference, squares, two sums,
+root), fused or not; D, from a float64 chord of relative error 5 * 2^-53, one below 2 u in float32.
+With d, r and D~ the computed values,
+
+    |p - c| >= d (1 - 4 u) - u S
+    D + |c - o| <= (D~ + r) (1 + 6 u) + u C
+
+so d > B implies |p - c| > D + |c - o| where B is computed as (D~ + r) (1 + 16 u) + 4 u (S + C):
+that leaves 6 u relative and 2 u (S + C) for the rounding of B itself, and for the first bound of
+a leaf, (min d + 2 r) (1 + 16 u) + 4 u (S + C): the point at min d is within min d + r of every
+observation. 1e-18 is added for float32's underflow below 1e-19 (one is 6e-12 m on the ground). A
+box is the exact minimum and maximum of rounded p, so the computed distance of c to it satisfies the
+first line for every p inside.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, float64, int64
+
+from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.coordinates_cuda import unit_vectors
+from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.order_cuda import box_corners, extent, order
+from georesolve.kernels.query import Degrees
+from georesolve.kernels.warp_cuda import WARP, warp_max, warp_min
+
+if TYPE_CHECKING:
+    import cupy as cp
+
+WARPS = 4
+"""Warps a block. Each works alone; a block of few gives its place back sooner."""
+LEVELS = 7
+"""Levels of boxes at most: 32^7 leaves are more than 2^31 points fill."""
+
+MAX_ROWS = 2**31 - 1
+"""Rows of references, and of observations, that one search takes: they are sorted as 32 bits."""
+
+INFINITY: Any = np.float32(math.inf)
+ZERO: Any = np.float32(0.0)
+HALF = np.float32(0.5)
+_GROWTH = np.float32(1.0 + 2.0**-20)
+_SLACK = np.float32(2.0**-22)
+_UNDERFLOW = np.float32(1e-18)
+_BOX_ROUNDING = np.float32(2.0**-23)
+
+
+class Tree(NamedTuple):
+    """References sorted into leaves, and the boxes over them, on a GPU.
+
+    Attributes
+    ----------
+    points : float64 array, shape (32 * n_leaves, 4)
+        x, y, z and row of every reference in the order of the leaves, together so that one memory
+        transaction fetches them; the row as float64, exact up to 2^53. Unused ones hold NaN.
+    corners : float32 array, shape (3, 32 * n_leaves)
+        The same points less the origin, rounded.
+    boxes : float32 array, shape (6, n_boxes)
+        Least and largest x, y, z of each box, level by level from the leaves up; a level is padded
+        to whole groups of 32 with boxes that enclose nothing.
+    starts : int32 array, shape (n_levels,)
+        Where each level starts in `boxes`.
+    box : int32 array, shape (6,)
+        The box of all references, from `kernels.order_cuda.bound`; its centre is the origin.
+    """
+
+    points: cp.ndarray
+    corners: cp.ndarray
+    boxes: cp.ndarray
+    starts: cp.ndarray
+    box: cp.ndarray
+
+
+def level_sizes(n_references: int) -> list[int]:
+    """Boxes of each level, padded to groups of 32, from the leaves to a root of one group."""
+    count = -(-n_references // WARP)
+    sizes = [-(-count // WARP) * WARP]
+    while sizes[-1] > WARP:
+        count = sizes[-1] // WARP
+        sizes.append(-(-count // WARP) * WARP)
+    return sizes
+
+
+@cuda.jit(device=True, forceinline=True)
+def length(x, y, z):  # type: ignore[no-untyped-def]
+    """Length of a vector."""
+    return math.sqrt(x * x + y * y + z * z)
+
+
+@cuda.jit(device=True, forceinline=True)
+def origin(box):  # type: ignore[no-untyped-def]
+    """The centre of the references' box and a bound of their distance from it."""
+    low_x, low_y, low_z, high_x, high_y, high_z = box_corners(box)
+    half_x = (high_x - low_x) * HALF
+    half_y = (high_y - low_y) * HALF
+    half_z = (high_z - low_z) * HALF
+    radius = length(half_x, half_y, half_z)
+    return (
+        product(0.5, total(float64(low_x), float64(high_x))),
+        product(0.5, total(float64(low_y), float64(high_y))),
+        product(0.5, total(float64(low_z), float64(high_z))),
+        radius * _GROWTH + _BOX_ROUNDING,
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
+def _store_box(boxes, i, low_x, low_y, low_z, high_x, high_y, high_z):  # type: ignore[no-untyped-def]
+    low_x, low_y, low_z = warp_min(low_x), warp_min(low_y), warp_min(low_z)
+    high_x, high_y, high_z = warp_max(high_x), warp_max(high_y), warp_max(high_z)
+    if cuda.threadIdx.x == 0:
+        boxes[0, i] = low_x
+        boxes[1, i] = low_y
+        boxes[2, i] = low_z
+        boxes[3, i] = high_x
+        boxes[4, i] = high_y
+        boxes[5, i] = high_z
+
+
+@cuda.jit(cache=True)
+def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: ignore[no-untyped-def]
+    """Copy the references into leaves and enclose each leaf, a warp a leaf.
+
+    Parameters
+    ----------
+    vectors : float64 array, shape (n, 4)
+        Unit vectors by row, from `kernels.order_cuda.order`.
+    rows : int64 array, shape (n,)
+        Rows in the order of the leaves.
+    box : int32 array, shape (6,)
+        The box of all vectors.
+    points, corners, boxes
+        Written: as `Tree` has them, boxes of the lowest level only.
+    n_boxes : int
+        Boxes of the lowest level, padding included.
+    """
+    lane = cuda.threadIdx.x
+    leaf = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
+    if leaf >= n_boxes:
+        return
+    origin_x, origin_y, origin_z, _ = origin(box)
+    i = leaf * WARP + lane
+    x = y = z = math.nan
+    row = int64(-1)
+    if i < rows.size:
+        row = rows[i]
+        x, y, z = vectors[row, 0], vectors[row, 1], vectors[row, 2]
+    corner_x = float32(total(x, -origin_x))
+    corner_y = float32(total(y, -origin_y))
+    corner_z = float32(total(z, -origin_z))
+    if i < points.shape[0]:
+        points[i, 0] = x
+        points[i, 1] = y
+        points[i, 2] = z
+        points[i, 3] = float64(row)
+        corners[0, i] = corner_x
+        corners[1, i] = corner_y
+        corners[2, i] = corner_z
+    low_x, low_y, low_z = corner_x, corner_y, corner_z
+    high_x, high_y, high_z = corner_x, corner_y, corner_z
+    if corner_x != corner_x:
+        low_x = low_y = low_z = INFINITY
+        high_x = high_y = high_z = -INFINITY
+    # Outside of any branch: all lanes of a warp must take part in its shuffles.
+    _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
+
+
+@cuda.jit(cache=True)
+def fill_boxes(boxes, start, n_boxes, child_start, n_children):  # type: ignore[no-untyped-def]
+    """Enclose each group of 32 boxes of a level by one of the next, a warp a group.
+
+    Parameters
+    ----------
+    boxes : float32 array, shape (6, n)
+        As `Tree` has them. Written: those of the next level.
+    start, n_boxes : int
+        Where the next level starts, and its boxes, padding included.
+    child_start, n_children : int
+        The same of the level below.
+    """
+    parent = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
+    if parent >= n_boxes:
+        return
+    child = parent * WARP + cuda.threadIdx.x
+    low_x = low_y = low_z = INFINITY
+    high_x = high_y = high_z = -INFINITY
+    if child < n_children:
+        i = child_start + child
+        low_x, low_y, low_z = boxes[0, i], boxes[1, i], boxes[2, i]
+        high_x, high_y, high_z = boxes[3, i], boxes[4, i], boxes[5, i]
+    _store_box(boxes, start + parent, low_x, low_y, low_z, high_x, high_y, high_z)
+
+
+@cuda.jit(device=True, forceinline=True)
+def slack_around(x, y, z, radius):  # type: ignore[no-untyped-def]
+    """What rounding of coordinates adds to a reach around a centre: 4 u (S + C), above."""
+    return _SLACK * (radius + abs(x) + abs(y) + abs(z)) + _UNDERFLOW
+
+
+@cuda.jit(device=True, forceinline=True)
+def reach_of(distance, slack):  # type: ignore[no-untyped-def]
+    """What lies farther than this from a centre by float32 is farther than `distance`."""
+    return distance * _GROWTH + slack
+
+
+@cuda.jit(device=True, forceinline=True)
+def beyond(low, high, x):  # type: ignore[no-untyped-def]
+    """How far x lies outside [low, high]."""
+    gap = low - x
+    other = x - high
+    if other > gap:
+        gap = other
+    if not gap > ZERO:
+        gap = ZERO
+    return gap
+
+
+def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
+    """Sort references into leaves and enclose them in boxes.
+
+    Parameters
+    ----------
+    lat_deg, lon_deg : float64 array of CuPy, shape (n,)
+        References; those that are not valid are never matched.
+
+    Returns
+    -------
+    vectors : float64 array, shape (3, n)
+        Unit vectors in row order; NaN where a reference is not valid.
+    tree : Tree
+        What `kernels.tree_cuda.search` goes down.
+
+    Raises
+    ------
+    ValueError
+        When there are more than `MAX_ROWS` references.
+    """
+    import cupy as cp
+
+    n = lat_deg.size
+    check_rows("references", n)
+    references = Degrees(lat_deg, lon_deg)
+    vectors = unit_vectors(lat_deg, lon_deg)
+    n_leaves = -(-n // WARP)
+    sizes = level_sizes(n)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    tree = Tree(
+        points=cp.empty((WARP * n_leaves, 4)),
+        corners=cp.empty((3, WARP * n_leaves), cp.float32),
+        boxes=cp.empty((6, int(starts[-1])), cp.float32),
+        starts=cp.asarray(starts[:-1].astype(np.int32)),
+        box=extent(references),
+    )
+    if not n:
+        return vectors, tree
+    rows, by_row = order(references, tree.box)
+    threads = (WARP, WARPS)
+    launch(
+        fill_leaves, blocks_for(sizes[0], WARPS), threads,
+        by_row, rows, tree.box, tree.points, tree.corners, tree.boxes, sizes[0],
+    )  # fmt: skip
+    for level in range(1, len(sizes)):
+        launch(
+            fill_boxes, blocks_for(sizes[level], WARPS), threads,
+            tree.boxes, int(starts[level]), sizes[level], int(starts[level - 1]), sizes[level - 1],
+        )  # fmt: skip
+    return vectors, tree
+
+
+def check_rows(name: str, n: int) -> None:
+    """Refuse sets that 32 bits cannot number."""
+    if n > MAX_ROWS:
+        raise ValueError(f"{name} must be {MAX_ROWS} rows at most, got {n}: split them")

@@ -1,0 +1,384 @@
+"""The pruned search on a GPU: a tree of boxes over references, walked by warps of observations.
+
+References lie along a Hilbert curve (`kernels.order_cuda`), 32 to a leaf; boxes over the leaves,
+then over groups of 32 boxes, up to a root of at most 32. Observations lie along such a curve too,
+and a warp takes 32 neighbouring ones through one walk. The walk is that of a single point, the
+warp's *centre* c: each lane tests one of 32 boxes, or one of a leaf's 32 points, against c and the
+warp's *reach* B. What lies beyond B cannot matter to any of the 32 observations; of a leaf's points
+few are left, and those every lane compares with its own observation, in float64. A lane holds its
+best one in registers, or for k > 1 a sorted list (`kernels.keys_cuda`).
+
+The leaf that is nearest of all is opened first, because it bounds B for the rest; from there the
+walk goes depth first, the nearest box before the others. A warp whose observations lie far apart
+for the density of references takes them in groups, in the limit one by one; so a walk never opens
+much more than its observations need.
+
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba import cuda, float32, float64, int32, int64, uint32, uint64
+
+from georesolve.kernels.arithmetic import total
+from georesolve.kernels.boxes_cuda import (
+    HALF,
+    INFINITY,
+    LEVELS,
+    WARPS,
+    ZERO,
+    beyond,
+    length,
+    origin,
+    reach_of,
+    slack_around,
+)
+from georesolve.kernels.coordinates_cuda import distances
+from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.keys_cuda import (
+    COLUMNS,
+    FREE,
+    NO_KEY,
+    clear,
+    drives_out,
+    insert,
+    key_of,
+    largest_of_key,
+    line_up,
+    no_keys,
+    store,
+)
+from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.query import Found, Query
+from georesolve.kernels.warp_cuda import (
+    ALL_LANES,
+    WARP,
+    ballot,
+    first_lane,
+    warp_max,
+    warp_min,
+    without_first,
+)
+
+if TYPE_CHECKING:
+    import cupy as cp
+
+    from georesolve.kernels.boxes_cuda import Tree
+
+_PATIENCE = 24
+"""Leaves, beyond one for each of its places, that a walk opens before its group gets smaller."""
+_SHARE2 = {
+    places: np.float32(share**2)
+    for places, share in {1: 0.35, 2: 0.6, 4: 0.6, 8: 0.6, 16: 0.6, 32: 1.0, 64: 1.0}.items()
+}
+"""Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
+_LESS = np.float32(0.25**2)
+"""What is left of that once a group has proved too wide."""
+_REGISTERS = {1: 64, 2: 80, 4: 80, 8: 80, 16: 96, 32: 128, 64: 128}
+"""Registers a thread that lists of so many places get; the compiler would take up to 230."""
+
+_ONE = np.float32(1.0)
+_TWO = np.float32(2.0)
+_UNDERFLOW = np.float32(1e-18)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z):  # type: ignore[no-untyped-def]
+    # Which boxes come first: how far (x, y, z) lies outside the box; among boxes that hold it, a
+    # negative number, the least where the box's middle is nearest. Where references crowd, many
+    # boxes hold a point, and most have none of its neighbours.
+    gap = length(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
+    if gap == ZERO:
+        middle_x = (low_x + high_x) * HALF - x
+        middle_y = (low_y + high_y) * HALF - y
+        middle_z = (low_z + high_z) * HALF - z
+        middle2 = middle_x * middle_x + middle_y * middle_y + middle_z * middle_z
+        gap = -_ONE / (middle2 + _UNDERFLOW)
+    return gap
+
+
+@cache
+def walk(places: int) -> Any:
+    """The kernel that finds up to `places` references an observation, a power of two.
+
+    One source, compiled for each number of places that is asked for: only so does a list of that
+    length lie in registers.
+    """
+    many = places > 1
+    slots = places - 1
+    patience = _PATIENCE + places
+    most_share2 = _SHARE2[places]
+
+    @cuda.jit(cache=True, max_registers=_REGISTERS.get(places))
+    def walk_tree(  # type: ignore[no-untyped-def]
+        points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width,
+        k, exclude_self, first_row, measure, reference, chord2,
+    ):  # fmt: skip
+        """Find the k nearest references of `width` observations a warp.
+
+        Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is
+        taken by the whole warp: it depends on values that all lanes share.
+
+        Parameters
+        ----------
+        points, corners, boxes, starts, box
+            A `Tree`.
+        observations : float64 array, shape (n_values,)
+            Unit vectors; coordinate c of observation i is value ``i * row_step + c * axis_step``.
+        row_step, axis_step : int
+            How the unit vectors lie.
+        rows : int64 array, shape (n,) or (0,)
+            Rows of neighbouring observations; none to take them as they come.
+        width : int
+            Observations a warp, a power of two up to 32.
+        k, exclude_self, first_row
+            As `Query` has them.
+        measure : bool
+            Metres instead of squared chords; only lists heed it.
+        reference, chord2 : int64 and float64 array, shape (n, k)
+            Written: as `Found` has them.
+        """
+        pending = cuda.shared.array((WARPS, LEVELS, WARP), float32)
+        stage = cuda.shared.array((WARPS, 4, WARP), float64)
+        lane = uint32(cuda.threadIdx.x)
+        warp = cuda.threadIdx.y
+        n = reference.shape[0]
+        position = (int64(cuda.blockIdx.x) * WARPS + warp) * width + int64(lane & uint32(width - 1))
+        if position - int64(lane & uint32(width - 1)) >= n:
+            return
+        top = int32(starts.size - 1)
+        origin_x, origin_y, origin_z, radius = origin(box)
+
+        writes = lane < uint32(width) and position < n
+        row = uint64(min(position, n - 1))
+        if rows.size > 0:
+            row = uint64(rows[row])
+        at = row * uint64(row_step)
+        x = observations[at]
+        y = observations[at + uint64(axis_step)]
+        z = observations[at + uint64(2 * axis_step)]
+        own = float64(-2.0)
+        if exclude_self:
+            own = float64(first_row + int64(row))
+        offset_x = float32(total(x, -origin_x))
+        offset_y = float32(total(y, -origin_y))
+        offset_z = float32(total(z, -origin_z))
+        if many:
+            found = cuda.shared.array((WARPS, places, COLUMNS), int32)[warp]
+            keys = no_keys(places, k)
+            clear(found, lane)
+        else:
+            best_chord2 = math.inf
+            best_row = -1.0
+
+        # The origin is NaN when no reference is valid, and every box would seem to be near.
+        waiting = ballot(writes and offset_x == offset_x)
+        half = uint32(uint32(width) >> uint32(1))
+        nearest_needed = int32(k)
+        if exclude_self:
+            nearest_needed = int32(k + 1)
+        share2 = most_share2
+        while waiting != uint32(0):
+            # With as many waiting on either side of the centre as the last group had, groups tile.
+            highest = uint32(31) - uint32(cuda.clz(waiting))
+            middle = min(uint32(first_lane(waiting) + half), highest)
+            centre = uint32(middle + first_lane(uint32(waiting >> middle)))
+            centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
+            centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
+            centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
+            away = length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
+            slack = slack_around(centre_x, centre_y, centre_z, radius)
+            alone = uint32(uint32(1) << centre)
+            group = waiting
+            member = False
+            widest = wide2 = ZERO
+            reach = INFINITY
+            opened = int32(0)
+            level = top
+            node = uint32(0)
+            descended = True
+            while level <= top:
+                if descended:
+                    i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
+                    turn = _turn(
+                        boxes[0, i], boxes[1, i], boxes[2, i],
+                        boxes[3, i], boxes[4, i], boxes[5, i],
+                        centre_x, centre_y, centre_z,
+                    )  # fmt: skip
+                    descended = False
+                    pending[warp, level, lane] = turn
+                else:
+                    turn = pending[warp, level, lane]
+                if not turn <= reach:
+                    turn = INFINITY
+                least = warp_min(turn)
+                if least == INFINITY:
+                    level = int32(level + 1)
+                    node = uint32(node >> uint32(5))
+                    continue
+                if opened == 0 and least > ZERO and level < top:
+                    # What is opened first bounds all the rest: so it is the leaf that is nearest
+                    # of all, and where another box may hold that one, this node waits its turn.
+                    rival = INFINITY
+                    for upper in range(level + 1, top + 1):
+                        rival = min(rival, pending[warp, upper, lane])
+                    if warp_min(rival) < least:
+                        level = int32(level + 1)
+                        if lane == node & uint32(WARP - 1):
+                            pending[warp, level, lane] = least
+                        node = uint32(node >> uint32(5))
+                        continue
+                nearest = first_lane(ballot(turn == least))
+                if lane == nearest:
+                    pending[warp, level, lane] = INFINITY
+                child = uint32(node * uint32(WARP) + nearest)
+                if level > 0:
+                    level = int32(level - 1)
+                    node = child
+                    descended = True
+                    continue
+
+                i = uint32(child * uint32(WARP) + lane)
+                apart = length(
+                    corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
+                )
+                if opened == 0:
+                    # Observations as far away as this leaf is wide have other neighbours.
+                    wide_x = boxes[3, child] - boxes[0, child]
+                    wide_y = boxes[4, child] - boxes[1, child]
+                    wide_z = boxes[5, child] - boxes[2, child]
+                    wide2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
+                    if top > 0:
+                        group = uint32(group & ballot(away * away <= share2 * wide2))
+                    group = uint32(group | alone)
+                    member = (group >> lane) & uint32(1) != uint32(0)
+                    widest = warp_max(away if member else ZERO)
+                opened = int32(opened + 1)
+                # The leaf's points bound every member's k-th best before any is compared: each is
+                # at most `widest` farther from the member than from the centre.
+                if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
+                    least = apart
+                    if least != least:
+                        least = INFINITY
+                    if nearest_needed == 1:
+                        least = warp_min(least)
+                    else:
+                        rank = 1
+                        for other in range(WARP):
+                            value = cuda.shfl_sync(ALL_LANES, least, other)
+                            if value < least or (value == least and other < lane):
+                                rank += 1
+                        if rank != nearest_needed:
+                            least = ZERO
+                        least = warp_max(least)
+                    first = reach_of(least + _TWO * widest, slack)
+                    if first < reach:
+                        reach = first
+                candidates = ballot(apart <= reach)
+                if candidates == uint32(0):
+                    continue
+                # All lanes fetch at once: in turn, each candidate would wait for memory.
+                cuda.syncwarp()
+                if apart <= reach:
+                    stage[warp, 0, lane] = points[i, 0]
+                    stage[warp, 1, lane] = points[i, 1]
+                    stage[warp, 2, lane] = points[i, 2]
+                    stage[warp, 3, lane] = points[i, 3]
+                cuda.syncwarp()
+                while candidates != uint32(0):
+                    j = first_lane(candidates)
+                    candidates = without_first(candidates)
+                    row_found = stage[warp, 3, j]
+                    chord2_found = squared_chord(
+                        x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
+                    )
+                    able = member and row_found != own
+                    if many:
+                        code = key_of(chord2_found, slots)
+                        last = keys[slots] & int32(~slots)
+                        enters = able and code <= last
+                        if cuda.any_sync(ALL_LANES, enters):
+                            slot = keys[slots] & int32(slots)
+                            key = int32(NO_KEY)
+                            # Keys of equal upper bits do not say which of them is the farthest.
+                            equal = code == last or keys[slots - 1] & int32(~slots) == last
+                            if enters and equal and last < int32(FREE):
+                                enters = drives_out(
+                                    points, x, y, z, chord2_found, row_found, found, lane, k, slot
+                                )
+                            if enters:
+                                found[slot, lane] = int32(child * uint32(WARP) + j)
+                                key = code | slot
+                            keys = insert(keys, key)
+                    elif closer(chord2_found, row_found, best_chord2, best_row) and able:
+                        best_chord2 = chord2_found
+                        best_row = row_found
+                if opened >= patience and group != alone:
+                    # The members' neighbourhoods have too little in common: go on for the nearer
+                    # ones, and expect less of the groups to come.
+                    opened = int32(1)
+                    share2 *= _LESS
+                    group = uint32((group & ballot(away * away <= share2 * wide2)) | alone)
+                    leaves = member
+                    member = (group >> lane) & uint32(1) != uint32(0)
+                    widest = warp_max(away if member else ZERO)
+                    if many and leaves and not member:
+                        keys = no_keys(places, k)
+                        clear(found, lane)
+                needed = ZERO
+                if member:
+                    if many:
+                        needed = math.sqrt(largest_of_key(keys[slots], slots)) + away
+                    else:
+                        needed = math.sqrt(float32(best_chord2)) + away
+                needed = reach_of(warp_max(needed), slack)
+                if needed < reach:
+                    reach = needed
+            waiting = uint32(waiting & uint32(~group))
+            half = uint32(uint32(cuda.popc(group)) >> uint32(1))
+
+        if many:
+            line_up(keys, found, lane)
+            store(points, x, y, z, row, writes, width, found, k, measure, reference, chord2)
+        elif writes:
+            reference[row, 0] = int64(best_row)
+            chord2[row, 0] = best_chord2
+
+    return walk_tree
+
+
+def launch_walk(
+    tree: Tree, vectors: cp.ndarray, query: Query, found: Found, *, rows: cp.ndarray | None = None,
+    by_axis: bool = False, width: int = 1, measure: bool = False,
+) -> None:  # fmt: skip
+    """Walk for observations, and write what is found for each into its row.
+
+    Parameters
+    ----------
+    tree : Tree
+        The references.
+    vectors : float64 array of CuPy, shape (n, 4) or, by axis, (3, n)
+        Unit vectors of the observations.
+    query, found
+        What is asked, and where the answers go.
+    rows, by_axis, width, measure
+        As `walk` has them; no rows stand for all, as they come.
+    """
+    import cupy as cp
+
+    if rows is None:
+        rows = cp.empty(0, cp.int64)
+    row_step, axis_step = (1, vectors.shape[1]) if by_axis else (4, 1)
+    n = found.reference.shape[0]
+    launch(
+        walk(1 << (query.k - 1).bit_length()), blocks_for(n, width * WARPS), (WARP, WARPS),
+        *tree, vectors.ravel(), row_step, axis_step, rows, width,
+        query.k, query.exclude_self, query.first_row, measure, *found,
+    )  # fmt: skip
+    if measure and query.k == 1:
+        # Not by the walk: metres would take registers that its warps need.
+        distances(found)
