@@ -26,11 +26,14 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Two processes, a file in one of them.
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-faults: $(VENV)/.dev  ## kill everything, again and again, and generate clients; takes minutes
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/clients tests/faults
+unit: $(VENV)/.dev
+	$(PYTEST)
+
+test-faults: $(VENV)/.dev  ## kill everything, again and again, generate clients, run benchmarks
+	$(PYTEST) tests/faults tests/clients tests/benchmarks
 
 test-containers: $(VENV)/.dev  ## build the images and run docker-compose.yml; needs a Docker engine
 	$(BIN)/pytest tests/containers tests/deploy/test_images.py

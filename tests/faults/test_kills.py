@@ -23,7 +23,7 @@ JOBS = 30
 DISMISSED = 3
 """So many of the jobs are dismissed while they are live or just after."""
 KILLS = 8
-LONGEST_PAUSE = 14.0
+LONGEST_PAUSE = 10.0
 """Seconds between two kills at most: about twice what a service takes to be ready again, so that
 some find it at work and some while it starts."""
 RETRY, REFUSED = httpx.TransportError, httpx.ConnectError
