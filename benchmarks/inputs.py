@@ -26,6 +26,23 @@ def box(rng: np.random.Generator, n: int) -> Pair:
     return 47.0 + rng.uniform(0, 0.09, n), 8.0 + rng.uniform(0, 0.13, n)
 
 
+def near(rng: np.random.Generator, places: Pair, n: int) -> Pair:
+    """Degrees of n points some kilometres from places drawn at random."""
+    chosen = rng.integers(0, places[0].size, n)
+    lat, lon = (degrees[chosen] for degrees in places)
+    return (
+        np.clip(lat + rng.normal(0, 0.05, n), -90, 90),
+        np.clip(lon + rng.normal(0, 0.05, n), -180, 180),
+    )
+
+
+def oceans(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points in a box of each of three oceans."""
+    boxes = np.array([(-40, 40, -170, -130), (-40, 50, -45, -20), (-45, -5, 60, 90)], float)
+    south, north, west, east = boxes[rng.integers(0, len(boxes), n)].T
+    return rng.uniform(south, north), rng.uniform(west, east)
+
+
 def nodes(rng: np.random.Generator, n: int) -> Pair:
     """Degrees of a regular grid's n nodes."""
     side = round(n**0.5)
@@ -45,6 +62,8 @@ def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pai
     if kind == "grid":
         references = nodes(rng, n_references)
         return references, between(references, n_observations)
+    if kind == "oceans":
+        return cities(rng, n_references), oceans(rng, n_observations)
     draw = {"uniform": uniform, "cities": cities, "box": box}[kind]
     return draw(rng, n_references), draw(rng, n_observations)
 

@@ -34,7 +34,7 @@ import numpy as np
 import pandas as pd
 
 from georesolve import kernels
-from georesolve.benchmarks.inputs import Pair, cartesian, uniform
+from georesolve.benchmarks.inputs import Pair, cartesian, near, uniform
 from georesolve.benchmarks.inputs import inputs as drawn
 from georesolve.benchmarks.machine import machine
 from georesolve.kernels import tree_cpu
@@ -68,8 +68,8 @@ class Method(NamedTuple):
 
     package: str
     build: Callable[[Pair], Any]
-    query: Callable[[Any, Pair], np.ndarray]
-    takes: Callable[[int, int], bool] = lambda m, n: True
+    query: Callable[[Any, Pair, int], np.ndarray]
+    takes: Callable[[int, int, int], bool] = lambda m, n, k: True
     ours: bool = False
 
 
@@ -81,34 +81,37 @@ def _build_gicp(references: Pair) -> Any:
     return import_module("small_gicp").KdTree(cartesian(references), num_threads=_threads())
 
 
-def _query_gicp(tree: Any, observations: Pair) -> np.ndarray:
-    return tree.batch_nearest_neighbor_search(cartesian(observations), num_threads=_threads())[0]
+def _query_gicp(tree: Any, observations: Pair, k: int) -> np.ndarray:
+    points = cartesian(observations)
+    if k == 1:
+        return tree.batch_nearest_neighbor_search(points, num_threads=_threads())[0]
+    return tree.batch_knn_search(points, k, num_threads=_threads())[0]
 
 
 def _build_nanoflann(references: Pair) -> Any:
-    tree = import_module("pynanoflann").KDTree(n_neighbors=1, metric="l2")
+    tree = import_module("pynanoflann").KDTree(metric="l2")
     tree.fit(cartesian(references))
     return tree
 
 
-def _query_nanoflann(tree: Any, observations: Pair) -> np.ndarray:
-    return tree.kneighbors(cartesian(observations), n_jobs=_threads())[1][:, 0]
+def _query_nanoflann(tree: Any, observations: Pair, k: int) -> np.ndarray:
+    return tree.kneighbors(cartesian(observations), n_neighbors=k, n_jobs=_threads())[1]
 
 
 def _build_pykdtree(references: Pair) -> Any:
     return import_module("pykdtree.kdtree").KDTree(cartesian(references))
 
 
-def _query_pykdtree(tree: Any, observations: Pair) -> np.ndarray:
-    return tree.query(cartesian(observations))[1]
+def _query_pykdtree(tree: Any, observations: Pair, k: int) -> np.ndarray:
+    return tree.query(cartesian(observations), k=k)[1]
 
 
 def _build_scipy(references: Pair) -> Any:
     return import_module("scipy.spatial").cKDTree(cartesian(references))
 
 
-def _query_scipy(tree: Any, observations: Pair) -> np.ndarray:
-    return tree.query(cartesian(observations), workers=-1)[1]
+def _query_scipy(tree: Any, observations: Pair, k: int) -> np.ndarray:
+    return tree.query(cartesian(observations), k=k, workers=-1)[1]
 
 
 def _build_ball(references: Pair) -> Any:
@@ -116,10 +119,10 @@ def _build_ball(references: Pair) -> Any:
     return neighbors.BallTree(np.radians(np.stack(references, axis=1)), metric="haversine")
 
 
-def _query_ball(tree: Any, observations: Pair) -> np.ndarray:
+def _query_ball(tree: Any, observations: Pair, k: int) -> np.ndarray:
     parts = np.array_split(np.radians(np.stack(observations, axis=1)), _threads())
     with ThreadPoolExecutor(_threads()) as pool:
-        found = pool.map(lambda part: tree.query(part, return_distance=False)[:, 0], parts)
+        found = pool.map(lambda part: tree.query(part, k, return_distance=False), parts)
         return np.concatenate(list(found))
 
 
@@ -138,28 +141,30 @@ def haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
                 rows[i] = j
 
 
-def _query_haversine(references: Pair, observations: Pair) -> np.ndarray:
+def _query_haversine(references: Pair, observations: Pair, k: int) -> np.ndarray:
     rows = np.full(observations[0].size, -1, np.int64)
     haversine_loop(*map(np.radians, (*observations, *references)), rows)
     return rows
 
 
-def _ours(algorithm: Algorithm) -> Callable[[Any, Pair], np.ndarray]:
-    return lambda index, points: kernels.nearest(index, *points, algorithm=algorithm).reference
+def _ours(algorithm: Algorithm) -> Callable[[Any, Pair, int], np.ndarray]:
+    return lambda index, points, k: (
+        kernels.nearest(index, *points, k=k, algorithm=algorithm).reference
+    )
 
 
-def _by_way(packets: bool) -> Callable[[Any, Pair], np.ndarray]:
-    def query(index: Any, points: Pair) -> np.ndarray:
+def _by_way(packets: bool) -> Callable[[Any, Pair, int], np.ndarray]:
+    def query(index: Any, points: Pair, k: int) -> np.ndarray:
         taken = Degrees(*points)
-        found = tree_cpu.search(index, taken, kernels.Query(), packets=packets)
+        found = tree_cpu.search(index, taken, kernels.Query(k), packets=packets)
         distances(found)
-        return found.reference[:, 0]
+        return found.reference
 
     return query
 
 
-def _up_to(pairs: int) -> Callable[[int, int], bool]:
-    return lambda m, n: m * n <= pairs
+def _up_to(pairs: int, greatest_k: int = kernels.MAX_K) -> Callable[[int, int, int], bool]:
+    return lambda m, n, k: m * n <= pairs and k <= greatest_k
 
 
 METHODS = {
@@ -183,10 +188,10 @@ METHODS = {
     "pykdtree": Method("pykdtree", _build_pykdtree, _query_pykdtree),
     "scipy cKDTree": Method("scipy", _build_scipy, _query_scipy),
     "sklearn BallTree": Method(
-        "scikit-learn", _build_ball, _query_ball, takes=lambda m, n: m <= SLOW_OBSERVATIONS
+        "scikit-learn", _build_ball, _query_ball, takes=lambda m, n, k: m <= SLOW_OBSERVATIONS
     ),
     "Numba haversine": Method(
-        "numba", lambda r: r, _query_haversine, takes=_up_to(BRUTE_PAIRS // 2**6)
+        "numba", lambda r: r, _query_haversine, takes=_up_to(BRUTE_PAIRS // 2**6, 1)
     ),
 }
 
@@ -197,6 +202,7 @@ class Case(NamedTuple):
     kind: str
     observations: int
     references: int | None
+    k: int = 1
     built: bool = False
 
 
@@ -212,6 +218,11 @@ CASES = {
     "2^16 x 2^20, built": Case("uniform", 2**16, 2**20, built=True),
     "2^10 x 2^24, built": Case("uniform", 2**10, 2**24, built=True),
     "cities 2^20 x 2^17": Case("cities", 2**20, 2**17),
+    "near places 2^20": Case("near", 2**20, None),
+    "oceans 2^20 x cities 2^17": Case("oceans", 2**20, 2**17),
+    "2^20 x 2^14, k = 8": Case("uniform", 2**20, 2**14, k=8),
+    "2^20 x 2^14, k = 32": Case("uniform", 2**20, 2**14, k=32),
+    "2^20 x places, k = 8": Case("uniform", 2**20, None, k=8),
     "box 2^20 x 2^20": Case("box", 2**20, 2**20),
     "grid 2^20 x 2^20": Case("grid", 2**20, 2**20),
     "cities 2^24 x 2^17": Case("cities", 2**24, 2**17),
@@ -225,6 +236,7 @@ TOY = {
     "cities": Case("cities", 2**8, 2**7),
     "box, built": Case("box", 2**8, 2**7, built=True),
     "grid": Case("grid", 2**8, 2**7),
+    "oceans, k = 3": Case("oceans", 2**8, 2**7, k=3),
 }
 
 
@@ -234,15 +246,18 @@ def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
         read = pd.read_parquet if places.suffix == ".parquet" else pd.read_csv
         table = read(places, columns=["lat", "lon"]) if read is pd.read_parquet else read(places)
         lat, lon = (table[name].to_numpy(np.float64) for name in ("lat", "lon"))
-        return (lat, lon), uniform(np.random.default_rng(7), case.observations)
+        rng = np.random.default_rng(7)
+        if case.kind == "near":
+            return (lat, lon), near(rng, (lat, lon), case.observations)
+        return (lat, lon), uniform(rng, case.observations)
     return drawn(case.kind, case.observations, case.references)
 
 
 def along_the_curve(points: Pair) -> Pair:
     """The same points, neighbours together: what a peer gains from sorted observations."""
-    memory = scratch(points[0].size, unit_vectors(*points))
-    n = sort(memory, 2)
-    rows = memory.order[:n] & ROW
+    with scratch(points[0].size) as memory:
+        n = sort(memory._replace(points=unit_vectors(*points)), 2)
+        rows = memory.order[:n] & ROW
     return points[0][rows], points[1][rows]
 
 
@@ -267,7 +282,7 @@ def measure(
     for order in orders:
         points = along_the_curve(observations) if order == "sorted" else observations
         for name, method in METHODS.items():
-            if name not in absent and method.takes(m, n):
+            if name not in absent and method.takes(m, n, case.k):
                 runs[name, order] = (method, points, method.build(references))
     sample = slice(None, None, max(1, m * n // BRUTE_PAIRS))
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
@@ -277,12 +292,12 @@ def measure(
         key = ("ours, auto", order)
         lat, lon = runs[key][1]
         points = lat[sample], lon[sample]
-        want = kernels.nearest(index, *points, algorithm="brute").reference
+        want = kernels.nearest(index, *points, k=case.k, algorithm="brute").reference
         for name, other in runs:
             if other == order:
                 method, points, state = runs[name, order]
-                rows = np.asarray(method.query(state, points), np.int64)[sample]
-                differing[name, order] = int((rows != want).sum())
+                rows = np.asarray(method.query(state, points, case.k), np.int64)[sample]
+                differing[name, order] = int((rows.reshape(want.shape) != want).sum())
     turn = list(runs.items())
     chance = random.Random(0)
     for _ in range(repeats):
@@ -291,11 +306,12 @@ def measure(
         for key, (method, points, state) in turn:
             if m <= WARM_OBSERVATIONS:
                 # The others have emptied the caches and left threads to be woken.
-                method.query(method.build(references) if not case.built else state, points)
+                ready = state if case.built else method.build(references)
+                method.query(ready, points, case.k)
             start = time.perf_counter()
             if not case.built:
                 state = method.build(references)
-            method.query(state, points)
+            method.query(state, points, case.k)
             seconds[key].append(time.perf_counter() - start)
     base = {order: statistics.median(seconds["ours, auto", order]) for _, order in runs}
     return [
@@ -305,6 +321,7 @@ def measure(
             "ours": METHODS[name].ours,
             "observations": m,
             "references": n,
+            "k": case.k,
             "built": case.built,
             "median_ms": statistics.median(times) * 1e3,
             "least_ms": min(times) * 1e3,

@@ -12,7 +12,7 @@ from numba import njit
 
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import lowest_bit
-from georesolve.kernels.order_cpu import ROW, keys_of, scratch, sort
+from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 WIDTH = 8
@@ -111,8 +111,12 @@ def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
 def build(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, Tree]:
     """Make unit vectors of references, shape (n, 4), and their tree, which leaves NaN ones out."""
     vectors = unit_vectors(lat_deg, lon_deg)
-    memory = scratch(vectors.shape[0], vectors)
-    n = sort(memory, WIDTH) if vectors.size else 0
+    with scratch(len(vectors)) as memory:
+        return vectors, _tree(vectors, memory)
+
+
+def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
+    n = sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0
     n_leaves = -(-n // WIDTH)
     levels = [0]
     width = n_leaves
@@ -132,7 +136,7 @@ def build(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, Tree]:
         at = (vectors, memory.order, n, tree.points, tree.rows, tree.keys, tree.boxes)
         in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
         _fill_nodes(tree.boxes, tree.levels)
-    return vectors, tree
+    return tree
 
 
 @njit(inline="always")

@@ -93,23 +93,23 @@ def search(
         packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size
     many = search_lists if packets else search_singles
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
-    memory = scratch(window)
-    for start in range(0, n, window):
-        part = slice(start, min(start + window, n))
-        here = Scratch(*(array[: part.stop - start] for array in memory))
-        reference, chord2 = found.reference[part], found.chord2[part]
-        unit_vectors(lat_deg[part], lon_deg[part], here.points)
-        n_valid = sort(here, LANES)
-        threads = threads_for(n_valid, _GRAIN)
-        at = (tree, here.points, here.order, n_valid)
-        if packets and not lists:
-            in_threads(search_packets, threads, *at)
-            threads = threads_for(part.stop - start, _TAKE_GRAIN)
-            in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
-            continue
-        if n_valid < part.stop - start:
-            reference.fill(-1)
-            chord2.fill(np.inf)
-        own = query.first_row + start
-        in_threads(many, threads, *at, query.exclude_self, own, reference, chord2)
+    with scratch(window) as memory:
+        for start in range(0, n, window):
+            part = slice(start, min(start + window, n))
+            here = Scratch(*(array[: part.stop - start] for array in memory))
+            reference, chord2 = found.reference[part], found.chord2[part]
+            unit_vectors(lat_deg[part], lon_deg[part], here.points)
+            n_valid = sort(here, LANES)
+            threads = threads_for(n_valid, _GRAIN)
+            at = (tree, here.points, here.order, n_valid)
+            if packets and not lists:
+                in_threads(search_packets, threads, *at)
+                threads = threads_for(part.stop - start, _TAKE_GRAIN)
+                in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
+                continue
+            if n_valid < part.stop - start:
+                reference.fill(-1)
+                chord2.fill(np.inf)
+            own = query.first_row + start
+            in_threads(many, threads, *at, query.exclude_self, own, reference, chord2)
     return Found(found.reference, distances(found)) if measure else found
