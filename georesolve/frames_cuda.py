@@ -78,7 +78,7 @@ def _matches(
     rows["reference"] = cudf.Series(reference).mask(unmatched)
     # cuDF takes the NaN of an array for missing.
     rows["distance_m"] = cudf.Series(answer.distance_m.reshape(-1))
-    rows["status"] = _taken(cudf.Series(list(STATUSES)), status.reshape(-1))
+    rows["status"] = _taken(cudf.Series(list(STATUSES)), status.reshape(-1).astype("int32"))
     at = cupy.where(unmatched, 0, reference)
     for name in references.columns:
         rows[f"reference_{name}"] = _taken(references[name], at).mask(unmatched)
