@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import hypothesis
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -32,6 +33,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 SAMPLES = ROOT / "samples"
+
+# No test checks how fast something was: on a busy machine anything may take a second.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 
 def sphere(n, seed):

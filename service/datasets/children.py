@@ -24,6 +24,8 @@ _START_SECONDS = 30.0
 _END_SECONDS = 5.0
 """A server that does not tell for so long how a killed child ended is replaced."""
 _LOOK_SECONDS = 0.2
+_STARTS = 3
+"""Tries to start a child: on a busy machine a server may be replaced that only took long."""
 
 
 class Child(NamedTuple):
@@ -131,17 +133,17 @@ class Children:
             self.make_ready()
 
     def _add(self) -> None:
-        try:
+        for _ in range(_STARTS):
             try:
-                child = self._start()
+                self._ready.put(self._start())
+                return
             except (EOFError, ConnectionError):
                 # The server was killed meanwhile: the next start makes another one.
                 _kill_server()
-                child = self._start()
-        except Exception as error:
-            self._ready.put(error)
-        else:
-            self._ready.put(child)
+            except Exception as error:
+                self._ready.put(error)
+                return
+        self._ready.put(NotStarted())
 
     def _start(self) -> Child:
         own, other = _context.Pipe()
