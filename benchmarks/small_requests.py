@@ -1,35 +1,91 @@
-"""Small requests against a registered set, over HTTP: latency alone and under load, by stage.
+"""Small requests against a registered set, beside a bare FastAPI app: latency, and under load.
 
-    python -m georesolve.benchmarks.small_requests --device cpu --references 100000 --clients 200
+    python -m georesolve.benchmarks.small_requests --references 100000 --clients 64
 
-First one client asks one request after the other, then many at the same time; each asks for the
-nearest references of arrays of observations as JSON. `http` is what the service does nothing in:
-the answer of ``/livez``, the same client and connection.
+`wrk` (of the Debian package of that name) posts observations as JSON to `/nearest` of the service
+and to `benchmarks.bare_app`, in turns of a few seconds in shuffled order, as one client and as
+many. Both answer in Parquet; one client asks the service for other formats, too. Then the service
+is asked alone, by stage: `http` is what it does nothing in, the answer of ``/livez``.
 """
 
 import argparse
-import asyncio
+import io
 import json
-import platform
+import random
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import pyarrow as pa
 
-from georesolve.benchmarks.service import running, sphere
+from georesolve.benchmarks.inputs import uniform
+from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.service import ROOT, running, sphere
+from georesolve.intake.representations import ARROW, JSON, PARQUET, Format
+
+_BODIES = 16
+"""Different requests that are sent in turn."""
+_SCRIPT = """\
+local bodies, at = {}, 0
+init = function()
+  for i = 1, %(bodies)d do
+    local file = io.open(string.format("%(folder)s/%%d", i - 1), "rb")
+    bodies[i] = wrk.format("POST", "%(path)s", %(headers)s, file:read("*a"))
+    file:close()
+  end
+end
+request = function()
+  at = at %% #bodies + 1
+  return bodies[at]
+end
+done = function(summary, latency)
+  local failed = summary.errors
+  print(string.format("FIGURES [%%d, %%d, %%d, %%d, %%d, %%d]", summary.requests, summary.duration,
+    latency:percentile(50), latency:percentile(99), failed.status,
+    failed.connect + failed.read + failed.write + failed.timeout))
+end
+"""
+
+
+class Case(NamedTuple):
+    """Requests that are sent to one address."""
+
+    url: str
+    path: str
+    sends: Format
+    accepts: Format
+    bodies: tuple[bytes, ...]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of each of them."""
+        return {"Content-Type": self.sends.media_type, "Accept": self.accepts.media_type}
 
 
 def body_of(rows: int, seed: int, dataset: str) -> bytes:
     """A request: points uniform on the sphere as JSON arrays against a registered set."""
-    random = np.random.default_rng(seed)
-    lat = np.degrees(np.arcsin(random.uniform(-1, 1, rows)))
-    points = {"lat": lat.tolist(), "lon": random.uniform(-180, 180, rows).tolist()}
+    lat, lon = uniform(np.random.default_rng(seed), rows)
+    points = {"lat": lat.tolist(), "lon": lon.tolist()}
     return json.dumps({"observations": points, "references": f"dataset:{dataset}"}).encode()
+
+
+def stream_of(rows: int, seed: int) -> bytes:
+    """The same points as an Arrow stream."""
+    lat, lon = uniform(np.random.default_rng(seed), rows)
+    table = pa.table({"lat": lat, "lon": lon})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def alone(client: httpx.Client, body: bytes, requests: int) -> dict[str, Any]:
@@ -60,39 +116,86 @@ def alone(client: httpx.Client, body: bytes, requests: int) -> dict[str, Any]:
 
 def ask(client: httpx.Client, body: bytes) -> httpx.Response:
     """One request."""
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": JSON.media_type, "Accept": PARQUET.media_type}
     return client.post("/nearest", content=body, headers=headers).raise_for_status()
 
 
-async def together(url: str, bodies: list[bytes], clients: int, requests: int) -> dict[str, Any]:
-    """Many clients at the same time, each with one request after the other."""
-    milliseconds: list[float] = []
-    statuses: Counter[int] = Counter()
-    waiting = iter(range(requests))
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
+def drive(case: Case, clients: int, seconds: float) -> dict[str, float]:
+    """Let `wrk` post for some seconds.
 
-        async def one_client() -> None:
-            for i in waiting:
-                begin = time.perf_counter()
-                response = await client.post(
-                    "/nearest",
-                    content=bodies[i % len(bodies)],
-                    headers={"Content-Type": "application/json"},
-                )
-                milliseconds.append(1e3 * (time.perf_counter() - begin))
-                statuses[response.status_code] += 1
+    Raises
+    ------
+    RuntimeError
+        When an answer is not 200, or does not come.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for i, body in enumerate(case.bodies):
+            (Path(folder) / f"{i}").write_bytes(body)
+        script = Path(folder) / "post.lua"
+        headers = ", ".join(f'["{name}"] = "{value}"' for name, value in case.headers.items())
+        filled = {"bodies": len(case.bodies), "folder": folder, "path": case.path}
+        script.write_text(_SCRIPT % {**filled, "headers": f"{{{headers}}}"})
+        flags = ["-t1", f"-c{clients}", f"-d{seconds:g}s", "--timeout", "60s", "-s", str(script)]
+        done = subprocess.run(["wrk", *flags, case.url], capture_output=True, text=True)
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("FIGURES ")] or [""]
+    if not line:
+        raise RuntimeError(f"wrk failed: {done.stdout} {done.stderr}")
+    requests, microseconds, p50, p99, refused, lost = json.loads(line.removeprefix("FIGURES "))
+    if refused or lost or not requests:
+        raise RuntimeError(
+            f"of {requests} answers of {case.url} {refused} were no 200, {lost} lost"
+        )
+    return {"requests_a_second": requests / microseconds * 1e6, "p50": p50 / 1e3, "p99": p99 / 1e3}
 
-        begin = time.perf_counter()
-        await asyncio.gather(*(one_client() for _ in range(clients)))
-        seconds = time.perf_counter() - begin
-    return {
-        "clients": clients,
-        "statuses": dict(statuses),
-        "requests_a_second": requests / seconds,
-        "p50": statistics.median(milliseconds),
-        "p99": float(np.percentile(milliseconds, 99)),
+
+def warm_up(case: Case) -> None:
+    """Send each request once; the first ones load the kernels and the index."""
+    with httpx.Client(base_url=case.url, timeout=120, headers=case.headers) as client:
+        for body in case.bodies:
+            client.post(case.path, content=body).raise_for_status()
+
+
+def in_turns(
+    cases: dict[int, dict[str, Case]], rounds: int, seconds: float
+) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """The figures of all rounds: all cases once a round.
+
+    Parameters
+    ----------
+    cases
+        By number of clients, and by name; one client asks for all of them.
+    """
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
+        f"{clients}": {name: [] for name in named} for clients, named in cases.items()
     }
+    order = random.Random(1)
+    for case in cases[1].values():
+        warm_up(case)
+    for _ in range(rounds):
+        for clients, named in cases.items():
+            for name in order.sample(list(named), len(named)):
+                found[f"{clients}"][name].append(drive(named[name], clients, seconds))
+    return found
+
+
+@contextmanager
+def bare_app(references: Path) -> Iterator[str]:
+    """The bare app in a process of its own; yields its address."""
+    with httpx.Client() as client:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "georesolve.benchmarks.bare_app", str(references), "0"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            client.get(f"{url}/docs").raise_for_status()
+            yield url
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def main() -> None:
@@ -102,41 +205,72 @@ def main() -> None:
     parser.add_argument("--references", type=int, default=100_000, help="points registered")
     parser.add_argument("--rows", type=int, default=1_000, help="observations a request")
     parser.add_argument("--requests", type=int, default=400, help="requests alone")
-    parser.add_argument("--clients", type=int, default=200, help="clients at the same time")
+    parser.add_argument("--clients", type=int, default=64, help="clients at the same time")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each under each load")
+    parser.add_argument("--seconds", type=float, default=3, help="that a turn takes")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    figures: dict[str, Any] = {"references": options.references, "rows": options.rows}
+    if shutil.which("wrk") is None:
+        sys.exit("wrk is not installed: apt-get install wrk")
+    figures: dict[str, Any] = {
+        "machine": machine(("fastapi", "uvicorn", "pydantic")),
+        "references": options.references,
+        "rows": options.rows,
+    }
     with tempfile.TemporaryDirectory() as folder:
         where = Path(folder)
-        with running(options.device, where / "data", where / "log") as client:
+        points = sphere(options.references, 1)
+        (where / "references.parquet").write_bytes(points)
+        with (
+            running(options.device, where / "data", where / "log") as client,
+            bare_app(where / "references.parquet") as url,
+        ):
             made = client.post(
-                "/datasets",
-                content=sphere(options.references, 1),
-                headers={"Content-Type": "application/vnd.apache.parquet"},
+                "/datasets", content=points, headers={"Content-Type": PARQUET.media_type}
             )
             dataset = made.raise_for_status().json()["id"]
-            bodies = [body_of(options.rows, seed, dataset) for seed in range(16)]
+            bodies = tuple(body_of(options.rows, seed, dataset) for seed in range(_BODIES))
+            streams = tuple(stream_of(options.rows, seed) for seed in range(_BODIES))
+            own = str(client.base_url).rstrip("/")
+            query = f"/nearest?references=dataset:{dataset}"
+            pair = {
+                "bare app": Case(url, "/nearest", JSON, PARQUET, bodies),
+                "service": Case(own, "/nearest", JSON, PARQUET, bodies),
+            }
+            others = {
+                "service, JSON out": Case(own, "/nearest", JSON, JSON, bodies),
+                "service, Arrow in and out": Case(own, query, ARROW, ARROW, streams),
+            }
+            cases = {options.clients: pair, 1: pair | others}
+            figures["together"] = in_turns(cases, options.rounds, options.seconds)
             figures["alone"] = alone(client, bodies[0], options.requests)
             figures["one observation"] = alone(client, body_of(1, 99, dataset), options.requests)
-            url = str(client.base_url)
-            loads = sorted({1, 8, options.clients})
-            figures["together"] = [
-                asyncio.run(together(url, bodies, clients, max(200, 10 * clients)))
-                for clients in loads
-            ]
-    print(f"{options.device}, {platform.machine()}: {options.references} references, milliseconds")
+    _print(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def _print(figures: dict[str, Any]) -> None:
+    print(f"{figures['rows']} observations x {figures['references']} references, milliseconds")
+    print(f"\n{'clients':<10}{'':<28}{'requests/s':>12}{'(least, most)':>18}{'p50':>8}{'p99':>8}")
+    for clients, cases in figures["together"].items():
+        for name, turns in cases.items():
+            rates = sorted(turn["requests_a_second"] for turn in turns)
+            p50, p99 = (statistics.median(turn[one] for turn in turns) for one in ("p50", "p99"))
+            spread = f"({rates[0]:.0f}, {rates[-1]:.0f})"
+            rate = statistics.median(rates)
+            print(f"{clients:<10}{name:<28}{rate:>12.0f}{spread:>18}{p50:>8.2f}{p99:>8.2f}")
+        for figure in ("requests_a_second", "p50"):
+            pairs = zip(cases["service"], cases["bare app"], strict=True)
+            ratios = sorted(own[figure] / bare[figure] for own, bare in pairs)
+            print(
+                f"{clients:<10}{f'service / bare app, {figure}':<40}"
+                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
     for name in ("alone", "one observation"):
         print(f"\n{name:<24}{'min':>10}{'p50':>10}{'p99':>10}")
         for stage, row in figures[name].items():
             print(f"{stage:<24}" + "".join(f"{value:>10.2f}" for value in row.values()))
-    print(f"\n{'clients':<10}{'requests/s':>12}{'p50':>10}{'p99':>10}  statuses")
-    for row in figures["together"]:
-        print(
-            f"{row['clients']:<10}{row['requests_a_second']:>12.0f}{row['p50']:>10.1f}"
-            f"{row['p99']:>10.1f}  {row['statuses']}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

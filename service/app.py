@@ -9,6 +9,7 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
+from georesolve.service.at_hand import AtHand
 from georesolve.service.context import Service
 from georesolve.service.database.ownership import kept, owned
 from georesolve.service.database.store import Store
@@ -80,8 +81,11 @@ def create_app(settings: Settings) -> FastAPI:
                 closing(Ingest(settings, disk)) as ingest,
                 closing(Exports(settings.export_bytes, disk)) as exports,
                 Checksums(store) as checksums,
+                closing(AtHand(settings)) as at_hand,
             ):
-                library = Library(store, settings.dataset_hours)
+                library = Library(
+                    store, settings.dataset_hours, settings.index_bytes, settings.free_bytes
+                )
                 library.sweep()
                 supervisor = Supervisor(settings, store, library, checksums, metrics)
                 metrics.read_when_asked(settings, store, supervisor)
@@ -93,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
                     checksums=checksums,
                     library=library,
                     supervisor=supervisor,
+                    at_hand=at_hand,
                     claims=Claims(),
                     disk=disk,
                     memory=Memory(settings),

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from georesolve.service.at_hand import AtHand
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.ingest import Ingest
 from georesolve.service.datasets.library import Library
@@ -32,6 +33,7 @@ class Service:
     checksums: Checksums
     library: Library
     supervisor: Supervisor
+    at_hand: AtHand
     claims: Claims
     disk: Disk
     memory: Memory

@@ -101,13 +101,13 @@ class Metrics:
         self._rows_in = Counter(
             "georesolve_rows_in",
             "Observations resolved, by jobs and by requests answered at once.",
-            ["lane"],
+            ["by"],
             registry=self.registry,
         )
         self._rows_out = Counter(
             "georesolve_rows_out",
             "Rows of the results, by status of the row.",
-            ["lane", "status"],
+            ["by", "status"],
             registry=self.registry,
         )
 
@@ -139,11 +139,11 @@ class Metrics:
         if job.finished is not None:
             self._run.labels(job.status).observe(seconds_between(job.started, job.finished))
 
-    def count_rows(self, lane: str, observations: int, counts: dict[str, int]) -> None:
+    def count_rows(self, by: str, observations: int, counts: dict[str, int]) -> None:
         """Count observations that were resolved, and what became of them."""
-        self._rows_in.labels(lane).inc(observations)
+        self._rows_in.labels(by).inc(observations)
         for status, rows in counts.items():
-            self._rows_out.labels(lane, status).inc(rows)
+            self._rows_out.labels(by, status).inc(rows)
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""

@@ -149,6 +149,15 @@ class Settings(BaseSettings):
     export_bytes: int = Field(
         16 << 30, ge=1, description="bytes of one result in a format other than Parquet"
     )
+    index_bytes: int = Field(
+        8 << 30, ge=0, description="bytes of the disk that indexes of registered datasets may take"
+    )
+    search_bytes: int | None = Field(
+        None,
+        ge=64 << 20,
+        description="memory for the references that small requests search, and for the columns "
+        "that they carry; by default a quarter of the machine's",
+    )
     decode_bytes: int = Field(
         4 << 30, ge=256 << 20, description="memory that decoding one file may take"
     )

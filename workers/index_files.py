@@ -204,6 +204,7 @@ class IndexFolder:
 
     def keep_free(self) -> None:
         """Let go of files while too little of the disk is free: nothing else can be made again."""
+        # Where the folder is missing there are none.
         files = self._files()
         while files and shutil.disk_usage(self.path).free < self.free_bytes:
             self._drop_oldest(files)
@@ -214,8 +215,7 @@ class IndexFolder:
 
     def keep_only(self, sets: Collection[str]) -> None:
         """Remove the indexes of all sets but some, and what killed processes have left."""
-        make_folder(self.path)
-        for path in self.path.iterdir():
+        for path in self.path.iterdir() if self.path.is_dir() else ():
             is_index = path.suffix == _SUFFIX and path.stem in sets
             if not is_index:
                 path.unlink(missing_ok=True)

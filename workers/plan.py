@@ -33,8 +33,7 @@ _CHUNKS_A_WORKER: dict[Device, int] = {"cpu": 2, "cuda": 4}
 _SMALL_SECONDS = 0.05
 _SMALL_ROWS = ROW_GROUP
 QUICKLY_INDEXED = 2**20
-"""References that two cores read and index in a tenth of a second, a GPU sooner: no longer do small
-jobs wait for one among them."""
+"""References that two cores read and index in a tenth of a second: a request waits for no more."""
 
 
 class Chunk(NamedTuple):
@@ -151,12 +150,13 @@ def chunk_starts(
     return range(0, max(1, n_observations), size)
 
 
-def most_at_once(n_references: int, options: MatchOptions, device: Device) -> int:
-    """Observations up to which a job is answered sooner by one plain call than by a graph of tasks.
+def most_at_hand(n_references: int, options: MatchOptions) -> int:
+    """Observations up to which the process that is asked answers by itself.
 
-    Their rows are one row group at most, and the search takes no longer than the graph does.
+    Their rows are one row group at most, and the search takes an estimated 50 ms of one core at
+    most: no longer than a graph of tasks does.
     """
-    rate = rows_a_second(n_references, options, device)
+    rate = rows_a_second(n_references, options, "cpu")
     return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
 
 

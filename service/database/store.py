@@ -145,6 +145,12 @@ class Store:
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
+    def registered_digests(self) -> set[str]:
+        """The SHA-256 of all registered datasets."""
+        query = sa.select(_datasets.c.sha256).where(_datasets.c.registered & self._seen(_datasets))
+        with self._engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
     def add_dataset(self, row: DatasetRow) -> bool:
         """Keep a dataset; False when its owner has registered its content already."""
         values = {

@@ -32,8 +32,6 @@ from georesolve.workers.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
-_FEW_VALUES = 10_000
-"""So few take a millisecond or two; a thread takes as long to get its turn beside a busy loop."""
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -58,6 +56,11 @@ class Ingest:
     ----------
     disk
         Where that folder is: those that are made at the same time share its room.
+
+    Attributes
+    ----------
+    converting
+        Places for those who make large datasets of arrays.
     """
 
     def __init__(self, settings: Settings, disk: Disk) -> None:
@@ -74,7 +77,7 @@ class Ingest:
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
         self._decoding = Turns(self._at_a_time)
-        self._converting = Turns(_CONVERTED_AT_A_TIME)
+        self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._stop, self._stopper = Pipe(duplex=False)
         self._incoming.mkdir(parents=True, exist_ok=True)
         # What a killed service left half received is worth nothing: its client got no answer.
@@ -137,24 +140,9 @@ class Ingest:
         source.path.unlink()
         return dataset
 
-    async def from_arrays(
-        self,
-        arrays: dict[str, list[Any]],
-        reading: Reading,
-        pointer: str,
-        owner: str,
-    ) -> Ingested:
+    def from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Ingested:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
         start = time.perf_counter()
-        values = sum(len(column) for column in arrays.values())
-        if values <= _FEW_VALUES:
-            dataset = self._from_arrays(arrays, reading, pointer)
-        else:
-            async with self._converting.place(owner):
-                dataset = await asyncio.to_thread(self._from_arrays, arrays, reading, pointer)
-        return Ingested(dataset, {"decode": time.perf_counter() - start})
-
-    def _from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Dataset:
         if len(arrays) > self._limits.columns:
             raise TooLarge(
                 f"{pointer}: {len(arrays)} columns are more than the limit of "
@@ -177,7 +165,8 @@ class Ingest:
             }
         )
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
-        return canonicalise(batches, reading, pointer, None, self._limits)
+        dataset = canonicalise(batches, reading, pointer, None, self._limits)
+        return Ingested(dataset, {"decode": time.perf_counter() - start})
 
 
 def _charset(media_type: str | None) -> str | None:

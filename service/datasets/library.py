@@ -16,6 +16,7 @@ from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
 from georesolve.workers.datasets import Dataset, looks_whole, measured
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
+from georesolve.workers.index_files import IndexFolder
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +35,21 @@ class Library:
     ----------
     dataset_hours
         How long after its last use a registered dataset expires; 0 for never.
+    index_bytes, free_bytes
+        What the indexes of registered datasets may take of the disk, and must leave free of it.
+
+    Attributes
+    ----------
+    indexes
+        Where the indexes of registered datasets are kept.
     """
 
-    def __init__(self, store: Store, dataset_hours: float = 0) -> None:
+    def __init__(
+        self, store: Store, dataset_hours: float = 0, index_bytes: int = 0, free_bytes: int = 0
+    ) -> None:
         self._store = store
         self._hours = dataset_hours
+        self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
         make_folder(store.datasets_folder)
 
     def of(self, store: Store) -> Self:
@@ -59,6 +70,7 @@ class Library:
         known = self._store.dataset_ids()
         found = [(_id_of(path.name), path) for path in self._store.datasets_folder.iterdir()]
         self._store.quarantine.take(path for id, path in found if id and id not in known)
+        self.indexes.keep_only(self._store.registered_digests())
 
     def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was.
@@ -173,9 +185,10 @@ class Library:
 
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
-        if not self._store.remove_dataset(id, only_expired=True):
+        row = self._store.dataset(id)
+        if row is None or not self._store.remove_dataset(id, only_expired=True):
             return False
-        self._store.dataset_path(id).unlink(missing_ok=True)
+        self._remove_files(row)
         return True
 
     def remove(self, id: str) -> None:
@@ -187,10 +200,19 @@ class Library:
         DatasetInUse
             While a job that is not finished needs it.
         """
-        self.get(id)
+        row = self.get(id)
         if not self._store.remove_dataset(id):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
-        self._store.dataset_path(id).unlink(missing_ok=True)
+        self._remove_files(row)
+
+    def _remove_files(self, row: DatasetRow) -> None:
+        self._store.dataset_path(row.id).unlink(missing_ok=True)
+        # Another owner may have the same content: then it is built once more.
+        self.indexes.forget(row.dataset.sha256)
+
+    def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
+        """Where the index of a dataset is kept; None of one that goes with its request."""
+        return self.indexes if isinstance(one, DatasetRow) and one.registered else None
 
     def release(self, id: str) -> None:
         """Remove a dataset that came with a request, once no live job needs it."""

@@ -62,14 +62,11 @@ class Exports:
         self._stopping = threading.Event()
         self._making: dict[tuple[Path, str], asyncio.Future[Export]] = {}
         self._threads = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="export")
-        # What takes a moment does not wait for exports, which may take minutes.
-        self._small = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="convert")
 
     def close(self) -> None:
         """End what is being made: Python itself would wait for it at its exit."""
         self._stopping.set()
-        for threads in (self._threads, self._small):
-            threads.shutdown(cancel_futures=True)
+        self._threads.shutdown(cancel_futures=True)
 
     async def export(
         self,
@@ -114,7 +111,7 @@ class Exports:
         # One client that goes away must not take it from the others.
         return await asyncio.shield(self._making[key])
 
-    async def converted(self, content: bytes, format: Format, sets: PointSets) -> bytes:
+    def converted(self, content: bytes, format: Format, sets: PointSets) -> bytes:
         """A small result in a format, from one in Parquet; both in memory.
 
         Parameters
@@ -131,10 +128,10 @@ class Exports:
         """
         if format.write is None:
             return content
-        made, loop = io.BytesIO(), asyncio.get_running_loop()
+        made = io.BytesIO()
         most_bytes = min(CONVERTED_BYTES, self._most_bytes)
         sink = _Sink(made, most_bytes, _too_large(format, most_bytes), None, self._stopping)
-        await loop.run_in_executor(self._small, _write, io.BytesIO(content), sink, format, sets)
+        _write(io.BytesIO(content), sink, format, sets)
         return made.getvalue()
 
     def _made(

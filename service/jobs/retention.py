@@ -77,6 +77,7 @@ class Retention:
         unknown = kept - self._store.job_ids()
         self._store.quarantine.take(self._store.job_folder(id) for id in unknown)
         self._store.quarantine.expire(time)
+        self._library.indexes.keep_free()
         # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
         for id in self._store.dataset_ids(registered=False, before=time.now(-_ACCEPTED_SECONDS)):
             self._library.release(id)

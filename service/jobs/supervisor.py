@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from georesolve.service.errors import (
     is_out_of_descriptors,
 )
 from georesolve.service.jobs.checksums import Checksums
-from georesolve.service.jobs.express import ExpressLane
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
@@ -37,7 +35,6 @@ from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from georesolve.workers.estimate import Estimator, Pace, estimate
-from georesolve.workers.express import express
 from georesolve.workers.gpus import choose_device
 from georesolve.workers.jobs import RESULT_NAME, Job, MatchOptions
 from georesolve.workers.logs import about
@@ -59,8 +56,6 @@ class Supervisor:
     ----------
     cluster
         The open cluster; None while there is none.
-    express
-        Who answers small requests on it; None while there is no cluster.
     estimate
         Tells what a job would take on it; None while there is no cluster.
     workers
@@ -80,7 +75,6 @@ class Supervisor:
         metrics: Metrics,
     ) -> None:
         self.cluster: Cluster | None = None
-        self.express: ExpressLane | None = None
         self.estimate: Estimator | None = None
         self.workers: dict[str, str] = {}
         self.pace = Pace()
@@ -156,8 +150,7 @@ class Supervisor:
     @property
     def trouble(self) -> str | None:
         """Why the cluster cannot be asked, in words; None while it can."""
-        # The lane comes after its cluster, and goes before it.
-        if self.cluster is None or self.express is None:
+        if self.cluster is None:
             return self._trouble
         seconds = self.silence_seconds
         if seconds <= _SILENCE_SECONDS:
@@ -199,24 +192,22 @@ class Supervisor:
                 await asyncio.to_thread(_close, opening)
 
     async def _watch(self, cluster: Cluster) -> None:
-        """Keep the workers up and answer small requests, as long as the cluster is up."""
+        """Keep the workers up, as long as the cluster is up."""
         async with in_event_loop(cluster) as client:
             self.estimate = partial(estimate, client, cluster, self.pace)
-            with closing(ExpressLane(express(client))) as self.express:
-                try:
-                    while cluster.is_up():
-                        cluster.restore()
-                        try:
-                            self.workers = await workers_of(client)
-                            self._heard_at = time.monotonic()
-                            self._opened.set()
-                        except OSError as error:
-                            # It is stopped, or lost. What was known of it gets old.
-                            logger.warning("%s", error)
-                        self.express.notice(list(self.workers.values()))
-                        await asyncio.sleep(_WATCH_SECONDS)
-                finally:
-                    self.express = self.estimate = None
+            try:
+                while cluster.is_up():
+                    cluster.restore()
+                    try:
+                        self.workers = await workers_of(client)
+                        self._heard_at = time.monotonic()
+                        self._opened.set()
+                    except OSError as error:
+                        # It is stopped, or lost. What was known of it gets old.
+                        logger.warning("%s", error)
+                    await asyncio.sleep(_WATCH_SECONDS)
+            finally:
+                self.estimate = None
 
     def _sweep(self) -> None:
         """Remove what an earlier process left of jobs that have ended; move unknown ones away."""
@@ -399,7 +390,8 @@ class Supervisor:
         observations = self._library.whole(row.observations)
         references = self._library.whole(row.references)
         folder = self._store.job_folder(id)
-        job = Job(id, folder, observations.dataset, references.dataset, row.options)
+        indexes = self._library.indexes_of(references)
+        job = Job(id, folder, observations.dataset, references.dataset, row.options, indexes)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id)
         start = time.monotonic()
@@ -416,7 +408,7 @@ class Supervisor:
         with self._checksums.expected(id, result.sha256):
             has_ended = self._end(id, "successful", "done", report=report, expires=expires)
         if has_ended:
-            self._metrics.count_rows("jobs", progress.rows_done, account.counts)
+            self._metrics.count_rows("job", progress.rows_done, account.counts)
             logger.info("job %s successful: %s", id, account.counts)
 
     def _clear(self, id: str) -> None:

@@ -68,7 +68,7 @@ def ready(request: Request, service: WholeService, response: Response) -> Health
 
 def _health(service: Service) -> Health:
     decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
-    checks = [_store(service), _disk(service), decoders, *_cluster(service)]
+    checks = [_store(service), _disk(service), decoders, _at_hand(service), *_cluster(service)]
     store, disk, *others = checks
     trouble = service.store.writable.trouble()
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
@@ -115,6 +115,11 @@ def _disk(service: Service) -> Check:
     if trouble is not None:
         detail += f"; no file can be written: {trouble.reason}"
     return Check(name="disk", ok=free >= must_stay_free and trouble is None, detail=detail)
+
+
+def _at_hand(service: Service) -> Check:
+    trouble = service.at_hand.trouble
+    return Check(name="small requests", ok=trouble is None, detail=trouble or "answered here")
 
 
 def _cluster(service: Service) -> list[Check]:

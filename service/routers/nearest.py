@@ -1,10 +1,11 @@
 """`/nearest`: a few observations in, their nearest references out, at once and without a job."""
 
-from pathlib import Path
+import time
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from georesolve.intake.representations import ARROW, JSON
+from georesolve.intake.representations import ARROW, JSON, Format
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.answers import matches_answer
@@ -22,15 +23,18 @@ from georesolve.service.models import NearestInputs
 from georesolve.service.web.bounds import media_type
 from georesolve.service.web.inputs import (
     Asked,
+    asked_at_hand,
     asked_by_json,
     asked_by_stream,
+    is_quickly_read,
     json_content,
     parsed,
+    read_json,
 )
-from georesolve.service.web.lookup import lookup_response, refuse_without_cluster, why_too_large
+from georesolve.service.web.lookup import look_up, why_too_large
 from georesolve.service.web.negotiation import wanted_format
 from georesolve.service.web.options import refuse_query
-from georesolve.workers.express import NotAtOnce, NotResident
+from georesolve.workers.at_hand import NotAtHand, NotResident
 
 router = APIRouter(tags=["resolve"])
 
@@ -60,25 +64,37 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
     application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
     query.
     """
+    start = time.perf_counter()
     format = wanted_format(request.headers, JSON)
-    refuse_without_cluster(service)
+    at_hand = partial(service.at_hand.answer, service.owner)
     async with service.ingest.folder() as folder:
-        asked = await _asked(request, service, folder)
-        asked.check()
-        if why := why_too_large(service, asked):
-            raise TooLarge(f"{why}: {_BEYOND}")
-        try:
-            return await lookup_response(service, asked, format)
-        except NotResident as error:
-            raise NotReady(f"{error}: try again", headers={"Retry-After": "2"}) from None
-        except NotAtOnce as error:
-            raise TooLarge(f"{error}: {_BEYOND}") from None
+        if media_type(request.headers) == ARROW.media_type:
+            asked = await asked_by_stream(request, service, folder)
+        else:
+            refuse_query(request)
+            async with json_content(request, service) as content:
+                if is_quickly_read(content):
+                    response = await at_hand(partial(_of_json, service, content, format, start))
+                    if response is not None:
+                        return response
+                given = await parsed(service, content, NearestInputs)
+                asked = await asked_by_json(service, given, folder)
+        return await at_hand(partial(_of_sets, service, asked, format, start))
 
 
-async def _asked(request: Request, service: Service, folder: Path) -> Asked:
-    if media_type(request.headers) == ARROW.media_type:
-        return await asked_by_stream(request, service, folder)
-    refuse_query(request)
-    async with json_content(request, service) as content:
-        given = await parsed(service, content, NearestInputs)
-        return await asked_by_json(service, given, folder)
+def _of_json(service: Service, content: bytearray, format: Format, start: float) -> Response | None:
+    """The answer to a small body, all of it in this thread; None where it has GeoJSON."""
+    asked = asked_at_hand(service, read_json(NearestInputs, content))
+    return None if asked is None else _of_sets(service, asked, format, start)
+
+
+def _of_sets(service: Service, asked: Asked, format: Format, start: float) -> Response:
+    asked.check()
+    if why := why_too_large(asked):
+        raise TooLarge(f"{why}: {_BEYOND}")
+    try:
+        return look_up(service, asked, format, start)
+    except NotResident as error:
+        raise NotReady(f"{error}: try again", headers={"Retry-After": "2"}) from None
+    except NotAtHand as error:
+        raise TooLarge(f"{error}: {_BEYOND}") from None

@@ -38,8 +38,8 @@ from georesolve.service.web.lookup import lookup_response, refuse_without_cluste
 from georesolve.service.web.negotiation import format_of, wanted_format
 from georesolve.service.web.preferences import Preference, preference_of
 from georesolve.service.web.results import echo_response, result_response
+from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import job_bytes, obstacle
-from georesolve.workers.express import NotAtOnce
 
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
@@ -240,12 +240,12 @@ async def _at_once(
     request: Request, service: Service, asked: Asked, preference: Preference
 ) -> Response | None:
     """The result of a small request, if it is to be had without a job."""
-    if service.supervisor.trouble or why_too_large(service, asked):
+    if why_too_large(asked):
         return None
     format = wanted_format(request.headers)
     # After half of the time that the client waits it is not too late to accept a job.
     patience = None if preference.wait_seconds is None else preference.wait_seconds / 2
-    with suppress(NotAtOnce, ResultTooLarge, TimeoutError):
+    with suppress(NotAtHand, ResultTooLarge, TimeoutError):
         async with asyncio.timeout(patience):
             response = await lookup_response(service, asked, format)
         response.headers.update(preference.applied())

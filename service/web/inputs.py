@@ -138,7 +138,8 @@ async def asked_by_stream(request: Request, service: Service, folder: Path) -> A
         When the query names no registered dataset as `references`, or the body is no such stream.
     """
     parameters, pointer = options_of(NearestQuery, request)
-    references = await _registered(parameters.references, "references", service)
+    id = _id_of(parameters.references, "references")
+    references = await asyncio.to_thread(service.library.use, id)
     upload = await receive_body(request, folder)
     reading = parameters.reading_of("observations")
     observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
@@ -163,10 +164,8 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
         When it is not JSON: only of JSON so little is taken that it fits into memory.
     TooManyBodies
         When there is no memory for it.
-    TooLarge
-        When it has so many arrays and objects that all others would wait while it is read.
     InvalidRequest
-        When its digest is not the one that was sent with it, or an object has a name twice.
+        When its digest is not the one that was sent with it.
     """
     _refuse_other_types(request, "application/json", "(files go to /resolve)")
     with service.memory.body(service.owner) as grow:
@@ -175,15 +174,18 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
             grow(len(piece))
             content += piece
         await off_the_loop(partial(check_digest, request), content)
-        async with _turn(service, content):
-            await off_the_loop(_check_structure, content)
         yield content
+
+
+def is_quickly_read(content: bytearray) -> bool:
+    """Whether a body of JSON is so small that nobody notices when it is read."""
+    return len(content) <= _QUICKLY_READ
 
 
 @asynccontextmanager
 async def _turn(service: Service, content: bytearray) -> AsyncIterator[None]:
     """Wait until nobody else reads a large body, if this is one."""
-    if len(content) <= _QUICKLY_READ:
+    if is_quickly_read(content):
         yield
         return
     async with service.reading.place(service.owner):
@@ -232,16 +234,24 @@ def _repeated_name(content: bytes | bytearray) -> str | None:
 
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
+    """A body as a model, in a thread and in turn if it is large; raises as `read_json` does."""
+    async with _turn(service, content):
+        return await off_the_loop(partial(read_json, model), content)
+
+
+def read_json(model: type[M], content: bytes | bytearray) -> M:
     """A body as a model.
 
     Raises
     ------
+    TooLarge
+        When it has so many arrays and objects that all others would wait while it is read.
     InvalidRequest
-        When the model does not take it.
+        When an object has a name twice, or the model does not take it.
     """
+    _check_structure(content)
     try:
-        async with _turn(service, content):
-            return model.model_validate_json(content, strict=True)
+        return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
 
@@ -250,7 +260,7 @@ async def _from_part(
     part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     if isinstance(part, str):
-        return await _registered(part, role, service)
+        return await asyncio.to_thread(service.library.use, _id_of(part, role))
     return await service.ingest.from_upload(part, reading, folder, service.owner)
 
 
@@ -258,17 +268,49 @@ async def input_of_json(
     value: Any, pointer: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     """Make or find one set that stands in a JSON document."""
+    value, pointer = _unwrapped(value, pointer)
+    if _is_geojson(value):
+        upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
+        return await service.ingest.from_upload(upload, reading, folder, service.owner)
+    async with service.ingest.converting.place(service.owner):
+        return await asyncio.to_thread(_small_input, value, pointer, service, reading)
+
+
+def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
+    """What a small JSON document asks for, in this thread; None with GeoJSON.
+
+    That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it.
+    """
+    sets = [_unwrapped(getattr(given, role), f"/{role}") for role in ROLES]
+    if any(_is_geojson(value) for value, _ in sets):
+        return None
+    inputs = [
+        _small_input(value, pointer, service, given.reading_of(role))
+        for role, (value, pointer) in zip(ROLES, sets, strict=True)
+    ]
+    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"/{step(option)}")
+
+
+def _unwrapped(value: Any, pointer: str) -> tuple[Any, str]:
+    """A set, and where it stands: OGC API wraps an object that stands for an input in another."""
+    match value:
+        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
+            return _unwrapped(inner, f"{pointer}/value")
+    return value, pointer
+
+
+def _is_geojson(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "FeatureCollection"
+
+
+def _small_input(
+    value: Any, pointer: str, service: Service, reading: Reading
+) -> Ingested | DatasetRow:
     match value:
         case str():
-            return await _registered(value, pointer, service)
-        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
-            # As OGC API has it: an object that stands for an input is wrapped in another one.
-            return await input_of_json(inner, f"{pointer}/value", service, reading, folder)
+            return service.library.use(_id_of(value, pointer))
         case {"dataset": str(id), **rest} if not rest:
-            return await asyncio.to_thread(service.library.use, id)
-        case {"type": "FeatureCollection"}:
-            upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
-            return await service.ingest.from_upload(upload, reading, folder, service.owner)
+            return service.library.use(id)
     for name, column in value.items():
         if not isinstance(column, list):
             raise InvalidRequest(
@@ -276,11 +318,11 @@ async def input_of_json(
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{step(name)}", "detail": "not an array"}],
             )
-    return await service.ingest.from_arrays(value, reading, pointer, service.owner)
+    return service.ingest.from_arrays(value, reading, pointer)
 
 
-async def _registered(text: str, role: str, service: Service) -> DatasetRow:
+def _id_of(text: str, role: str) -> str:
     kind, _, id = text.strip().partition(":")
     if kind != "dataset" or not id:
         raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
-    return await asyncio.to_thread(service.library.use, id)
+    return id

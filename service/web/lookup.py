@@ -1,6 +1,5 @@
-"""Small requests, answered at once by a worker: no job is made of them, and nothing is kept."""
+"""Small requests, answered at hand: no job is made of them, and nothing is kept."""
 
-import asyncio
 import hashlib
 import time
 
@@ -14,11 +13,10 @@ from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.errors import NotReady, Problem
 from georesolve.service.jobs.exports import CONVERTED_BYTES
 from georesolve.service.jobs.room import carried_bytes
-from georesolve.service.web.bounds import off_the_loop
 from georesolve.service.web.inputs import ROLES, Asked
-from georesolve.workers.express import NotAtOnce
+from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job
-from georesolve.workers.plan import QUICKLY_INDEXED, most_at_once
+from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 
 
 def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
@@ -27,32 +25,23 @@ def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
         raise NotReady(f"{trouble}: {advice}", headers={"Retry-After": "2"})
 
 
-def why_too_large(service: Service, asked: Asked) -> str | None:
-    """Why a request is not small, with both numbers; None where it is.
-
-    Raises
-    ------
-    NotReady
-        When there is no cluster to ask.
-    """
-    refuse_without_cluster(service)
-    cluster = service.supervisor.cluster
-    assert cluster is not None, "without one there is trouble"
+def why_too_large(asked: Asked) -> str | None:
+    """Why a request is not small, with both numbers; None where it is."""
     observations, references = (one.dataset for one in asked.inputs)
     options = asked.parameters.options()
     if isinstance(asked.inputs.references, Ingested) and references.rows > QUICKLY_INDEXED:
-        # No worker holds what has just come.
+        # They are indexed for this request alone.
         return (
             f"{references.rows} references came with the request, and {QUICKLY_INDEXED} may: "
             "register them as a dataset"
         )
-    most = most_at_once(references.rows, options, cluster.device)
+    most = most_at_hand(references.rows, options)
     if observations.rows > most:
         return (
             f"{observations.rows} observations are more than the limit of {most} for an answer "
             f"without a job (k is {options.k}, the algorithm {options.algorithm!r})"
         )
-    # Where few references are wider than the others, a worker finds out that it is too much.
+    # Where few references are wider than the others, the search finds out that it is too much.
     carried = carried_bytes(observations, references, options)
     if carried > CONVERTED_BYTES:
         return (
@@ -63,46 +52,53 @@ def why_too_large(service: Service, asked: Asked) -> str | None:
 
 
 async def lookup_response(service: Service, asked: Asked, format: Format) -> Response:
-    """The result of a small request in a format.
+    """The result of a small request in a format; raises as `look_up` does, and as `AtHand`."""
+    start = time.perf_counter()
+    return await service.at_hand.answer(
+        service.owner, lambda: look_up(service, asked, format, start)
+    )
+
+
+def look_up(service: Service, asked: Asked, format: Format, start: float) -> Response:
+    """Answer a small request in this thread.
+
+    Parameters
+    ----------
+    start
+        By `time.perf_counter`, since when it waits.
 
     Raises
     ------
-    NotAtOnce, NotResident
+    NotAtHand, NotResident
         When only a job can give it, or the references are being loaded first.
-    NotReady
-        When no worker answers.
-    QueueFull, TooManyJobs
-        When too many small requests wait: of all owners, or of this one.
     NotAcceptable, ResultTooLarge
         When the format cannot have it.
     """
-    start = time.perf_counter()
-    lane = service.supervisor.express
-    assert lane is not None, "the lane is there as long as the cluster"
     inputs, id = asked.inputs, new_id()
+    observations, references = (one.dataset for one in inputs)
     job = Job(
         id,
         service.store.job_folder(id),
-        inputs.observations.dataset,
-        inputs.references.dataset,
+        observations,
+        references,
         asked.parameters.options(),
+        service.library.indexes_of(inputs.references),
     )
     try:
-        answer = await lane.resolve(job, service.owner)
-    except (NotAtOnce, Problem):
+        answer = resolve_at_hand(job)
+    except (NotAtHand, Problem):
         raise
     except Exception:
         # A dataset may be damaged, or removed meanwhile.
         for one in inputs:
             if isinstance(one, DatasetRow):
-                await asyncio.to_thread(service.library.whole, one.id, every_byte=True)
+                service.library.whole(one.id, every_byte=True)
         raise
-    service.metrics.count_rows("express", job.observations.rows, answer.counts)
-    content = await service.exports.converted(
+    service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
+    content = service.exports.converted(
         answer.content, format, lambda role: getattr(inputs, role).dataset
     )
-    digest = await off_the_loop(hashlib.sha256, content)
-    seconds = {"lane": time.perf_counter() - start, **answer.seconds}
+    seconds = {"at_hand": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
@@ -111,7 +107,7 @@ async def lookup_response(service: Service, asked: Asked, format: Format) -> Res
         content,
         media_type=format.media_type,
         headers={
-            "ETag": f'"{digest.hexdigest()}"',
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
             "Content-Disposition": f'attachment; filename="{format.name}"',
             "Vary": "Accept",
             "Server-Timing": timing,

@@ -1,6 +1,7 @@
 """The benchmarks run, at toy size, whatever peers are installed."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -49,14 +50,17 @@ def test_a_job_by_stage(tmp_path, monkeypatch, capsys, device):
     assert "2^10 x 2^6" in capsys.readouterr().out
 
 
-def test_small_requests_by_stage(tmp_path, monkeypatch, device):
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="there is no wrk here")
+def test_small_requests_beside_a_bare_app(tmp_path, monkeypatch, device):
     out = tmp_path / "out.json"
     sizes = ["--references", "500", "--rows", "10", "--requests", "5", "--clients", "4"]
+    sizes += ["--rounds", "1", "--seconds", "1"]
     monkeypatch.setattr(sys, "argv", ["", "--device", device, *sizes, "--json", str(out)])
     small_requests.main()
     figures = json.loads(out.read_text())
-    assert {"http", "total", "lane", "resolve", "write"} <= figures["alone"].keys()
-    assert [row["statuses"] for row in figures["together"]] == [{"200": 200}] * 3
+    assert {"http", "total", "at_hand", "resolve", "write"} <= figures["alone"].keys()
+    assert {"bare app", "service"} <= figures["together"]["1"].keys()
+    assert all(turn["p50"] > 0 for [turn] in figures["together"]["4"].values())
 
 
 @pytest.mark.timeout(300)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.conftest import free_port, running_service, scheduler_on, wait_until
-from tests.service.test_small_requests import ask, register, workers_of
+from tests.service.test_small_requests import ask, register
 
 AT_ONCE = 60
 """More than the service has threads."""
@@ -66,25 +66,3 @@ def test_no_request_waits_for_a_hung_scheduler(existing):
     assert ask(client, references, 1).status_code == 200
     location = job.headers["location"]
     wait_until(lambda: client.get(location).json()["status"] == "successful")
-
-
-def test_small_requests_go_round_a_hung_worker(tmp_path, device):
-    if device == "cuda":
-        pytest.skip("on the CPU there are two workers")
-    with running_service(tmp_path / "data", "--workers", 2) as client:
-        references = register(client)
-        expected = ask(client, references, 1).content
-        wait_until(lambda: len(workers_of(client)) == 2)
-
-        def content(_):
-            start = time.monotonic()
-            answer = ask(client, references, 1)
-            assert answer.status_code == 200, answer.text
-            assert answer.content == expected
-            return time.monotonic() - start
-
-        with suspended(workers_of(client)[0]), ThreadPoolExecutor(8) as threads:
-            seconds = list(threads.map(content, range(40)))
-        assert max(seconds) < 10 + SOON
-        # Only those that the worker had in hand have waited.
-        assert sorted(seconds)[len(seconds) // 2] < SOON

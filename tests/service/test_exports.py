@@ -41,7 +41,8 @@ def test_a_small_result_does_not_wait_for_exports(slow_results):
         exports = Exports(1 << 20, Disk(Settings(data_dir=slow_results[0].parent), lambda: 0))
         slow = [asyncio.create_task(exports.export(path, CSV, no_sets)) for path in slow_results]
         try:
-            small = exports.converted(parquet(pa.table({"reference": [7]})), CSV, no_sets)
+            content = parquet(pa.table({"reference": [7]}))
+            small = asyncio.to_thread(exports.converted, content, CSV, no_sets)
             return await asyncio.wait_for(small, SECONDS)
         finally:
             for path in slow_results:

@@ -61,8 +61,8 @@ def read(content):
     return found, geo
 
 
-@pytest.mark.parametrize("lane", ["at once", "a job"])
-def test_carried_geometries(service, lane):
+@pytest.mark.parametrize("way", ["at hand", "a job"])
+def test_carried_geometries(service, way):
     further = {
         "area": {
             "encoding": "WKB",
@@ -81,7 +81,7 @@ def test_carried_geometries(service, lane):
         "observation_columns": "geometry",
         "k": 2,
     }
-    if lane == "at once":
+    if way == "at hand":
         content = resolve(service, observations, references, **options).content
     else:
         content = service.get(
@@ -100,7 +100,7 @@ def test_carried_geometries(service, lane):
     assert shapely.equals(shapely.from_wkb(found["reference_area"]), BOXES[other]).all()
 
 
-def test_the_lane_does_not_show(service):
+def test_the_way_does_not_show(service):
     arguments = (service, table(), table())
     job = finished_job(*arguments, columns="geometry")
     content = service.get(f"{job}/results").content

@@ -166,7 +166,7 @@ def test_references_that_take_long_to_index_are_waited_for(service):
     body = {"observations": {"lat": [1], "lon": [2]}, "references": {"dataset": id}}
     refused = service.post("/nearest", json=body)
     detail = problem(refused, 503, "not-ready")
-    assert f"a worker reads and indexes the {QUICKLY_INDEXED + 1} references now" in detail
+    assert f"the {QUICKLY_INDEXED + 1} references are being read and indexed" in detail
     assert int(refused.headers["retry-after"]) > 0
     wait_until(lambda: service.post("/nearest", json=body).status_code == 200)
     assert service.get("/jobs").json() == before

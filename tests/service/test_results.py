@@ -168,7 +168,7 @@ def test_a_format_that_there_is_not(service, job):
     assert service.get(f"{job}/results/matches.xlsx").status_code == 404
 
 
-@pytest.mark.parametrize("rows", [100, 70_000], ids=["express", "job"])
+@pytest.mark.parametrize("rows", [100, 70_000], ids=["at hand", "job"])
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_synchronous_answer_in_every_format(service, suffix, rows):
     headers = {"Accept": MEDIA_TYPES[suffix]}
@@ -264,11 +264,11 @@ def test_a_limit_on_what_parquet_holds_in_little(tmp_path, format):
     with pytest.raises(ResultTooLarge, match="limit of 10000000 bytes: take it as Parquet"):
         asyncio.run(exports.export(result, format, no_sets))
     with pytest.raises(ResultTooLarge):
-        asyncio.run(exports.converted(result.read_bytes(), format, no_sets))
+        exports.converted(result.read_bytes(), format, no_sets)
     assert list(tmp_path.iterdir()) == [result], "nothing half made is left"
     # Memory has a limit of its own.
     with pytest.raises(ResultTooLarge, match=f"limit of {64 << 20} bytes"):
-        asyncio.run(exports_of(tmp_path).converted(result.read_bytes(), format, no_sets))
+        exports_of(tmp_path).converted(result.read_bytes(), format, no_sets)
 
 
 def test_an_export_leaves_free_what_must_stay_free(tmp_path):
@@ -282,7 +282,7 @@ def test_an_export_leaves_free_what_must_stay_free(tmp_path):
     with pytest.raises(StorageFull, match="must stay free: remove datasets and results"):
         asyncio.run(full.export(result, JSON, no_sets))
     assert set(tmp_path.iterdir()) == {result, made.path}, "nothing half made is left"
-    assert asyncio.run(full.converted(result.read_bytes(), JSON, no_sets)).split() == [
+    assert full.converted(result.read_bytes(), JSON, no_sets).split() == [
         *(b"[", b'{"observation":0},', b'{"observation":1}', b"]")
     ]
 

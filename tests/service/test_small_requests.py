@@ -1,7 +1,6 @@
-"""Small synchronous requests: answered without a job, in batches, whatever happens to workers."""
+"""Small synchronous requests: answered without a job, whatever happens to workers."""
 
 import io
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -9,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve.workers.plan import QUICKLY_INDEXED
-from tests.conftest import children_of, finished, points, running_service, wait_until
+from tests.conftest import NO_CLUSTER, children_of, finished, points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
 
 ROWS = 100
@@ -51,7 +50,7 @@ def test_the_bytes_of_a_job_and_nothing_kept(service, references, parameters):
     assert (answer.status_code, answer.content) == (200, expected)
     assert answer.headers["content-disposition"] == 'attachment; filename="matches.parquet"'
     timings = dict(one.split(";dur=") for one in answer.headers["server-timing"].split(", "))
-    assert {"decode_observations", "lane", "resolve", "write"} <= set(timings)
+    assert {"decode_observations", "at_hand", "resolve", "write"} <= set(timings)
     assert service.get("/jobs").json() == jobs
     assert files_of(service) <= files
 
@@ -90,47 +89,62 @@ def test_references_that_take_long_to_index_are_a_matter_for_a_job_first(service
     wait_until(is_small)
 
 
-def test_a_wait_is_kept_when_no_worker_answers(service, references):
+def test_workers_are_not_asked(service, references):
     expected = ask(service, references, 1).content
     workers = workers_of(service)
     for worker in workers:
         worker.suspend()
     try:
-        answer = ask(service, references, 1, prefer="wait=1")
-        assert (answer.status_code, answer.headers["preference-applied"]) == (201, "wait=1")
+        assert ask(service, references, 1).content == expected
+        waited = ask(service, references, 1, prefer="wait=60")
+        assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
+        assert waited.content == expected
     finally:
         for worker in workers:
             worker.resume()
-    location = answer.headers["location"]
-    assert finished(service, location)["status"] == "successful"
-    assert service.get(f"{location}/results").content == expected
-    assert ask(service, references, 1, prefer="wait=60").content == expected
 
 
-def test_a_set_that_is_removed_before_its_turn_is_not_there(service, references):
+def test_a_set_that_was_removed_is_not_there(service, references):
     id = register(service, rows=1_001)
-    form = {
-        "observations": (None, f"dataset:{id}"),
-        "references": (None, f"dataset:{references}"),
-    }
-    workers = workers_of(service)
-    for worker in workers:
-        worker.suspend()
-    try:
-        with ThreadPoolExecutor(1) as threads:
-            sent = threads.submit(service.post, "/resolve", files=form)
-            # A worker has the request, or else the answer is the same.
-            time.sleep(1)
-            assert not sent.done()
-            assert service.delete(f"/datasets/{id}").status_code == 204
-            for worker in workers:
-                worker.resume()
-            answer = sent.result()
-    finally:
-        for worker in workers:
-            worker.resume()
+    form = {"observations": (None, f"dataset:{references}"), "references": (None, f"dataset:{id}")}
+    assert service.post("/resolve", files=form).status_code == 200
+    assert service.delete(f"/datasets/{id}").status_code == 204
+    answer = service.post("/resolve", files=form)
     assert answer.status_code == 404, answer.text
     assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
+
+
+def test_the_index_of_a_registered_set_is_kept_as_long_as_it_is(tmp_path):
+    def indexes():
+        return [path.stem for path in (tmp_path / "data" / "datasets" / "indexes").iterdir()]
+
+    def digest(id):
+        return client.get(f"/datasets/{id}").json()["sha256"]
+
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
+        first, second = register(client, rows=1_000), register(client, rows=1_001)
+        body = {"observations": {"lat": [1], "lon": [2]}, "references": f"dataset:{first}"}
+        expected = client.post("/nearest", json=body).raise_for_status().content
+        kept = digest(first)
+        assert indexes() == [kept]
+        client.post("/nearest", json={**body, "references": f"dataset:{second}"})
+        assert sorted(indexes()) == sorted([kept, digest(second)])
+        # What comes with a request goes with it.
+        own = {"lat": [1, 2], "lon": [2, 3]}
+        client.post("/nearest", json={**body, "references": own}).raise_for_status()
+        client.delete(f"/datasets/{second}").raise_for_status()
+        assert indexes() == [kept]
+    folder = tmp_path / "data" / "datasets" / "indexes"
+    path = folder / f"{kept}.index"
+    content = bytearray(path.read_bytes())
+    content[-4_096] ^= 1
+    path.write_bytes(content)
+    (folder / f"{'0' * 64}.index").touch()
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
+        assert indexes() == [kept]
+        assert client.post("/nearest", json=body).raise_for_status().content == expected
+        assert "is built anew: it is damaged" in client.log.read_text()
+    assert path.read_bytes() != content
 
 
 def test_a_long_text_in_every_row_is_a_matter_for_a_job(service):
@@ -147,33 +161,6 @@ def test_a_long_text_in_every_row_is_a_matter_for_a_job(service):
     assert answer.status_code == 200, answer.text
     assert "server-timing" not in answer.headers
     assert pq.read_table(io.BytesIO(answer.content)).num_rows == 10_000
-
-
-def test_workers_that_die_cost_nothing_but_time(tmp_path, device):
-    with running_service(tmp_path / "data", "--device", device, "--workers", 2) as client:
-        references = register(client)
-        expected = ask(client, references, 1).content
-        killed = []
-
-        def contents(_):
-            answers = []
-            while len(killed) < 2 or answers[-5:] != [expected] * 5:
-                answer = ask(client, references, 1)
-                assert answer.status_code == 200, answer.text
-                answers.append(answer.content)
-            return set(answers)
-
-        with ThreadPoolExecutor(4) as threads:
-            answering = [threads.submit(contents, _) for _ in range(4)]
-            for _ in range(2):
-                victim = workers_of(client)[0]
-                victim.kill()
-                wait_until(lambda gone=victim: not gone.is_running())
-                killed.append(victim)
-            for one in answering:
-                assert one.result() == {expected}
-        # A worker that is on its way is waited for at the end, too.
-        wait_until(lambda: client.get("/readyz").status_code == 200)
 
 
 def workers_of(client):

@@ -144,11 +144,11 @@ def test_metrics_count_what_was_done(watched):
     wait_until(lambda: grown(*jobs) == 1)
     assert grown("georesolve_job_queue_seconds_count") == 1
     assert grown("georesolve_job_run_seconds_count", "status=successful") == 1
-    assert grown("georesolve_rows_in_total", "lane=jobs") == 3_000
-    assert grown("georesolve_rows_out_total", "lane=jobs", "status=matched") == 3_000
-    assert grown("georesolve_rows_in_total", "lane=express") == 3
-    assert grown("georesolve_rows_out_total", "lane=express", "status=matched") == 2
-    assert grown("georesolve_rows_out_total", "lane=express", "status=invalid_coordinate") == 1
+    assert grown("georesolve_rows_in_total", "by=job") == 3_000
+    assert grown("georesolve_rows_out_total", "by=job", "status=matched") == 3_000
+    assert grown("georesolve_rows_in_total", "by=at hand") == 3
+    assert grown("georesolve_rows_out_total", "by=at hand", "status=matched") == 2
+    assert grown("georesolve_rows_out_total", "by=at hand", "status=invalid_coordinate") == 1
 
 
 def test_jobs_are_counted_from_nought(watched):

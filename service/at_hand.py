@@ -1,0 +1,77 @@
+"""Small requests, answered by this process: how many wait, whose turn it is, in which threads."""
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from os import sched_getaffinity
+from typing import TypeVar
+
+from georesolve.service.errors import QueueFull, TooManyJobs
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
+from georesolve.workers.at_hand import prepare, prepare_thread
+
+logger = logging.getLogger(__name__)
+
+_MOST_UNANSWERED = 1024
+"""Each has its sets in memory."""
+_MOST_OF_ONE_KEY = 256
+
+T = TypeVar("T")
+
+
+class AtHand:
+    """Threads that answer small requests, one a core; owners take turns."""
+
+    def __init__(self, settings: Settings) -> None:
+        cores = len(sched_getaffinity(0))
+        self._turns = Turns(cores)
+        self._unanswered: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(cores, "at hand", prepare_thread)
+        self._prepared = self._threads.submit(prepare, settings.search_bytes)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why they do not answer as soon as they ever will, in words; None when they do."""
+        if not self._prepared.done():
+            return "the kernels are being loaded"
+        error = self._prepared.exception()
+        return None if error is None else f"the kernels cannot be used: {error}"
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def answer(self, owner: str, function: Callable[[], T]) -> T:
+        """What a function returns, called in a thread in the turn of its owner.
+
+        Raises
+        ------
+        QueueFull, TooManyJobs
+            When too many wait for theirs: of all owners, or of this one.
+        """
+        waiting, own = self._unanswered.total(), self._unanswered[owner]
+        if waiting >= _MOST_UNANSWERED:
+            raise QueueFull(
+                f"{waiting} small requests wait for their answers, and {_MOST_UNANSWERED} may: "
+                "come again later",
+                headers={"Retry-After": "1"},
+            )
+        if owner and own >= _MOST_OF_ONE_KEY:
+            raise TooManyJobs(
+                f"{own} small requests of this key wait for their answers, and "
+                f"{_MOST_OF_ONE_KEY} may: wait for one before you send the next",
+                headers={"Retry-After": "1"},
+            )
+        self._unanswered[owner] += 1
+        try:
+            async with self._turns.place(owner):
+                # What is logged in the thread is about the same request.
+                call = partial(contextvars.copy_context().run, function)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            self._unanswered -= Counter([owner])

@@ -1,0 +1,111 @@
+"""Small requests wait in turn, and not too many of them: of all owners, and of one."""
+
+import asyncio
+import threading
+from contextlib import closing
+from os import sched_getaffinity
+
+import pytest
+
+from georesolve.service.at_hand import AtHand
+from georesolve.service.errors import QueueFull, TooManyJobs
+from georesolve.service.settings import Settings
+
+CORES = len(sched_getaffinity(0))
+
+
+@pytest.fixture
+def at_hand():
+    with closing(AtHand(Settings())) as at_hand:
+        yield at_hand
+
+
+class HeldBack:
+    """Work that ends when it is told to; notes who began."""
+
+    def __init__(self):
+        self.begun = []
+        self.may_end = threading.Event()
+
+    def of(self, name):
+        def work():
+            self.begun.append(name)
+            assert self.may_end.wait(60)
+            return name
+
+        return work
+
+
+def test_a_flood_of_one_key_delays_another_by_one_request_a_core(at_hand):
+    async def check():
+        work = HeldBack()
+        asked = [asyncio.create_task(at_hand.answer("ann", work.of("ann"))) for _ in range(200)]
+        await asyncio.sleep(0)
+        asked.append(asyncio.create_task(at_hand.answer("ben", work.of("ben"))))
+        await asyncio.sleep(0)
+        work.may_end.set()
+        assert await asyncio.gather(*asked) == ["ann"] * 200 + ["ben"]
+        # Those that threads had in hand, and one more for each that ended at that moment.
+        assert work.begun.index("ben") <= 2 * CORES
+
+    asyncio.run(check())
+
+
+def test_no_more_than_a_thread_a_core(at_hand):
+    async def check():
+        while at_hand.trouble == "the kernels are being loaded":
+            await asyncio.sleep(0.01)
+        assert at_hand.trouble is None
+        work = HeldBack()
+        asked = [asyncio.create_task(at_hand.answer("", work.of(i))) for i in range(CORES + 3)]
+        while len(work.begun) < CORES:
+            await asyncio.sleep(0.001)
+        # A turn of the loop for each that could still begin.
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert work.begun == list(range(CORES))
+        work.may_end.set()
+        assert await asyncio.gather(*asked) == list(range(CORES + 3))
+
+    asyncio.run(check())
+
+
+def test_one_key_may_have_so_many_unanswered(at_hand):
+    async def check():
+        work = HeldBack()
+        asked = [asyncio.create_task(at_hand.answer("ann", work.of(i))) for i in range(256)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyJobs, match="256 small requests of this key wait"):
+            await at_hand.answer("ann", work.of("more"))
+        asked.append(asyncio.create_task(at_hand.answer("ben", work.of("ben"))))
+        work.may_end.set()
+        await asyncio.gather(*asked)
+        assert await at_hand.answer("ann", work.of("again")) == "again"
+
+    asyncio.run(check())
+
+
+def test_all_may_have_so_many_unanswered(at_hand):
+    async def check():
+        work = HeldBack()
+        asked = [asyncio.create_task(at_hand.answer("", work.of(i))) for i in range(1_030)]
+        await asyncio.sleep(0)
+        refused = [task for task in asked if task.done()]
+        assert [type(task.exception()) for task in refused] == [QueueFull] * 6
+        assert refused[0].exception().headers["Retry-After"] == "1"
+        work.may_end.set()
+        assert len(await asyncio.gather(*set(asked) - set(refused))) == 1_024
+
+    asyncio.run(check())
+
+
+def test_an_error_is_that_of_the_request(at_hand):
+    def fail():
+        raise ValueError("of this one")
+
+    async def check():
+        with pytest.raises(ValueError, match="of this one"):
+            await at_hand.answer("ann", fail)
+        assert await at_hand.answer("ann", lambda: 1) == 1
+
+    asyncio.run(check())

@@ -1,0 +1,120 @@
+"""Small jobs answered in this process: the bytes of a job on a cluster, whatever its device."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from georesolve.workers import references as residents
+from georesolve.workers.at_hand import NotAtHand, NotResident, resolve_at_hand
+from georesolve.workers.index_files import IndexFolder
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.memory import in_pieces
+from georesolve.workers.pipeline import run
+from georesolve.workers.plan import QUICKLY_INDEXED
+from tests.conftest import points, store_points, wait_until
+
+OPTIONS = [
+    {},
+    {"k": 3, "columns": ("id",), "observation_columns": ("lat",)},
+    {"max_distance_m": 300_000.0, "how": "inner"},
+    {"algorithm": "brute"},
+]
+
+
+def expected(cluster, job):
+    run(cluster, job, lambda progress: None, lambda: False)
+    return job.result.read_bytes()
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    """Makes jobs against the same references, their observations in a file or in memory."""
+    references = store_points(points(2_000, 2), tmp_path / "references.parquet")
+
+    def make(name, rows, *, in_memory=False, **options):
+        path = None if in_memory else tmp_path / f"{name}.parquet"
+        observations = store_points(points(rows, seed=len(name)), path)
+        return Job(name, tmp_path / name, observations, references, MatchOptions(**options))
+
+    return make
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_bytes_of_a_job(cluster, make_job, options):
+    for job in (
+        make_job("one", 500, **options),
+        make_job("three", 1, in_memory=True, **options),
+        make_job("sixteen", 0, **options),
+    ):
+        answer = resolve_at_hand(job)
+        assert answer.content == expected(cluster, in_a_file(job))
+        assert sum(answer.counts.values()) == job.observations.rows * job.options.k
+        assert set(answer.seconds) == {"read", "index", "resolve", "write"}
+
+
+def in_a_file(job):
+    """The same job for the queue of tasks, whose inputs lie in files."""
+    if not isinstance(job.observations.file, pa.Buffer):
+        return job
+    path = job.folder.with_suffix(".parquet")
+    path.write_bytes(job.observations.file)
+    return replace(job, observations=replace(job.observations, file=path))
+
+
+def test_a_set_against_itself(cluster, make_job):
+    job = make_job("itself", 300, exclude_self=True)
+    job = replace(job, references=job.observations)
+    assert resolve_at_hand(job).content == expected(cluster, job)
+
+
+def test_the_index_of_references_that_stay_is_one_file(cluster, make_job, tmp_path, device):
+    folder = IndexFolder(tmp_path / "indexes", 1 << 30, 0)
+    job = make_job("stays", 300, max_distance_m=1e5)
+    content = resolve_at_hand(job).content
+    residents.forget_all()
+    assert not folder.path.exists()
+    job = replace(job, indexes=folder)
+    assert resolve_at_hand(job).content == content
+    [index] = folder.path.iterdir()
+    assert index.stem == job.references.sha256
+    # Workers map it, too: what was damaged would show in the log, not in the answer.
+    assert expected(cluster, job) == content
+    index.unlink()
+    client = cluster.client
+    client.run(residents.forget_all)
+    again = replace(job, id="again", folder=tmp_path / "again")
+    assert expected(cluster, again) == content
+    assert index.exists() == (device == "cpu")
+
+
+def test_references_that_take_long_to_index_are_loaded_beside(cluster, tmp_path):
+    references = store_points(points(QUICKLY_INDEXED + 1, 3), tmp_path / "references.parquet")
+    options = MatchOptions(columns=("lat",))
+    job = Job("many", tmp_path / "many", store_points(points(9, 4), None), references, options)
+    with pytest.raises(NotResident, match=f"the {QUICKLY_INDEXED + 1} references are being read"):
+        resolve_at_hand(job)
+    content = expected(cluster, in_a_file(job))
+
+    def is_answered():
+        with suppress(NotResident):
+            assert resolve_at_hand(job).content == content
+            return True
+
+    wait_until(is_answered)
+
+
+def test_what_memory_holds_in_pieces_is_not_at_hand(tmp_path):
+    references = store_points(points(70_000, 3), tmp_path / "references.parquet")
+    observations = store_points(points(9, 4), None)
+    job = Job("pieces", tmp_path / "pieces", observations, references, MatchOptions())
+    with in_pieces(65_536), pytest.raises(NotAtHand, match="70000 references are searched piece"):
+        resolve_at_hand(job)
+
+
+def test_a_set_that_is_gone_is_told(make_job):
+    job = make_job("gone", 1)
+    job.observations.file.unlink()
+    with pytest.raises(FileNotFoundError):
+        resolve_at_hand(job)

@@ -1,0 +1,148 @@
+"""Small jobs, answered in the process that was asked: on its CPU, in the thread of the caller.
+
+The bytes of an answer are those of a job, whatever device that has. Nothing is kept of it.
+"""
+
+import io
+import logging
+import threading
+import time
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import numba
+import pyarrow as pa
+from distributed.system import MEMORY_LIMIT
+
+from georesolve.kernels import Answer
+from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.nearest import Algorithm
+from georesolve.workers.carried import carried
+from georesolve.workers.datasets import Dataset, read_rows, write_dataset
+from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
+from georesolve.workers.matches import answered, matches
+from georesolve.workers.memory import set_memory
+from georesolve.workers.plan import QUICKLY_INDEXED, Chunk
+from georesolve.workers.references import forget_all, is_resident, load_all, pieces
+from georesolve.workers.rehearsal import spiral
+from georesolve.workers.result import provenance, write_rows
+from georesolve.workers.search import load, search
+
+logger = logging.getLogger(__name__)
+
+_CARRIED_BYTES = 2**26
+"""What is answered from memory carries no more."""
+_ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
+_REHEARSED_ROWS = (10, 500)
+"""Few observations and many take different ways through the search."""
+_warming = threading.Lock()
+
+
+class NotAtHand(Exception):
+    """A small job cannot be answered at hand: it carries too much, or memory holds too little."""
+
+
+class NotResident(NotAtHand):
+    """The references of a small job are being read and indexed, for which it should not wait."""
+
+
+class AtHandAnswer(NamedTuple):
+    """The answer to a small job.
+
+    Attributes
+    ----------
+    content
+        The result file, the same bytes as a job's own.
+    counts
+        Number of result rows by status.
+    seconds
+        Time by stage.
+    """
+
+    content: bytes
+    counts: dict[str, int]
+    seconds: dict[str, float]
+
+
+def resolve_at_hand(job: Job) -> AtHandAnswer:
+    """Answer a small job.
+
+    Raises
+    ------
+    NotResident
+        While its references are loaded, where that takes long: a later call finds them there.
+    NotAtHand
+        When only workers can give the answer.
+    """
+    references, options = job.references, job.options
+    if len(pieces(references)) > 1:
+        # Where not all pieces have room, they would push each other out for ever.
+        raise NotAtHand(f"{references.rows} references are searched piece by piece")
+    _, carried_columns = job.carried()
+    if references.rows > QUICKLY_INDEXED and not is_resident(references, carried_columns):
+        # One set at a time: each takes memory and all cores.
+        if _warming.acquire(blocking=False):
+            threading.Thread(target=_warm_up, args=(job, carried_columns), daemon=True).start()
+        raise NotResident(f"the {references.rows} references are being read and indexed")
+    start = time.perf_counter()
+    coordinates = [job.observations.lat, job.observations.lon]
+    table = read_rows(job.observations.file, 0, job.observations.rows, coordinates)
+    lat_deg, lon_deg = (column.to_numpy() for column in table.columns)
+    read = time.perf_counter()
+    load(references, job.indexes)
+    loaded = time.perf_counter()
+    answer: Answer = search(references, lat_deg, lon_deg, options)
+    resolved = time.perf_counter()
+    found = answered(answer, is_valid(lat_deg, lon_deg), references.valid_rows, options)
+    chunk = Chunk(0, job.observations.rows)
+    rows, counts = matches(options.k, chunk, found)
+    sink = io.BytesIO()
+    try:
+        with carried(job, chunk, rows, _CARRIED_BYTES) as result:
+            write_rows(sink, result.replace_schema_metadata(provenance(job, counts)))
+    except CarriedTooLong as error:
+        raise NotAtHand(str(error)) from error
+    seconds = {
+        "read": read - start,
+        "index": loaded - read,
+        "resolve": resolved - loaded,
+        "write": time.perf_counter() - resolved,
+    }
+    return AtHandAnswer(sink.getvalue(), counts, seconds)
+
+
+def _warm_up(job: Job, columns: list[str]) -> None:
+    try:
+        load_all(job.references, columns, job.indexes)
+    except Exception:
+        # A job that needs them tells of it; they may have been removed meanwhile.
+        logger.warning("%d references cannot be loaded", job.references.rows, exc_info=True)
+    finally:
+        _warming.release()
+
+
+def prepare(memory_bytes: int | None) -> None:
+    """Get this process ready to answer: read the machine code of the kernels, or compile it.
+
+    Parameters
+    ----------
+    memory_bytes
+        What searches may take in this process; None for a quarter of the machine's memory.
+    """
+    set_memory("cpu", memory_bytes or MEMORY_LIMIT // 4, None)
+    references = _spiral(3_000)
+    for rows, k, algorithm in product(_REHEARSED_ROWS, (1, 2), _ALGORITHMS):
+        options = MatchOptions(k=k, algorithm=algorithm)
+        resolve_at_hand(Job("rehearsal", Path(), _spiral(rows), references, options))
+    forget_all()
+
+
+def prepare_thread() -> None:
+    """Get a thread ready that answers: others answer beside it, so each takes one core."""
+    numba.set_num_threads(1)
+
+
+def _spiral(rows: int) -> Dataset:
+    batch = pa.record_batch(list(spiral(rows)), names=["lat", "lon"])
+    return write_dataset(batch.schema, [batch], None, lat="lat", lon="lon", id=None)
