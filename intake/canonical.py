@@ -81,7 +81,9 @@ def _unpack(source: Source, unpacked: Path, bounds: Bounds) -> Source:
 def canonicalise(
     table: Table, reading: Reading, file: str, target: Path | None, bounds: Bounds
 ) -> Dataset:
-    """Check a table and write it as a canonical dataset, in memory if there is no `target`.
+    """Check a table and write it as a canonical dataset.
+
+    Without a `target` it is written into memory: then its columns hold numbers and texts.
 
     Raises
     ------
@@ -101,7 +103,8 @@ def canonicalise(
         with_digest=target is None,
     )
     points.refuse_invalid(dataset)
-    # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped, as
-    # workers do: a large file would take the address space that is for decoding.
-    pq.ParquetFile(dataset.file).read_row_groups([], columns=[], use_threads=False)
+    if target is not None:
+        # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
+        # as workers do: a large file would take the address space that is for decoding.
+        pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
     return replace(dataset, null_island=points.null_island)

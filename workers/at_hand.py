@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numba
+import numpy as np
 import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
@@ -31,6 +32,7 @@ from georesolve.workers.search import load, search
 
 logger = logging.getLogger(__name__)
 
+Degrees = tuple[np.ndarray, np.ndarray]
 _CARRIED_BYTES = 2**26
 """What is answered from memory carries no more."""
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
@@ -65,8 +67,13 @@ class AtHandAnswer(NamedTuple):
     seconds: dict[str, float]
 
 
-def resolve_at_hand(job: Job) -> AtHandAnswer:
+def resolve_at_hand(job: Job, degrees: Degrees | None = None) -> AtHandAnswer:
     """Answer a small job.
+
+    Parameters
+    ----------
+    degrees
+        Latitudes and longitudes of the observations, for whom has read them.
 
     Raises
     ------
@@ -86,9 +93,7 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
             threading.Thread(target=_warm_up, args=(job, carried_columns), daemon=True).start()
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
-    coordinates = [job.observations.lat, job.observations.lon]
-    table = read_rows(job.observations.file, 0, job.observations.rows, coordinates)
-    lat_deg, lon_deg = (column.to_numpy() for column in table.columns)
+    lat_deg, lon_deg = degrees or _degrees(job.observations)
     read = time.perf_counter()
     load(references, job.indexes)
     loaded = time.perf_counter()
@@ -110,6 +115,12 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
         "write": time.perf_counter() - resolved,
     }
     return AtHandAnswer(sink.getvalue(), counts, seconds)
+
+
+def _degrees(observations: Dataset) -> Degrees:
+    columns = [observations.lat, observations.lon]
+    table = read_rows(observations.file, 0, observations.rows, columns)
+    return table.column(0).to_numpy(), table.column(1).to_numpy()
 
 
 def _warm_up(job: Job, columns: list[str]) -> None:

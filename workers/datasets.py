@@ -238,9 +238,7 @@ def write_dataset(
         use_dictionary=in_dictionaries(schema) or False,
     ) as writer:
         for group in _row_groups(schema, batches):
-            coordinates = {
-                name: group[name].combine_chunks().fill_null(np.nan) for name in (lat, lon)
-            }
+            coordinates = {name: _without_nulls(group[name]) for name in (lat, lon)}
             census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             table = pa.Table.from_arrays(columns, schema=schema)
@@ -260,6 +258,12 @@ def write_dataset(
         first_invalid=tuple(census.first_invalid),
         widths=tally.widths,
     )
+
+
+def _without_nulls(degrees: pa.ChunkedArray) -> pa.Array:
+    """Degrees in one piece, NaN where there is no number."""
+    array = degrees.combine_chunks()
+    return array.fill_null(np.nan) if array.null_count else array
 
 
 def measured(dataset: Dataset) -> Dataset:
@@ -299,10 +303,11 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     the input was cut. An input without rows gives one empty table.
     """
     nullable = pa.schema([field.with_nullable(True) for field in schema])
-    waiting = [pa.Table.from_batches([], nullable)]
+    waiting: list[pa.Table] = []
     rows, given = 0, False
     for batch in batches:
-        waiting.append(pa.Table.from_batches([batch]).cast(nullable))
+        table = pa.Table.from_batches([batch])
+        waiting.append(table if table.schema == nullable else table.cast(nullable))
         rows += batch.num_rows
         while rows >= ROW_GROUP:
             # Put together only now: a stream may have as many batches as rows.
@@ -310,7 +315,7 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
             yield table.slice(0, ROW_GROUP).combine_chunks()
             waiting, rows, given = [table.slice(ROW_GROUP)], rows - ROW_GROUP, True
     if rows or not given:
-        yield pa.concat_tables(waiting).combine_chunks()
+        yield pa.concat_tables(waiting or [nullable.empty_table()]).combine_chunks()
 
 
 def row_groups_of(start: int, stop: int) -> range:

@@ -44,6 +44,8 @@ _FORMAT = {"mediaType", "format", "encoding", "schema"}
 
 _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
 """An array without texts, arrays and objects in it; or a part of a text that looks like one."""
+_NAME = re.compile(rb'"[^"]*"(?=\s*:)')
+"""A name, or a text with a colon behind it."""
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
@@ -208,6 +210,10 @@ def _check_structure(content: bytes | bytearray) -> None:
             f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
             "GeoJSON as a file, or one array for each column"
         )
+    names = _NAME.findall(content)
+    if len(set(names)) == len(names) and b"\\" not in content:
+        # What may be a name stands there once.
+        return
     # Without the arrays of numbers, which are most of it and take most of the time. A name may
     # look like one, so what is found without them is looked for with them.
     if _repeated_name(_PLAIN_ARRAY.sub(b"[]", content)) is not None:

@@ -85,7 +85,8 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Res
         service.library.indexes_of(inputs.references),
     )
     try:
-        answer = resolve_at_hand(job)
+        one = inputs.observations
+        answer = resolve_at_hand(job, one.degrees if isinstance(one, Ingested) else None)
     except (NotAtHand, Problem):
         raise
     except Exception:
