@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,27 +21,41 @@ logger = logging.getLogger(__name__)
 _MOST_UNANSWERED = 1024
 """Each has its sets in memory."""
 _MOST_OF_ONE_KEY = 256
+_MOST_THREADS = 4
 
 T = TypeVar("T")
 
 
 class AtHand:
-    """Threads that answer small requests, one a core; owners take turns."""
+    """The few threads that answer small requests; owners take turns.
+
+    Attributes
+    ----------
+    trouble
+        Why they do not answer as soon as they ever will, in words; None when they do.
+    """
 
     def __init__(self, settings: Settings) -> None:
+        self.trouble: str | None = "the kernels are being loaded"
         cores = len(sched_getaffinity(0))
-        self._turns = Turns(cores)
+        # One is for the event loop. Most of an answer is Python, whose threads wait for each other:
+        # on two cores, two of them gave 64 clients two thirds of what one gave.
+        threads = min(_MOST_THREADS, max(1, cores - 1))
+        self._turns = Turns(threads)
         self._unanswered: Counter[str] = Counter()
-        self._threads = ThreadPoolExecutor(cores, "at hand", prepare_thread)
-        self._prepared = self._threads.submit(prepare, settings.search_bytes)
+        self._threads = ThreadPoolExecutor(
+            threads, "at hand", prepare_thread, (max(1, cores // threads),)
+        )
+        # Where machine code is to be compiled that takes a minute, which the end must not wait for.
+        threading.Thread(target=self._prepare, args=(settings.search_bytes,), daemon=True).start()
 
-    @property
-    def trouble(self) -> str | None:
-        """Why they do not answer as soon as they ever will, in words; None when they do."""
-        if not self._prepared.done():
-            return "the kernels are being loaded"
-        error = self._prepared.exception()
-        return None if error is None else f"the kernels cannot be used: {error}"
+    def _prepare(self, memory_bytes: int | None) -> None:
+        try:
+            prepare(memory_bytes)
+            self.trouble = None
+        except Exception as error:
+            logger.exception("small requests cannot be answered")
+            self.trouble = f"the kernels cannot be used: {error}"
 
     def close(self) -> None:
         """Answer no more."""

@@ -149,9 +149,9 @@ def prepare(memory_bytes: int | None) -> None:
     forget_all()
 
 
-def prepare_thread() -> None:
-    """Get a thread ready that answers: others answer beside it, so each takes one core."""
-    numba.set_num_threads(1)
+def prepare_thread(cores: int) -> None:
+    """Get a thread ready that answers: its searches take so many cores."""
+    numba.set_num_threads(min(cores, numba.config.NUMBA_NUM_THREADS))
 
 
 def _spiral(rows: int) -> Dataset:

@@ -140,9 +140,13 @@ class _Tally:
         sums, widest = Counter[str](), Counter[str]()
         for piece in group:
             for name, values in zip(piece.schema.names, piece.columns, strict=True):
-                each = np.broadcast_to(value_bytes(values), len(values))
-                sums[name] += int(each.sum())
-                widest[name] = max(widest[name], int(each.max(initial=0)))
+                each = value_bytes(values)
+                if isinstance(each, int):
+                    total, most = each * len(values), each if len(values) else 0
+                else:
+                    total, most = int(each.sum()), int(each.max(initial=0))
+                sums[name] += total
+                widest[name] = max(widest[name], most)
         for name, total in sums.items():
             self._widths[name] = self._widths[name].with_group(total, widest[name])
 
