@@ -188,9 +188,9 @@ def test_a_job_dismissed_before_its_turn_is_cleared_away_at_once(tmp_path):
     with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         files = {role: (role, parquet(points(10, 1))) for role in ("observations", "references")}
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(
-                client.post, "/resolve", files=files, headers={"Prefer": "wait=60"}
-            )
+            # With a key to come back with it is a job, small as it is.
+            headers = {"Prefer": "wait=60", "Idempotency-Key": "one"}
+            waiting = threads.submit(client.post, "/resolve", files=files, headers=headers)
             wait_until(lambda: client.get("/jobs").json()["jobs"])
             assert files_of(client)
             [job] = client.get("/jobs").json()["jobs"]
