@@ -73,7 +73,7 @@ CMD ["serve"]
 FROM runtime AS worker-cpu
 COPY --from=environment-cpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker-cpu.sh /usr/local/bin/worker-cpu
-RUN --network=none python -c "import georesolve.workers.partitions, georesolve.workers.express, georesolve.workers.plugin"
+RUN --network=none python -c "import georesolve.workers.partitions, georesolve.workers.plugin"
 USER 10001:10001
 HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=60s --retries=12 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
@@ -84,7 +84,7 @@ FROM runtime AS worker
 COPY --from=environment-gpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker.sh /usr/local/bin/worker
 RUN --network=none python -c "import cudf, cupy, dask_cuda, dask_cudf, numba.cuda, rmm" \
-    && python -c "import georesolve.workers.partitions, georesolve.workers.express, georesolve.workers.plugin"
+    && python -c "import georesolve.workers.partitions, georesolve.workers.plugin"
 USER 10001:10001
 # Which GPUs, whoever starts the container says: Compose, or the device plugin of Kubernetes.
 ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility

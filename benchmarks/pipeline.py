@@ -51,6 +51,7 @@ from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
 from georesolve.workers.frames import Frame, backend
+from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
@@ -290,6 +291,8 @@ class SearchByScipy(WorkerPlugin):
         """Called by Dask in every worker."""
         kernels.build_index = ScipyIndex  # type: ignore[assignment]
         kernels.nearest = nearest_by_scipy  # type: ignore[assignment]
+        # A cKDTree is of no arrays that a file could hold: each worker builds its own.
+        IndexFolder.index = lambda _folder, _sha256, build: build()  # type: ignore[assignment, method-assign]
 
 
 class ScipyIndex:
