@@ -20,7 +20,7 @@ from fastapi import FastAPI, Response
 from georesolve import kernels
 from georesolve.intake.representations import PARQUET
 from georesolve.kernels.coordinates import is_valid
-from georesolve.service.models import NearestInputs
+from georesolve.service.resolve.models import NearestInputs
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import write_rows

@@ -9,46 +9,39 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
-from georesolve.service.at_hand import AtHand
+from georesolve.service.auth.access import DECLARED, Access, refuse_unprotected
 from georesolve.service.context import Service
 from georesolve.service.database.ownership import kept, owned
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.decoders import start_decoder
-from georesolve.service.datasets.ingest import Ingest
+from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import Library
 from georesolve.service.description.openapi import DescribedApp
 from georesolve.service.disk import Disk
-from georesolve.service.jobs.checksums import Checksums
-from georesolve.service.jobs.claims import Claims
-from georesolve.service.jobs.exports import Exports
+from georesolve.service.http.bounds import BodyLimit, HeadAsGet
+from georesolve.service.http.encodings import PackedBody
+from georesolve.service.http.handlers import install_error_handlers
+from georesolve.service.http.journal import Journal
+from georesolve.service.http.origins import sharing_with
+from georesolve.service.http.prefix import Prefix
+from georesolve.service.http.queries import refuse_repeated
+from georesolve.service.jobs import events
+from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.jobs.supervisor import Supervisor
-from georesolve.service.memory import Memory
 from georesolve.service.metrics import Metrics
-from georesolve.service.routers import (
-    dask,
-    datasets,
-    docs,
-    estimate,
-    events,
-    health,
-    jobs,
-    landing,
-    nearest,
-    processes,
-    resolve,
-)
+from georesolve.service.ops import dask, docs, health, landing
+from georesolve.service.processes import router as processes
+from georesolve.service.resolve import estimate, files, nearest
+from georesolve.service.resolve.at_hand import AtHand
+from georesolve.service.resolve.claims import Claims
+from georesolve.service.resolve.memory import Memory
+from georesolve.service.results.checksums import Checksums
+from georesolve.service.results.exports import Exports
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
-from georesolve.service.web.access import DECLARED, Access, refuse_unprotected
-from georesolve.service.web.bounds import BodyLimit, HeadAsGet
-from georesolve.service.web.encodings import PackedBody
-from georesolve.service.web.handlers import install_error_handlers
-from georesolve.service.web.journal import Journal
-from georesolve.service.web.origins import sharing_with
-from georesolve.service.web.prefix import Prefix
-from georesolve.service.web.queries import refuse_repeated
+from georesolve.service.uploads.decoders import start_decoder
+from georesolve.service.uploads.ingest import Ingest
 from georesolve.workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\
@@ -138,7 +131,7 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
-    for module in (landing, nearest, resolve, estimate, datasets, processes, jobs, events):
+    for module in (landing, nearest, files, estimate, datasets, processes, jobs, events):
         app.include_router(module.router, dependencies=DECLARED)
     app.include_router(health.router)
     app.include_router(docs.router)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import ValidationError
 
 from georesolve import __version__
+from georesolve.service.database.roles import ROLES, Role
 from georesolve.service.errors import CannotStart
-from georesolve.service.roles import ROLES, Role
 from georesolve.service.settings import SECRETS, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
@@ -165,25 +165,25 @@ def _serve(settings: Settings) -> int:
 
 
 def _create_key(settings: Settings, name: str, role: Role, expires: float) -> int:
-    from georesolve.service.key_commands import create_key
+    from georesolve.service.auth.commands import create_key
 
     return create_key(settings, name, role, expires)
 
 
 def _list_keys(settings: Settings) -> int:
-    from georesolve.service.key_commands import list_keys
+    from georesolve.service.auth.commands import list_keys
 
     return list_keys(settings)
 
 
 def _rotate_key(settings: Settings, given: str) -> int:
-    from georesolve.service.key_commands import rotate_key
+    from georesolve.service.auth.commands import rotate_key
 
     return rotate_key(settings, given)
 
 
 def _revoke_key(settings: Settings, given: str) -> int:
-    from georesolve.service.key_commands import revoke_key
+    from georesolve.service.auth.commands import revoke_key
 
     return revoke_key(settings, given)
 

@@ -5,21 +5,21 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from georesolve.service.at_hand import AtHand
+from georesolve.service.database.roles import Role
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingest
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
-from georesolve.service.jobs.checksums import Checksums
-from georesolve.service.jobs.claims import Claims
-from georesolve.service.jobs.exports import Exports
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.jobs.supervisor import Supervisor
-from georesolve.service.memory import Memory
 from georesolve.service.metrics import Metrics
-from georesolve.service.roles import Role
+from georesolve.service.resolve.at_hand import AtHand
+from georesolve.service.resolve.claims import Claims
+from georesolve.service.resolve.memory import Memory
+from georesolve.service.results.checksums import Checksums
+from georesolve.service.results.exports import Exports
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
+from georesolve.service.uploads.ingest import Ingest
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,6 @@ async def _service_of_caller(request: Request) -> Service:
 
 
 ServiceContext = Annotated[Service, Depends(_service_of_caller)]
-"""The service as the owner sees it whose key the request has: see `service.web.access`."""
+"""The service as the owner sees it whose key the request has: see `service.auth.access`."""
 WholeService = Annotated[Service, Depends(_whole_service)]
 """The service with what all owners have, for those who look after it: health and metrics."""

@@ -2,7 +2,7 @@
 
 `CannotStart` is no problem: no client hears of it.
 
-The process that decodes files loads this, so it imports no framework: `service.web.handlers` makes
+The process that decodes files loads this, so it imports no framework: `service.http.handlers` makes
 answers of problems, `service.description.refusals` describes them.
 """
 

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 
 from georesolve.service.app import create_app
 from georesolve.service.errors import CannotStart
+from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
 from georesolve.service.settings import Settings
-from georesolve.service.web.connections import BACKLOG, Connections, raise_descriptors
 from georesolve.workers.gpus import NoGpuError
 from georesolve.workers.logs import configure_log
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
 from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.roles import Role
 from georesolve.service.database.schema import keys as _keys
-from georesolve.service.roles import Role
 
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""

@@ -1,1 +1,1 @@
-"""Point sets from strangers: received, decoded in a child process, checked, kept."""
+"""Registered point sets: their files and their rows, and the requests that name them."""

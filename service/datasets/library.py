@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset, looks_whole, measured
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
 from georesolve.workers.index_files import IndexFolder

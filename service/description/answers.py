@@ -6,7 +6,7 @@ from fastapi.encoders import jsonable_encoder
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
 from georesolve.service.description import examples
-from georesolve.service.models import StatusInfo
+from georesolve.service.jobs.models import StatusInfo
 
 Answers = dict[int | str, dict[str, Any]]
 

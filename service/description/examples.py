@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from georesolve.service.database.rows import REMOVED, Delivery, JobRow
+from georesolve.service.datasets.models import DatasetInfo
+from georesolve.service.jobs.models import Report, StatusInfo, Verification
 from georesolve.service.links import EXAMPLE_BASE
-from georesolve.service.models import Check, DatasetInfo, Health, Report, StatusInfo, Verification
+from georesolve.service.ops.models import Check, Health
 from georesolve.workers.jobs import MatchOptions
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"

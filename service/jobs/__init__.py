@@ -1,1 +1,1 @@
-"""What becomes of accepted work: run on the cluster, told, given out, forgotten."""
+"""Accepted work: run on the cluster, told while it runs, forgotten."""

@@ -3,7 +3,7 @@
 from georesolve.service.database.rows import DatasetRow, Delivery, Repeat
 from georesolve.service.database.store import Store
 from georesolve.service.errors import NoSuchDataset
-from georesolve.service.models import MatchParameters
+from georesolve.service.resolve.models import MatchParameters
 
 
 def accept_job(

@@ -6,7 +6,7 @@ from georesolve import __version__
 from georesolve.intake.plausibility import remarks
 from georesolve.service.clock import seconds_between
 from georesolve.service.database.rows import DatasetRow, JobRow
-from georesolve.service.models import Account, Verification
+from georesolve.service.jobs.models import Account, Verification
 from georesolve.workers.assembly import Result
 from georesolve.workers.jobs import Job
 from georesolve.workers.pipeline import Progress

@@ -26,11 +26,11 @@ from georesolve.service.errors import (
     is_disk_full,
     is_out_of_descriptors,
 )
-from georesolve.service.jobs.checksums import Checksums
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
+from georesolve.service.results.checksums import Checksums
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of

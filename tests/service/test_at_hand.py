@@ -7,8 +7,8 @@ from os import sched_getaffinity
 
 import pytest
 
-from georesolve.service.at_hand import AtHand
 from georesolve.service.errors import QueueFull, TooManyJobs
+from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.settings import Settings
 
 THREADS = min(4, max(1, len(sched_getaffinity(0)) - 1))

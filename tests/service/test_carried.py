@@ -11,8 +11,8 @@ import pytest
 from georesolve.intake.errors import RowTooWide
 from georesolve.intake.representations import CSV, FORMATS, JSON
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import streamed
 from tests.conftest import look_up, points, run_nearest, store_points
 from tests.service.test_exports import no_sets

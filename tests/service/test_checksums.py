@@ -14,10 +14,10 @@ from sqlalchemy.exc import OperationalError
 
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
-from georesolve.service.jobs import checksums as module
-from georesolve.service.jobs.checksums import Checksums
+from georesolve.service.results import checksums as module
+from georesolve.service.results.checksums import Checksums
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.files import sha256_of
 from georesolve.workers.jobs import RESULT_NAME, MatchOptions
 from georesolve.workers.result import write_rows

@@ -14,13 +14,13 @@ from georesolve.service.database import postgres as postgres_module
 from georesolve.service.database.engine import open_database
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs import supervisor as supervisor_module
-from georesolve.service.jobs.checksums import Checksums
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
+from georesolve.service.results.checksums import Checksums
 from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.files import sha256_of
 from georesolve.workers.jobs import RESULT_NAME, MatchOptions
 from tests.conftest import points, store_points

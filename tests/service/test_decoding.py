@@ -22,15 +22,15 @@ import pytest
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
-from georesolve.service.datasets import decoders
-from georesolve.service.datasets.children import Children
-from georesolve.service.datasets.decoders import decode_in_child
-from georesolve.service.datasets.decoding import Limits
-from georesolve.service.datasets.ingest import Ingest
-from georesolve.service.datasets.receiving import Upload
 from georesolve.service.disk import Disk
 from georesolve.service.errors import StorageFull, TooLarge
 from georesolve.service.settings import Settings
+from georesolve.service.uploads import decoders
+from georesolve.service.uploads.children import Children
+from georesolve.service.uploads.decoders import decode_in_child
+from georesolve.service.uploads.decoding import Limits
+from georesolve.service.uploads.ingest import Ingest
+from georesolve.service.uploads.receiving import Upload
 from tests.conftest import NO_CLUSTER, ROOT, children_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -10,10 +10,10 @@ from georesolve.service import clock
 from georesolve.service.clock import ExpiryClock, in_hours
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 

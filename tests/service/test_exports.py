@@ -10,7 +10,7 @@ import pytest
 from georesolve.intake.representations import CSV, Format
 from georesolve.service.disk import Disk
 from georesolve.service.errors import NotReady
-from georesolve.service.jobs.exports import Exports
+from georesolve.service.results.exports import Exports
 from georesolve.service.settings import Settings
 from tests.service.test_jobs import parquet
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
-from georesolve.service.datasets.decoders import decode_in_child
-from georesolve.service.datasets.decoding import Limits
 from georesolve.service.errors import InvalidInput, TooLarge
+from georesolve.service.uploads.decoders import decode_in_child
+from georesolve.service.uploads.decoding import Limits
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
 N = 400

@@ -14,11 +14,11 @@ from georesolve.service.database.identity import DataDirError
 from georesolve.service.database.ownership import owned
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points
 from tests.service.test_store import postgres  # noqa: F401

@@ -16,11 +16,11 @@ from georesolve.service.clock import new_id
 from georesolve.service.database.listing import Page
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NoSuchDataset
 from georesolve.service.jobs.matching import accept_job
-from georesolve.service.models import MatchParameters
+from georesolve.service.resolve.models import MatchParameters
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     NO_CLUSTER,

@@ -12,10 +12,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from georesolve.service.auth.access import _without_port
 from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.settings import Settings
-from georesolve.service.web.access import _without_port
 from tests.conftest import (
     NO_CLUSTER,
     ROOT,
@@ -416,7 +416,7 @@ def test_a_web_socket_needs_a_key_too(guarded):
 def test_the_commands_about_keys_load_no_dask():
     # It takes half of the time that such a command would have.
     script = (
-        "import sys, georesolve.service.cli, georesolve.service.key_commands\n"
+        "import sys, georesolve.service.cli, georesolve.service.auth.commands\n"
         "sys.exit('loaded' if 'distributed' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)

@@ -16,8 +16,8 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georesolve.service.datasets.receiving import Upload, receive_body, receive_form
 from georesolve.service.errors import InvalidRequest
+from georesolve.service.uploads.receiving import Upload, receive_body, receive_form
 from tests.conftest import points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
 

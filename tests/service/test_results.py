@@ -22,7 +22,7 @@ import pytest
 from georesolve.intake.representations import CSV, FORMATS, JSON
 from georesolve.service.disk import Disk
 from georesolve.service.errors import ResultTooLarge, StorageFull
-from georesolve.service.jobs.exports import Exports
+from georesolve.service.results.exports import Exports
 from georesolve.service.settings import Settings
 from tests.conftest import finished, points, wait_until
 from tests.service.test_bounds import small_disk

@@ -9,10 +9,10 @@ from sqlalchemy.exc import OperationalError
 from georesolve.service.clock import now
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_bounds import fill, small_disk

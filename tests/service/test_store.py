@@ -26,9 +26,9 @@ from georesolve.service.database.ownership import DatabaseInUseError
 from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
 from georesolve.service.database.schema import metadata
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.ingest import Ingested
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import KeyInUse
+from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     NO_CLUSTER,

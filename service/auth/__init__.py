@@ -1,0 +1,1 @@
+"""Who may ask: keys, their owners, and what each may do."""

@@ -1,0 +1,250 @@
+"""Who may ask: the key of a request names its owner; without keys, only this machine asks."""
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import logging
+import time
+
+from fastapi import Security
+from fastapi.security import APIKeyHeader, HTTPBearer
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from georesolve.service.auth.addresses import WrongKeys, address_of
+from georesolve.service.clock import now
+from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
+from georesolve.service.database.roles import Role
+from georesolve.service.errors import (
+    CannotStart,
+    Forbidden,
+    KeyExpired,
+    Problem,
+    TooManyWrongKeys,
+    Unauthorized,
+    UnknownHost,
+    store_away,
+)
+from georesolve.service.http.handlers import problem_response
+from georesolve.service.http.prefix import own_path
+from georesolve.service.metrics import Metrics
+from georesolve.service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
+"""What anybody may ask: probes know neither keys nor names, and are told the status alone."""
+_ALIVE = "/livez"
+"""It waits for nothing, the keys included."""
+DASHBOARD = "/dask"
+DOCUMENTATION = "/docs"
+METRICS = "/metrics"
+_PAGES = (DASHBOARD, DOCUMENTATION, "/api")
+"""What people look at in a browser, which can send a key as the password of Basic only."""
+DECLARED = (
+    Security(HTTPBearer(auto_error=False, description="the key, where the service asks for one")),
+    Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="the same")),
+)
+"""The two ways to send a key, for the description of the API: `Access` does the work."""
+_READ_SECONDS = 1.0
+"""After this long keys are read again: so soon one made or revoked counts."""
+_NOTE_SECONDS = 60.0
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class UnprotectedError(CannotStart):
+    """Others could reach a service that asks for no key."""
+
+
+def refuse_unprotected(settings: Settings, keys: Keys) -> None:
+    """Refuse to listen where others can reach the service, unless keys protect it.
+
+    Raises
+    ------
+    UnprotectedError
+    """
+    if settings.is_open or any(key.revoked is None for key in keys.all()):
+        return
+    raise UnprotectedError(
+        f"host is {settings.host!r}, which others can reach, and there are no API keys: make one "
+        "with 'georesolve keys create NAME', listen on 127.0.0.1, or set insecure if something in "
+        "front of the service authenticates"
+    )
+
+
+class Access:
+    """Gives a request the owner and the role that its key has, in `request.state`, or refuses it.
+
+    The owner is the id of the key, and empty where no key is needed: as long as there are none,
+    and the service listens on loopback or was told that something else protects it.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._wrong_keys = WrongKeys()
+        self._settings = settings
+        self._hosts = settings.hosts()
+        self._origins = settings.origins()
+        self._keys: dict[str, Key] = {}
+        self._read_at = -float("inf")
+        self._reading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] in ("http", "websocket") and own_path(scope) != _ALIVE:
+            connection = HTTPConnection(scope)
+            try:
+                self._check_host(connection)
+                connection.state.owner, connection.state.role = await self._caller_of(connection)
+            except Problem as problem:
+                if own_path(scope) not in OPEN_PATHS:
+                    response = problem_response(problem, connection)
+                    if scope["type"] == "websocket":
+                        await WebSocket(scope, receive, send).send_denial_response(response)
+                    else:
+                        await response(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    def _check_host(self, connection: HTTPConnection) -> None:
+        """Refuse names that are not ours: a page could have its own name lead to this machine."""
+        host = _without_port(connection.headers.get("host", ""))
+        if "*" not in self._hosts and host not in self._hosts:
+            raise UnknownHost(
+                f"the request is for the host {host[:80]!r}, and this service answers for "
+                f"{', '.join(self._hosts)}: name others in the setting allowed_hosts"
+            )
+
+    async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
+        keys: Keys = connection.app.state.service.store.keys
+        await self._read(keys)
+        if not self._keys and self._settings.is_open:
+            _refuse_other_sites(connection, self._origins)
+            return "", "user"
+        given = _key_of(connection)
+        key = self._keys.get(prefix_of(given))
+        if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
+            raise self._refusal(connection)
+        _refuse_beyond(key, connection)
+        if key.last_used is None or key.last_used < now(-_NOTE_SECONDS):
+            # A note less is no reason to refuse a request.
+            with contextlib.suppress(SQLAlchemyError):
+                await asyncio.to_thread(keys.note_use, key)
+        return key.id, key.role
+
+    def _refusal(self, connection: HTTPConnection) -> Problem:
+        """The answer to a wrong key; the right one is taken from any address, at any time."""
+        self._metrics.count_wrong_key()
+        address = address_of(connection.scope)
+        seconds = self._wrong_keys.count(address)
+        if seconds:
+            return TooManyWrongKeys(
+                f"the key that was sent opens nothing here, and too many such keys came from "
+                f"{address}: come again with a right one, or in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
+        return Unauthorized(
+            "the key that was sent opens nothing here: it is wrong, or was revoked",
+            headers=_challenge(connection, 'Bearer error="invalid_token"'),
+        )
+
+    async def _read(self, keys: Keys) -> None:
+        if time.monotonic() < self._read_at + _READ_SECONDS:
+            return
+        async with self._reading:
+            if time.monotonic() >= self._read_at + _READ_SECONDS:
+                at = time.monotonic()
+                try:
+                    known = await asyncio.to_thread(keys.all)
+                except SQLAlchemyError as error:
+                    # What stands outside of the handlers of errors answers for itself.
+                    logger.error("the keys cannot be read: %s", error)
+                    raise store_away() from error
+                self._keys = {key.prefix: key for key in known if key.revoked is None}
+                self._read_at = at
+
+
+def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
+    """Refuse what a key may not do any more, or not by its role."""
+    if key.has_expired:
+        raise KeyExpired(
+            f"the key {key.prefix} of {key.name!r} expired at {key.expires}: ask the operator of "
+            f"the service for a new one ('georesolve keys rotate {key.prefix}')",
+            headers=_challenge(connection, 'Bearer error="invalid_token"'),
+        )
+    if key.role == "metrics" and own_path(connection.scope) not in (*OPEN_PATHS, METRICS):
+        raise Forbidden(
+            f"the key {key.prefix} of {key.name!r} has the role metrics, which reads {METRICS} and "
+            "nothing else: send a key with the role user"
+        )
+
+
+def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
+    """Refuse what a page of another site makes a browser send to a service without keys.
+
+    Pages of the allowed origins may send it.
+
+    Browsers tell the site to loopback and over TLS only, and count all ports of one name to it; the
+    origin they tell always.
+    """
+    method = connection.scope.get("method", "GET")
+    site = connection.headers.get("sec-fetch-site", "none")
+    is_own = site in ("same-origin", "none") and not has_other_origin(connection)
+    origin = connection.headers.get("origin", "unknown")
+    if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
+        raise Forbidden(
+            f"a page of another site ({origin[:80]}) sent this {method}, which only programs and "
+            "the service's own pages may: name the origin in the setting cors_origins"
+        )
+
+
+def has_other_origin(connection: HTTPConnection) -> bool:
+    """Whether a request comes from a page of another origin, as browsers tell."""
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return False
+    return origin.partition("://")[2].lower() != connection.headers.get("host", "").lower()
+
+
+def _key_of(connection: HTTPConnection) -> str:
+    scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        key = credentials.strip()
+    elif scheme.lower() == "basic" and _is_page(connection):
+        key = _password_of(credentials)
+    else:
+        key = connection.headers.get("x-api-key", "")
+    if not key:
+        raise Unauthorized(
+            "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
+            f"'X-API-Key: KEY'; in a browser, {DOCUMENTATION} and {DASHBOARD} ask for a name and a "
+            "password, which are any name and the key",
+            headers=_challenge(connection, "Bearer"),
+        )
+    return key
+
+
+def _is_page(connection: HTTPConnection) -> bool:
+    return f"{own_path(connection.scope)}/".startswith(tuple(f"{page}/" for page in _PAGES))
+
+
+def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:
+    asked = 'Basic realm="georesolve: any name, a key as password"'
+    return {"WWW-Authenticate": asked if _is_page(connection) else otherwise}
+
+
+def _password_of(credentials: str) -> str:
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _without_port(host: str) -> str:
+    name, _, port = host.rpartition(":")
+    # The colons of an IPv6 address stand in brackets.
+    return (name if name and port.isdecimal() else host).strip("[]").rstrip(".").lower()

@@ -1,0 +1,58 @@
+"""What clients are told of registered datasets."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.links import Link
+
+
+class DatasetInfo(BaseModel):
+    """A registered dataset."""
+
+    id: str
+    rows: int
+    invalid_rows: int
+    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = Field(
+        description="west, south, east and north of its valid points, in degrees"
+    )
+    columns: list[str]
+    lat: str
+    lon: str
+    id_column: str | None
+    sha256: str
+    size_bytes: int = Field(description="of its file, as the service keeps it")
+    created: str
+    expires: str | None = Field(description="when it is removed unless it is used again")
+
+    @classmethod
+    def of(cls, row: DatasetRow) -> "DatasetInfo":
+        """What a client is told of a dataset."""
+        dataset = row.dataset
+        return cls(
+            id=row.id,
+            rows=dataset.rows,
+            invalid_rows=dataset.invalid_rows,
+            bbox=list(dataset.bbox) if dataset.bbox else None,
+            columns=list(dataset.columns),
+            lat=dataset.lat,
+            lon=dataset.lon,
+            id_column=dataset.id,
+            sha256=dataset.sha256,
+            size_bytes=row.size_bytes,
+            created=row.created,
+            expires=row.expires,
+        )
+
+
+class DatasetList(BaseModel):
+    """Registered datasets, the newest first."""
+
+    datasets: list[DatasetInfo]
+    used_bytes: int = Field(
+        description="bytes that the datasets and results of the key take, and unfinished jobs are "
+        "expected to"
+    )
+    quota_bytes: int | None = Field(description="how many they may; null without keys")
+    links: list[Link]

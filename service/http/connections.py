@@ -1,0 +1,279 @@
+"""HTTP connections: how large and how slow the head of a request may be, and how many there are.
+
+What may be in a body, and how long a client may pause in it, stands in `service.http.bounds`.
+"""
+
+import asyncio
+import http
+import json
+import logging
+import resource
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from georesolve.service.errors import (
+    PROBLEM_JSON,
+    HeadTimeout,
+    HeadTooLarge,
+    InvalidRequest,
+    Problem,
+    TooManyConnections,
+)
+from georesolve.service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES = 64 << 10
+"""The request line and all headers; each header counts for `_HEADER_BYTES` more."""
+_HEADER_BYTES = 32
+"""About what a header takes in memory beside its text."""
+_PIECE_BYTES = 16 << 10
+"""So much is parsed at a time: the parser keeps all of a header that has no end yet."""
+_MOST_WAITING = 16
+"""Requests of one connection that may be sent before the first of them is answered."""
+BACKLOG = 256
+"""Connections that the kernel accepts before the service does."""
+
+
+class Connections:
+    """All connections of a service, and what bounds them.
+
+    Attributes
+    ----------
+    most
+        How many there may be: at most a quarter of the descriptors. Each connection may have a
+        file open, too, and the other half is for jobs and the database.
+    waiting
+        Those that wait for their client, with no request that is being answered. The one that has
+        waited longest stands first.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.most = min(settings.connections, _descriptors() // 4)
+        self.head_seconds = settings.header_seconds
+        self.idle_seconds = settings.idle_seconds
+        self.pause_seconds = settings.body_seconds
+        self.waiting: dict[Connection, None] = {}
+        if self.most < settings.connections:
+            logger.warning(
+                "%d connections at most, and not %d: the process may have %d open files "
+                "(ulimit -Hn), of which a quarter is for connections",
+                self.most,
+                settings.connections,
+                _descriptors(),
+            )
+
+    def protocol(self) -> Any:
+        """What uvicorn makes a connection with."""
+        return partial(Connection, self)
+
+
+def raise_descriptors() -> None:
+    """Let this process have as many open files as it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _descriptors() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+class Connection(HttpToolsProtocol):
+    """A connection of uvicorn's, with bounds.
+
+    The head of a request has a size and a time. A connection without a request, with a part of one
+    or with an answer that nobody reads is ended after a while. When there are too many, the one
+    that has waited longest for its client makes room for a new one.
+    """
+
+    def __init__(self, bounds: Connections, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bounds = bounds
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._is_head = True
+        self._head_bytes = 0
+        self._unheard_bytes = 0
+        self._refusal: Problem | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Called by the event loop."""
+        super().connection_made(transport)
+        if len(self.connections) > self._bounds.most:
+            longest = next(iter(self._bounds.waiting), None)
+            if longest is None:
+                self._refuse(
+                    TooManyConnections(
+                        f"the service has {self._bounds.most} connections, all of them with a "
+                        "request that is being answered, and takes no more: come again later",
+                        headers={"Retry-After": "2"},
+                    )
+                )
+                return
+            longest.end()
+        self._wait(self._bounds.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop."""
+        self._stop_waiting()
+        self._stop_stall()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            piece = data[start : start + _PIECE_BYTES]
+            self._unheard_bytes += len(piece)
+            super().data_received(piece)
+            if self._unheard_bytes > HEAD_BYTES:
+                self._refuse(self._head_too_large())
+            if self.transport.is_closing() or self.transport.get_protocol() is not self:
+                return
+
+    def on_message_begin(self) -> None:
+        """Called by the parser."""
+        self._unheard_bytes = 0
+        if len(self.pipeline) >= _MOST_WAITING:
+            self._fail(
+                InvalidRequest(
+                    f"{_MOST_WAITING} requests of this connection wait for their answers: read "
+                    "these before you send more, or open more connections"
+                )
+            )
+        self._is_head = True
+        self._head_bytes = 0
+        if self._is_idle():
+            self._wait(self._bounds.head_seconds)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser, for trailers too: these are no headers, and are dropped."""
+        self._count(len(name) + len(value) + _HEADER_BYTES)
+        if self._is_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._is_head = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser."""
+        self._unheard_bytes = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """Called when the answer has been handed to the transport."""
+        is_whole = not self.cycle.more_body
+        super().on_response_complete()
+        if self._is_idle():
+            # The rest of a body that was refused is read, and dropped, for as long as a head may
+            # take: a client that still sends it would not see its answer otherwise.
+            self._wait(self._bounds.idle_seconds if is_whole else self._bounds.head_seconds)
+
+    def pause_writing(self) -> None:
+        """Called by the transport when the client does not read."""
+        super().pause_writing()
+        self._stall = self.loop.call_later(self._bounds.pause_seconds, self.end)
+
+    def resume_writing(self) -> None:
+        """Called by the transport when the client reads again."""
+        self._stop_stall()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called when the parser fails."""
+        self._refuse(
+            self._refusal
+            or InvalidRequest(
+                "this is no request as HTTP has it: percent-encode what is not ASCII in the "
+                "address ('ü' is '%C3%BC'), and look at what else the client sends"
+            )
+        )
+
+    def end(self) -> None:
+        """Close the connection at once."""
+        self._stop_waiting()
+        self.transport.abort()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_waiting()
+        self._bounds.waiting[self] = None
+        self._deadline = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        self._bounds.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _stop_stall(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _give_up(self) -> None:
+        if self._head_bytes and self._is_head and not self.transport.is_closing():
+            seconds = self._bounds.head_seconds
+            self._refuse(
+                HeadTimeout(
+                    f"the headers of the request had not all come after {seconds:g} s, and may "
+                    f"take {seconds:g} s: send them at once"
+                )
+            )
+        else:
+            self.end()
+
+    def _count(self, size: int) -> None:
+        self._unheard_bytes = 0
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES:
+            self._fail(self._head_too_large())
+
+    def _head_too_large(self) -> Problem:
+        return HeadTooLarge(
+            f"the request line and the headers have more than {HEAD_BYTES} bytes, which is the "
+            f"limit (each header counts for {_HEADER_BYTES} more): send fewer or shorter ones"
+        )
+
+    def _fail(self, problem: Problem) -> None:
+        """Have the parser fail: what it is given after that is not looked at."""
+        self._refusal = problem
+        raise ValueError(problem.detail)
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer with a problem, unless another answer is on its way, and close."""
+        client = self.client[0] if self.client else "unknown"
+        logger.info("%s sent no request that is answered: %s", client, problem.detail)
+        if not self.pipeline and (self._is_idle() or not self.cycle.response_started):
+            body = json.dumps(problem.document()).encode()
+            status = http.HTTPStatus(problem.status)
+            headers = {
+                **problem.headers,
+                "Content-Type": PROBLEM_JSON,
+                "Content-Length": str(len(body)),
+                "Connection": "close",
+            }
+            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
+            lines += [b"%b: %b" % pair for pair in self.server_state.default_headers]
+            lines += [f"{name}: {value}".encode() for name, value in headers.items()]
+            self.transport.write(b"\r\n".join([*lines, b"", body]))
+        if not self._is_idle():
+            # Whoever reads the request hears that the client has gone.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._stop_waiting()
+        self.transport.close()
+        # What the client does not read is not waited for.
+        self._deadline = self.loop.call_later(self._bounds.head_seconds, self.transport.abort)

@@ -1,0 +1,128 @@
+"""What is written down of every request: its id, one line in the log, its share of the metrics."""
+
+import logging
+import re
+import time
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from georesolve.service.auth.addresses import address_of
+from georesolve.service.clock import new_id
+from georesolve.service.errors import Problem
+from georesolve.service.http.handlers import problem_response
+from georesolve.service.http.prefix import own_path
+from georesolve.service.metrics import Metrics
+from georesolve.workers.logs import about
+
+logger = logging.getLogger(__name__)
+
+HEADER = "X-Request-ID"
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_JOB_PATH = re.compile(r"/jobs/([0-9a-f]{32})(?:/|$)")
+_LONGEST_PATH = 300
+_CLIENT_HAS_GONE = 499
+"""What proxies write into their logs for a client that did not wait for its answer."""
+_WEBSOCKET_OPEN = 101
+
+
+@dataclass
+class _Entry:
+    """What came of a request."""
+
+    status: int = _CLIENT_HAS_GONE
+    job: str | None = None
+    received_bytes: int = 0
+    has_answer: bool = False
+
+
+class Journal:
+    """Gives every request an id, which its answer has too, and writes down what came of it.
+
+    The id of a client is taken if it is short and plain. Queries and headers are not written down:
+    they may hold what is secret.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(HEADER, "")
+        id = given if _SANE_ID.fullmatch(given) else new_id()
+        with about(request_id=id):
+            await self._handle(id, scope, receive, send)
+
+    async def _handle(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope.get("method", "WEBSOCKET")
+        entry = _Entry()
+        start = time.perf_counter()
+
+        async def counted() -> Message:
+            message = await receive()
+            entry.received_bytes += len(message.get("body", b""))
+            return message
+
+        async def noted(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = id
+                entry.status, entry.has_answer = message["status"], True
+                entry.job = _job_of(headers.get("location", ""))
+            elif message["type"] == "websocket.accept":
+                MutableHeaders(scope=message)[HEADER] = id
+                entry.status, entry.has_answer = _WEBSOCKET_OPEN, True
+            await send(message)
+
+        try:
+            await self._app(scope, counted, noted)
+        except Exception:
+            if entry.has_answer or scope["type"] != "http":
+                raise
+            # Here, and not by Starlette outside of this: the answer must have its id.
+            logger.exception("the request failed")
+            problem = Problem("an error of the service; its log has the details")
+            await problem_response(problem, HTTPConnection(scope))(scope, receive, noted)
+        finally:
+            self._write(method, scope, entry, time.perf_counter() - start)
+
+    def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
+        # As it came: what is decoded could break the line.
+        path = quote(scope["path"])[:_LONGEST_PATH]
+        client = address_of(scope)
+        fields = {
+            "client": client,
+            "method": method,
+            "path": path,
+            "status": entry.status,
+            "seconds": round(seconds, 6),
+            "owner": scope.get("state", {}).get("owner"),
+            "job": _job_of(scope["path"]) or entry.job,
+        }
+        known = {name: value for name, value in fields.items() if value not in (None, "")}
+        line = "%s %s %s %d in %.3f s"
+        logger.info(line, client, method, path, entry.status, seconds, extra=known)
+        self._metrics.count_request(
+            route_of(scope), method, entry.status, seconds, entry.received_bytes
+        )
+
+
+def _job_of(path: str) -> str | None:
+    found = _JOB_PATH.search(path)
+    return found[1] if found else None
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the path that a request matched; the path itself could be anything."""
+    if "route" in scope:
+        return str(scope["route"].path)
+    # The pages that FastAPI itself adds have no parameters.
+    is_known = "endpoint" in scope and not scope.get("path_params")
+    return own_path(scope) if is_known else "none"

@@ -1,0 +1,91 @@
+"""`/jobs/{id}/events`: how far a job is, told while it runs, as server-sent events."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from georesolve.service.context import ServiceContext
+from georesolve.service.database.rows import LIVE, JobRow
+from georesolve.service.description.examples import DONE, JOB_ID
+from georesolve.service.description.refusals import refusals
+from georesolve.service.description.requests import JobId
+from georesolve.service.errors import NoSuchJob
+from georesolve.service.jobs.models import StatusInfo
+from georesolve.service.jobs.router import job_of
+from georesolve.service.links import base_of
+
+router = APIRouter(tags=["jobs"])
+
+_LOOK_SECONDS = 5.0
+"""How often a listener looks for itself: the service may be stopping."""
+_EXAMPLE = f"event: end\ndata: {json.dumps(DONE)}\nid: successful:2\n\n"
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "`status` first and when that changes, `progress` with every piece of work, "
+        "`end` last; each with the statusInfo",
+        "content": {"text/event-stream": {"example": _EXAMPLE}},
+    },
+    204: {"description": "the job has ended, and `Last-Event-ID` says that the client knows it"},
+}
+
+
+def _event_id(row: JobRow) -> str:
+    """Names what a client knows of a job: it comes back with it after a lost connection."""
+    return f"{row.status}:{row.rows_done}"
+
+
+def _last_known(
+    id: JobId,
+    service: ServiceContext,
+    response: Response,
+    last_event_id: Annotated[
+        str | None,
+        Header(description="what the client knows already; for example `running:400000`"),
+    ] = None,
+) -> str | None:
+    """What the client knows already; found out before the stream begins, as errors are."""
+    row = job_of(service, id)
+    if row.status not in LIVE and _event_id(row) == last_event_id:
+        # This ends an EventSource, which would otherwise come again and again.
+        response.status_code = 204
+    return last_event_id
+
+
+@router.get(
+    "/jobs/{id}/events",
+    operation_id="getEvents",
+    response_class=EventSourceResponse,
+    summary="How far a job is, while it runs",
+    responses=_ANSWERS | refusals(f"/jobs/{JOB_ID}/events", NoSuchJob),
+)
+async def show_events(
+    id: JobId,
+    request: Request,
+    service: ServiceContext,
+    known: Annotated[str | None, Depends(_last_known)],
+) -> AsyncIterator[ServerSentEvent]:
+    """How far a job is, told while it runs; the stream ends with the job."""
+    told: JobRow | None = None
+    with service.store.changes.of(id) as changed:
+        while not service.supervisor.stopping:
+            changed.clear()
+            row = await asyncio.to_thread(job_of, service, id)
+            has_ended = row.status not in LIVE
+            if _event_id(row) != known:
+                if has_ended:
+                    kind = "end"
+                else:
+                    kind = "progress" if told and told.status == row.status else "status"
+                waiting = service.supervisor.waiting
+                info = StatusInfo.of(row, base_of(request), waiting).model_dump(exclude_none=True)
+                known, told = _event_id(row), row
+                yield ServerSentEvent(event=kind, data=info, id=known)
+            if has_ended:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)

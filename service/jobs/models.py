@@ -1,0 +1,144 @@
+"""What clients are told of jobs: how far they are, and in the end what they did."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from georesolve.service.database.rows import LIVE, JobState, JobStatus, ProcessId
+from georesolve.service.links import OGC_RELATION, Link
+from georesolve.workers.jobs import MatchOptions
+
+
+class StatusInfo(BaseModel):
+    """A job, with the names of OGC API - Processes 1.0 and of its successor."""
+
+    jobID: str
+    id: str
+    processID: ProcessId
+    type: Literal["process"] = "process"
+    status: JobStatus
+    message: str
+    created: str
+    started: str | None = None
+    finished: str | None = None
+    updated: str
+    expires: str | None = Field(None, description="until when its result is kept")
+    progress: int = Field(ge=0, le=100)
+    rows: int = Field(description="observations of the job")
+    rows_done: int = Field(description="of these, how many are resolved")
+    rows_a_second: float | None = Field(None, description="how fast it goes")
+    seconds_left: float | None = Field(None, description="what that makes for the rest")
+    owner: str | None = Field(
+        None, description="the name of the key that it was made with, told to the role admin"
+    )
+    links: list[Link]
+
+    @classmethod
+    def of(
+        cls, row: JobState, base: str, waiting: str | None = None, owner: str | None = None
+    ) -> "StatusInfo":
+        """What a client is told of a job.
+
+        Parameters
+        ----------
+        base
+            Where the client finds the service.
+        waiting
+            Why no job gets on, if there is a reason.
+        owner
+            The name of its owner, if the client is told.
+        """
+        here = f"{base}/jobs/{row.id}"
+        links = [Link(href=here, rel="self", title="this document")]
+        if row.status in LIVE:
+            links.append(Link(href=here, rel="monitor", title="how far it is"))
+        if row.status == "successful":
+            links += [
+                Link(
+                    href=f"{here}/results",
+                    rel=f"{OGC_RELATION}results",
+                    type=_media_type(row),
+                    title="the result",
+                ),
+            ]
+        if row.has_report:
+            links.append(Link(href=f"{here}/report", rel="about", title="the report"))
+        done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
+        # A job is at 100 % when its result stands, not when its last row is resolved.
+        progress = int(100 * done) if row.has_succeeded else min(99, int(100 * done))
+        needs_workers = row.status in LIVE and row.process == "nearest"
+        rate = row.rows_a_second if row.status == "running" else None
+        return cls(
+            jobID=row.id,
+            id=row.id,
+            processID=row.process,
+            status=row.status,
+            message=waiting if waiting and needs_workers else row.message,
+            created=row.created,
+            started=row.started,
+            finished=row.finished,
+            updated=row.updated,
+            expires=row.expires,
+            progress=progress,
+            rows=row.rows,
+            rows_done=row.rows_done,
+            rows_a_second=rate,
+            seconds_left=(row.rows - row.rows_done) / rate if rate else None,
+            owner=owner,
+            links=links,
+        )
+
+
+def _media_type(row: JobState) -> str:
+    if row.process == "echo" or row.delivery.response == "document":
+        return "application/json"
+    return (row.delivery.media_type or "application/vnd.apache.parquet").partition(";")[0]
+
+
+class JobList(BaseModel):
+    """Jobs, the newest first."""
+
+    jobs: list[StatusInfo]
+    links: list[Link]
+
+
+class Verification(BaseModel):
+    """What of an answer was searched a second time."""
+
+    observations: int = Field(
+        description="how many, by another algorithm; the answers were the same to the last bit: a "
+        "worker whose answers differ is replaced, and its rows are resolved again"
+    )
+
+
+class Account(BaseModel):
+    """What a finished job did, as far as it is known when it ends."""
+
+    counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
+    seconds: dict[str, float] = Field(
+        description="time by stage; read, index, resolve and write are summed over chunks"
+    )
+    rows: int = Field(description="rows of the result")
+    size_bytes: int
+    observations_sha256: str
+    references_sha256: str
+    verification: Verification = Verification(observations=0)
+    device: str
+    chunks_by_worker: dict[str, int]
+    versions: dict[str, str]
+    remarks: list[str] = Field(
+        default=[], description="what looks wrong with the sets, which were resolved all the same"
+    )
+
+
+class Report(Account):
+    """What a finished job did."""
+
+    measure: str = Field(
+        default="great-circle metres on a sphere of radius 6371008.8 m, exact in float64",
+        description="what `distance_m` is, and what nearest means",
+    )
+    options: MatchOptions = Field(description="the match options of the job")
+    sha256: str | None = Field(
+        description="of the result file; null when that went before it had been counted"
+    )

@@ -1,0 +1,205 @@
+"""`/jobs`: what became of accepted work, and its results."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from georesolve.intake.representations import FORMATS, LINES, POINTS, Format
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import LIVE, JobRow
+from georesolve.service.description import examples
+from georesolve.service.description.answers import (
+    IN_DOCUMENT,
+    MESSAGES,
+    Answers,
+    file_answers,
+    json_answer,
+    matches_content,
+)
+from georesolve.service.description.refusals import CHANGES, FILES, RESULTS, refusals
+from georesolve.service.description.requests import (
+    IF_NONE_MATCH,
+    IF_RANGE,
+    RANGE,
+    WANT_REPR_DIGEST,
+    JobId,
+    headers,
+)
+from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
+from georesolve.service.http.queries import JobQuery, links_of_page
+from georesolve.service.jobs.models import JobList, Report, StatusInfo
+from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.results.response import format_response, result_response
+
+router = APIRouter(tags=["jobs"])
+
+_HERE = f"/jobs/{examples.JOB_ID}"
+_LIST = {
+    "jobs": [examples.DONE],
+    "links": [Link(href=f"{EXAMPLE_BASE}/jobs", rel="self", title="this document")],
+}
+_BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
+_LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}
+_RESULT: Answers = {
+    **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
+    204: {"description": "where the result is, as a link", "headers": _LINK},
+    **refusals(f"{_HERE}/results", *RESULTS, *FILES),
+}
+_DISMISSED = json_answer(examples.DISMISSED, "the job, dismissed")
+
+
+def job_of(service: Service, id: str) -> JobRow:
+    """The job with this id.
+
+    Raises
+    ------
+    NoSuchJob
+    """
+    row = service.store.job(id)
+    if row is None:
+        raise NoSuchJob(f"there is no job {id[:80]!r}")
+    return row
+
+
+@router.get(
+    "/jobs",
+    operation_id="getJobs",
+    summary="All jobs",
+    response_model_exclude_none=True,
+    responses=json_answer(_LIST, "a page of jobs") | refusals("/jobs"),
+)
+def list_jobs(
+    request: Request,
+    service: ServiceContext,
+    query: Annotated[JobQuery, Query()],
+) -> JobList:
+    """Jobs, the newest first; the link `next` leads on when there are more."""
+    page, base, waiting = query.page(), base_of(request), service.supervisor.waiting
+    rows, owners = service.store.jobs(page, query.selection()), service.owners()
+    return JobList(
+        jobs=[
+            StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: page.limit]
+        ],
+        links=links_of_page(request, rows, page),
+    )
+
+
+@router.get(
+    "/jobs/{id}",
+    operation_id="getStatus",
+    summary="How far a job is",
+    response_model_exclude_none=True,
+    responses=json_answer(examples.DONE, "its status") | refusals(_HERE, NoSuchJob),
+)
+def show_job(
+    id: JobId, request: Request, service: ServiceContext, response: Response
+) -> StatusInfo:
+    """What became of a job so far: status, progress, rows a second, and where its result is."""
+    row = job_of(service, id)
+    if row.status in LIVE:
+        response.headers["Retry-After"] = "1"
+    owner = service.owners().get(row.owner)
+    return StatusInfo.of(row, base_of(request), service.supervisor.waiting, owner)
+
+
+@router.get(
+    "/jobs/{id}/results",
+    operation_id="getResult",
+    summary="The result of a job",
+    response_class=Response,
+    responses=_RESULT,
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+)
+async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
+    """The result of a job, in the way that the request for the job wished to have it.
+
+    Its format is the one that the request named in `outputs`, or the one that the header Accept
+    likes best.
+    """
+    return await result_response(service, await asyncio.to_thread(job_of, service, id), request)
+
+
+def _get_file(format: Format) -> Callable[..., Any]:
+    """The decorator of what answers with a result in a format."""
+    return router.get(
+        f"/jobs/{{id}}/results/{format.name}",
+        operation_id=f"getResultAs{format.suffix.title()}",
+        summary=f"The result of a job as {format.name}",
+        response_class=Response,
+        responses=file_answers(matches_content(format), "the result")
+        | refusals(f"{_HERE}/results/{format.name}", *RESULTS, *FILES),
+        openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+    )
+
+
+def _add_route(format: Format) -> None:
+    @_get_file(format)
+    async def show_result_file(id: JobId, service: ServiceContext, request: Request) -> Response:
+        """The result of a job in the format that the address names."""
+        job = await asyncio.to_thread(job_of, service, id)
+        return await format_response(service, job, format, request)
+
+
+for _format in FORMATS:
+    if not _format.geometry:
+        _add_route(_format)
+
+
+@_get_file(POINTS)
+async def show_features(
+    id: JobId,
+    service: ServiceContext,
+    request: Request,
+    geometry: Annotated[
+        Literal["point", "line"],
+        Query(description="point: the observation; line: from there to its reference"),
+    ] = "point",
+) -> Response:
+    """The result of a job as GeoJSON, for maps: a feature a row, with its columns as properties.
+
+    The coordinates come from the sets of the job, which must be there still: 410 when a registered
+    dataset was removed, or when more than 16 MiB came with a request that did not `Accept` GeoJSON.
+    """
+    job = await asyncio.to_thread(job_of, service, id)
+    return await format_response(service, job, LINES if geometry == "line" else POINTS, request)
+
+
+@router.get(
+    "/jobs/{id}/report",
+    operation_id="getReport",
+    summary="What a job did",
+    responses=json_answer(examples.REPORT, "the report")
+    | refusals(f"{_HERE}/report", NoSuchJob, ResultNotReady, JobDismissed),
+)
+async def show_report(id: JobId, service: ServiceContext) -> Report:
+    """What a finished job did: counts, timings by stage, devices, versions, checksums."""
+    row = await asyncio.to_thread(job_of, service, id)
+    if row.status == "dismissed":
+        raise JobDismissed(f"the job {id!r} was dismissed; its report does not exist")
+    if row.report is None:
+        raise ResultNotReady(
+            f"the job {id!r} of the process {row.process!r} is {row.status} and has no report: one "
+            "comes with the result of 'nearest'"
+        )
+    try:
+        sha256 = await service.checksums.of(row)
+    except OSError:
+        sha256 = None
+    return Report(**{**row.report, "sha256": sha256, "options": row.options})
+
+
+@router.delete(
+    "/jobs/{id}",
+    operation_id="dismiss",
+    summary="Stop or remove a job",
+    response_model_exclude_none=True,
+    responses=_DISMISSED | refusals(_HERE, NoSuchJob, JobDismissed, *CHANGES),
+)
+async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> StatusInfo:
+    """Stop a job, or remove a finished one with its result."""
+    if (await asyncio.to_thread(job_of, service, id)).status == "dismissed":
+        raise JobDismissed(f"the job {id!r} was dismissed already")
+    await service.supervisor.dismiss(id)
+    return StatusInfo.of(await asyncio.to_thread(job_of, service, id), base_of(request))

@@ -1,0 +1,1 @@
+"""For those who look after a service: health, metrics, the disk, the Dask dashboard."""

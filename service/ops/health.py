@@ -1,0 +1,134 @@
+"""`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
+
+import logging
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from georesolve.service.auth.access import DECLARED, METRICS
+from georesolve.service.context import Service, WholeService
+from georesolve.service.description import examples
+from georesolve.service.description.answers import Answers, json_answer
+from georesolve.service.description.refusals import refusals
+from georesolve.service.metrics import CONTENT_TYPE
+from georesolve.service.ops.models import Check, Health
+from georesolve.service.uploads import sandbox
+
+logger = logging.getLogger(__name__)
+router = APIRouter(tags=["health"])
+
+_ALIVE = Health(status="ok", checks=[])
+_RETRY = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+
+
+def _readiness(path: str) -> Answers:
+    not_ready = json_answer(examples.UNHEALTHY, "it cannot work, and why", 503, _RETRY)
+    not_ready[503]["model"] = Health
+    ready = json_answer(examples.HEALTHY, "it can work")
+    return ready | not_ready | refusals(path, guarded=False)
+
+
+@router.get(
+    "/livez",
+    operation_id="getLife",
+    summary="Whether the process lives",
+    responses=json_answer(_ALIVE, "it lives") | refusals("/livez", guarded=False),
+)
+async def live() -> Health:
+    """The process answers."""
+    return _ALIVE
+
+
+@router.get(
+    "/readyz",
+    operation_id="getReadiness",
+    summary="Whether it can work",
+    responses=_readiness("/readyz"),
+)
+@router.get(
+    "/healthz",
+    operation_id="getHealth",
+    summary="The same as /readyz",
+    responses=_readiness("/healthz"),
+)
+def ready(request: Request, service: WholeService, response: Response) -> Health:
+    """The service can do its work; 503 when it cannot.
+
+    The checks say why, to those who have a key or need none.
+    """
+    health = _health(service)
+    if health.status == "unavailable":
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+    if getattr(request.state, "owner", None) is None:
+        return Health(status=health.status, checks=[])
+    return health
+
+
+def _health(service: Service) -> Health:
+    decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
+    checks = [_store(service), _disk(service), decoders, _at_hand(service), *_cluster(service)]
+    store, disk, *others = checks
+    trouble = service.store.writable.trouble()
+    # A full disk does not make it unready: what makes room, DELETE, must still come through.
+    if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
+        return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
+    return Health(status="unavailable", checks=checks)
+
+
+@router.get(
+    METRICS,
+    operation_id="getMetrics",
+    summary="How it does, for Prometheus",
+    response_class=PlainTextResponse,
+    dependencies=DECLARED,
+    responses={
+        200: {
+            "description": "the text format of Prometheus",
+            "content": {"text/plain": {"example": examples.METRICS}},
+        },
+        **refusals(METRICS),
+    },
+)
+def show_metrics(service: WholeService) -> Response:
+    """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
+    return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _store(service: Service) -> Check:
+    trouble = service.store.writable.trouble()
+    if trouble is not None:
+        return Check(name="store", ok=False, detail=f"it cannot be written: {trouble.reason}")
+    try:
+        live, _ = service.store.count_live()
+    except SQLAlchemyError as error:
+        logger.warning("the store cannot be read: %s", error)
+        return Check(name="store", ok=False, detail=f"it cannot be read: {type(error).__name__}")
+    return Check(name="store", ok=True, detail=f"writable, {live} jobs not finished")
+
+
+def _disk(service: Service) -> Check:
+    free, must_stay_free = service.disk.free(), service.disk.must_stay_free
+    detail = f"{free} bytes free, of which {must_stay_free} must stay free"
+    trouble = service.disk.writable.trouble()
+    if trouble is not None:
+        detail += f"; no file can be written: {trouble.reason}"
+    return Check(name="disk", ok=free >= must_stay_free and trouble is None, detail=detail)
+
+
+def _at_hand(service: Service) -> Check:
+    trouble = service.at_hand.trouble
+    return Check(name="small requests", ok=trouble is None, detail=trouble or "answered here")
+
+
+def _cluster(service: Service) -> list[Check]:
+    supervisor = service.supervisor
+    cluster, workers, trouble = supervisor.cluster, supervisor.workers, supervisor.trouble
+    if cluster is None or trouble is not None:
+        return [Check(name="cluster", ok=False, detail=trouble or "the cluster was lost")]
+    return [
+        Check(name="workers", ok=bool(workers), detail=f"{len(workers)} that passed their check"),
+        Check(name="device", ok=True, detail=cluster.device),
+        Check(name="dashboard", ok=True, detail=cluster.dashboard_url or "none"),
+    ]

@@ -1,0 +1,1 @@
+"""OGC API - Processes, which names what the service does and how it is asked for."""

@@ -1,0 +1,207 @@
+"""The processes on offer, described as OGC API - Processes 1.0 has it.
+
+What they take is written down once, in the models of their inputs; the descriptions follow.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from georesolve import __version__
+from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
+from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
+from georesolve.service.description.schemas import schema_of, without_null
+from georesolve.service.errors import NoSuchProcess
+from georesolve.service.links import OGC_RELATION, Link
+from georesolve.service.parameters import Parameters
+from georesolve.service.resolve.models import NearestInputs
+
+_LONGEST_MESSAGE = 1 << 16
+"""Characters: a client that learns to speak needs no more, and the database keeps them."""
+
+
+class EchoInputs(Parameters):
+    """What the process `echo` takes."""
+
+    message: str = Field(max_length=_LONGEST_MESSAGE, description="any text")
+    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
+
+    def options(self) -> EchoOptions:
+        """The options as the store keeps them."""
+        return EchoOptions(self.message, self.pause)
+
+
+_MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
+
+
+def _known(media_type: str) -> str:
+    known = media_type.replace(" ", "").lower()
+    if known not in _MEDIA_TYPES:
+        raise PydanticCustomError(
+            "media_type", "allowed are {allowed}", {"allowed": ", ".join(_MEDIA_TYPES)}
+        )
+    return known
+
+
+class OutputFormat(Parameters):
+    """The format of the matches."""
+
+    mediaType: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": _MEDIA_TYPES})]
+
+
+class MatchesOutput(Parameters):
+    """How the matches are wanted."""
+
+    transmissionMode: Literal["value", "reference"] = "value"
+    format: OutputFormat | None = None
+
+
+class MessageOutput(Parameters):
+    """How the message is wanted."""
+
+    transmissionMode: Literal["value"] = "value"
+
+
+class NearestExecution(Parameters):
+    """A request to run the process `nearest`."""
+
+    inputs: NearestInputs
+    outputs: dict[Literal["matches"], MatchesOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        wanted = self.outputs.get("matches", MatchesOutput())
+        media_type = wanted.format.mediaType if wanted.format else None
+        return Delivery(self.response, wanted.transmissionMode, media_type)
+
+
+class EchoExecution(Parameters):
+    """A request to run the process `echo`."""
+
+    inputs: EchoInputs
+    outputs: dict[Literal["message"], MessageOutput] = Field({})
+    response: Literal["raw", "document"] = "raw"
+
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        return Delivery(self.response)
+
+
+class ProcessSummary(BaseModel):
+    """A process in a list."""
+
+    id: ProcessId
+    title: str
+    description: str
+    version: str = __version__
+    jobControlOptions: list[str]
+    outputTransmission: list[str]
+    links: list[Link] = []
+
+
+class InputDescription(BaseModel):
+    """What a process takes under one name."""
+
+    title: str
+    description: str
+    minOccurs: int = Field(ge=0)
+    maxOccurs: int = 1
+    schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class OutputDescription(BaseModel):
+    """What a process gives under one name."""
+
+    title: str
+    description: str
+    schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class Process(ProcessSummary):
+    """A process with all that it takes and gives."""
+
+    inputs: dict[str, InputDescription]
+    outputs: dict[str, OutputDescription]
+
+
+_CONTROL = ["sync-execute", "async-execute", "dismiss"]
+
+
+def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
+    schema = schema_of(model)
+    required = schema.get("required", [])
+    return {
+        name: InputDescription(
+            title=name,
+            description=field["description"],
+            minOccurs=int(name in required),
+            schema_=without_null(field),
+        )
+        for name, field in schema["properties"].items()
+    }
+
+
+def _schema_of(format: Format) -> dict[str, Any]:
+    """What the matches are in a format, as OGC API - Processes 1.0 describes an output."""
+    about: dict[str, Any] = {"contentMediaType": format.media_type}
+    if format is JSON:
+        return {"type": "array", "items": {"type": "object"}, **about}
+    if format is POINTS:
+        return {"type": "object", **about}
+    return {"type": "string", **about} | ({} if format.is_text else {"contentEncoding": "binary"})
+
+
+PROCESSES: dict[str, Process] = {
+    "nearest": Process(
+        id="nearest",
+        title="The nearest reference of every observation",
+        description="For every observation the exactly nearest reference point on the globe, and "
+        "how many metres away it is.",
+        jobControlOptions=_CONTROL,
+        outputTransmission=["value", "reference"],
+        inputs=_inputs(NearestInputs),
+        outputs={
+            "matches": OutputDescription(
+                title="matches",
+                description="a row an observation and neighbour: row of the observation, row of "
+                "the reference, metres between them, status",
+                schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
+            )
+        },
+    ),
+    "echo": Process(
+        id="echo",
+        title="What was sent",
+        description="Returns its input, for a client that learns to speak with the service.",
+        jobControlOptions=_CONTROL,
+        outputTransmission=["value"],
+        inputs=_inputs(EchoInputs),
+        outputs={
+            "message": OutputDescription(
+                title="message", description="the message", schema_={"type": "string"}
+            )
+        },
+    ),
+}
+
+
+def process(id: str, base: str) -> Process:
+    """The description of a process, with its links.
+
+    Raises
+    ------
+    NoSuchProcess
+    """
+    if id not in PROCESSES:
+        raise NoSuchProcess(
+            f"there is no process {id[:80]!r}: there are {', '.join(map(repr, PROCESSES))}"
+        )
+    here = f"{base}/processes/{id}"
+    links = [
+        Link(href=here, rel="self", title="this document"),
+        Link(href=f"{here}/execution", rel=f"{OGC_RELATION}execute", title="run it"),
+        Link(href=f"{base}/jobs?processID={id}", rel=f"{OGC_RELATION}job-list", title="its jobs"),
+    ]
+    return PROCESSES[id].model_copy(update={"links": links})

@@ -1,0 +1,148 @@
+"""`/processes`: what can be run, what it takes and gives, and how it is run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel
+
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import Delivery
+from georesolve.service.description import examples
+from georesolve.service.description.answers import (
+    IN_DOCUMENT,
+    TAKEN,
+    Answers,
+    json_answer,
+    matches_answer,
+    message_answer,
+)
+from georesolve.service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
+from georesolve.service.description.requests import (
+    IDEMPOTENCY_KEY,
+    PREFER,
+    ProcessName,
+    headers,
+    json_request,
+)
+from georesolve.service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
+from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.processes.offers import (
+    PROCESSES,
+    EchoExecution,
+    NearestExecution,
+    Process,
+    ProcessSummary,
+    process,
+)
+from georesolve.service.resolve.execution import answer, echo, refuse_unready, terms_of
+from georesolve.service.resolve.inputs import Asked, asked_by_json, json_content, parsed
+
+router = APIRouter(tags=["processes"])
+
+_INPUTS = "/inputs"
+"""Where the parameters stand in an execution."""
+
+
+class ProcessList(BaseModel):
+    """The processes on offer."""
+
+    processes: list[ProcessSummary]
+    links: list[Link]
+
+
+def _process_list(base: str, limit: int = 100) -> ProcessList:
+    return ProcessList(
+        processes=[process(id, base) for id in list(PROCESSES)[:limit]],
+        links=[Link(href=f"{base}/processes", rel="self", title="this document")],
+    )
+
+
+@router.get(
+    "/processes",
+    operation_id="getProcesses",
+    summary="All processes",
+    responses=json_answer(_process_list(EXAMPLE_BASE), "the processes") | refusals("/processes"),
+)
+def list_processes(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
+) -> ProcessList:
+    """The processes on offer: `nearest`, and `echo` to try a client with."""
+    return _process_list(base_of(request), limit)
+
+
+@router.get(
+    "/processes/{id}",
+    operation_id="getProcessDescription",
+    summary="What a process takes and gives",
+    responses=json_answer(process("echo", EXAMPLE_BASE), "the description")
+    | refusals("/processes/farthest", NoSuchProcess),
+)
+def show_process(id: ProcessName, request: Request) -> Process:
+    """The description of a process, with the schemas of its inputs and outputs."""
+    return process(id, base_of(request))
+
+
+_MATCHES: Answers = {
+    **TAKEN,
+    **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
+    204: {"description": "where the matches are, as a link: raw by reference"},
+    **refusals("/processes/nearest/execution", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+}
+_MESSAGE: Answers = {
+    **TAKEN,
+    **message_answer("the message; as an object with `response: document`"),
+    **refusals("/processes/echo/execution", *JOBS, *CHANGES, *BODIES),
+}
+
+
+@router.post(
+    "/processes/nearest/execution",
+    operation_id="executeNearest",
+    response_class=Response,
+    responses=_MATCHES,
+    summary="Run `nearest`",
+    openapi_extra=json_request((NearestExecution, examples.EXECUTION))
+    | headers(PREFER, IDEMPOTENCY_KEY),
+)
+async def execute_nearest(request: Request, service: ServiceContext) -> Response:
+    """Find the nearest reference of every observation, as `/resolve` does."""
+    with terms_of(request, service) as terms:
+        await refuse_unready(request, service, terms)
+        async with service.ingest.folder() as folder:
+            asked, delivery = await _asked(request, service, folder)
+            return await answer(request, service, asked, replace(terms, delivery=delivery))
+
+
+async def _asked(request: Request, service: Service, folder: Path) -> tuple[Asked, Delivery]:
+    """What an execution asks for; nothing of its body stays in memory."""
+    async with json_content(request, service) as content:
+        execution = await parsed(service, content, NearestExecution)
+        asked = await asked_by_json(service, execution.inputs, folder, _INPUTS)
+    return asked, execution.delivery()
+
+
+@router.post(
+    "/processes/echo/execution",
+    operation_id="executeEcho",
+    response_class=Response,
+    responses=_MESSAGE,
+    summary="Run `echo`",
+    openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
+    | headers(PREFER, IDEMPOTENCY_KEY),
+)
+async def execute_echo(request: Request, service: ServiceContext) -> Response:
+    """Give back what was sent, at once or as a job, for a client that learns to speak."""
+    with terms_of(request, service) as terms:
+        async with json_content(request, service) as content:
+            execution = await parsed(service, content, EchoExecution)
+        terms = replace(terms, delivery=execution.delivery())
+        return await echo(request, service, execution.inputs.options(), terms)
+
+
+@router.post("/processes/{id}/execution", include_in_schema=False)
+def execute_unknown(id: str, request: Request) -> None:
+    """Say which processes there are."""
+    process(id, base_of(request))

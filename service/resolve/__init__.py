@@ -1,0 +1,1 @@
+"""From two point sets and options to an answer, or to a job."""

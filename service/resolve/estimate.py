@@ -1,0 +1,179 @@
+"""`/estimate`: what a job would take, before anything is computed."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from georesolve.intake.columns import Role
+from georesolve.intake.matching import check_match
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.description import examples
+from georesolve.service.description.answers import json_answer
+from georesolve.service.description.refusals import TABLES, refusals
+from georesolve.service.description.requests import json_request
+from georesolve.service.errors import NotReady
+from georesolve.service.processes.offers import NearestExecution
+from georesolve.service.resolve.inputs import ROLES, input_of_json, json_content, parsed
+from georesolve.service.resolve.lookup import refuse_without_cluster
+from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
+from georesolve.service.resolve.point_sets import POINT_SET
+from georesolve.service.resolve.room import PlannedSet, kept_bytes, set_bytes, sizes_of
+from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.jobs import MatchOptions
+
+router = APIRouter(tags=["resolve"])
+
+_MOST_ROWS = 1 << 40
+
+
+def _rows_or_set(given: Any) -> int | dict[str, Any] | str:
+    if type(given) is not int:
+        return point_set(given)
+    if not 0 <= given <= _MOST_ROWS:
+        raise PydanticCustomError(
+            "rows", "{given} rows: give from 0 to {most}", {"given": given, "most": _MOST_ROWS}
+        )
+    return given
+
+
+_ROWS = {"type": "integer", "minimum": 0, "maximum": _MOST_ROWS}
+_RowsOrSet = Annotated[
+    int | dict[str, Any] | str,
+    PlainValidator(_rows_or_set),
+    WithJsonSchema({"title": "RowsOrPointSet", "anyOf": [_ROWS, POINT_SET]}),
+]
+
+
+class EstimateInputs(MatchParameters):
+    """Two point sets, or as many rows as they will have."""
+
+    observations: _RowsOrSet = Field(description="rows, or a point set")
+    references: _RowsOrSet = Field(description="rows, or a point set")
+
+
+class _Either(BaseModel):
+    """Enough of a body to see which of the two it is."""
+
+    inputs: Any = None
+
+
+class EstimateInfo(BaseModel):
+    """What a job would take."""
+
+    rows: int = Field(description="of the result, when every observation has its row")
+    chunks: int = Field(description="pieces that the observations are cut into")
+    bytes_in: int = Field(description="of both sets as the service keeps them")
+    bytes_out: int = Field(description="of the result")
+    device_memory: int = Field(
+        description="bytes that one device needs at most, for all that it has in hand"
+    )
+    devices: int = Field(description="how many work on it")
+    seconds: float = Field(description="from a free place to the result")
+    fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
+    obstacles: list[str] = Field(description="what does not fit, with both numbers")
+
+
+_EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
+
+_ANSWER = EstimateInfo(
+    rows=3_000_000,
+    chunks=4,
+    bytes_in=16_320_000,
+    bytes_out=31_125_000,
+    device_memory=52_655_936,
+    devices=2,
+    seconds=0.44,
+    fits=True,
+    obstacles=[],
+)
+
+
+@router.post(
+    "/estimate",
+    operation_id="estimate",
+    summary="What a job would take",
+    openapi_extra=json_request((EstimateInputs, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
+    responses=json_answer(_ANSWER, "what it would take") | refusals("/estimate", *TABLES, NotReady),
+)
+async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
+    """What a job would take: the inputs are those of an execution, or two numbers of rows."""
+    refuse_without_cluster(service)
+    asked: EstimateInputs | NearestInputs
+    async with json_content(request, service) as content, service.ingest.folder() as folder:
+        if (await parsed(service, content, _Either)).inputs is None:
+            asked, pointer = await parsed(service, content, EstimateInputs), ""
+        else:
+            # The body of an execution can be sent as it is.
+            asked, pointer = (await parsed(service, content, NearestExecution)).inputs, "/inputs"
+        observations, references = [
+            await _set_of(role, asked, pointer, service, folder) for role in ROLES
+        ]
+        sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
+        options = asked.naming_all(*sets).options()
+        if sets[0] and sets[1]:
+            check_match(sets[0], sets[1], options, asked.on_invalid, f"{pointer}/{{}}".format)
+        return await _estimate(service, observations, references, options)
+
+
+async def _set_of(
+    role: Role,
+    asked: EstimateInputs | NearestInputs,
+    pointer: str,
+    service: Service,
+    folder: Path,
+) -> PlannedSet:
+    value = getattr(asked, role)
+    if isinstance(value, int):
+        return value
+    return await input_of_json(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
+
+
+async def _estimate(
+    service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
+) -> EstimateInfo:
+    sizes = await asyncio.to_thread(sizes_of, observations, references, options)
+    estimate = service.supervisor.estimate
+    try:
+        if estimate is None:
+            raise OSError("the cluster was lost")
+        found = await estimate(*sizes, options)
+    except OSError as error:
+        raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
+    kept = kept_bytes(observations, references, sizes) + job_bytes(*sizes, options)
+    left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
+    to_come = set_bytes(observations, references, sizes) + job_bytes(*sizes, options)
+    limits = [
+        ("bytes of memory on a device", found.device_memory, found.available_memory),
+        (
+            "bytes of memory in a worker for one column of the references",
+            sizes[1].widest_column,
+            found.column_memory,
+        ),
+        (
+            "bytes on the disk, without those that must stay free or that accepted jobs need",
+            to_come,
+            await asyncio.to_thread(service.disk.room),
+        ),
+        ("bytes of what this key may keep yet", kept, kept if left is None else left),
+        *(
+            (f"rows of {role}", _rows(one), service.settings.dataset_rows)
+            for role, one in zip(ROLES, (observations, references), strict=True)
+        ),
+    ]
+    obstacles = [
+        f"{need} {what}, there are {max(has, 0)}" for what, need, has in limits if need > has
+    ]
+    if why := obstacle(*sizes, options):
+        obstacles.append(why)
+    figures = {
+        name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
+    }
+    return EstimateInfo(**figures, fits=not obstacles, obstacles=obstacles)
+
+
+def _rows(one: PlannedSet) -> int:
+    return one if isinstance(one, int) else one.dataset.rows

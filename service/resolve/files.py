@@ -1,0 +1,66 @@
+"""`/resolve`: two point sets in, the nearest reference of every observation out."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from georesolve.service.context import ServiceContext
+from georesolve.service.description import examples
+from georesolve.service.description.answers import TAKEN, matches_answer
+from georesolve.service.description.refusals import JOBS, TABLES, refusals
+from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
+from georesolve.service.description.schemas import as_texts, schema_of
+from georesolve.service.errors import NotAcceptable, ResultTooLarge
+from georesolve.service.resolve.execution import answer, refuse_unready, terms_of
+from georesolve.service.resolve.inputs import ROLES, asked_by_form
+from georesolve.service.resolve.models import MatchParameters
+
+router = APIRouter(tags=["resolve"])
+
+_FILE = {"type": "string", "format": "binary", "description": "a file, or the text dataset:<id>"}
+_OPTIONS = schema_of(MatchParameters)["properties"]
+_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "title": "ResolveForm",
+                    "type": "object",
+                    "required": list(ROLES),
+                    "properties": dict.fromkeys(ROLES, _FILE) | as_texts(_OPTIONS),
+                    "additionalProperties": False,
+                },
+                "example": dict(examples.FILES),
+            }
+        },
+    }
+}
+
+
+@router.post(
+    "/resolve",
+    operation_id="resolve",
+    summary="The nearest reference of every observation",
+    response_class=Response,
+    responses=matches_answer("the result, in the format that the header Accept likes best")
+    | TAKEN
+    | refusals("/resolve", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+    openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
+)
+async def resolve(request: Request, service: ServiceContext) -> Response:
+    """Find the nearest reference of every observation.
+
+    Observations and references are parts of a form, each a file in any input format or the text
+    `dataset:<id>`. Options are further fields of the form, or parameters of the query. Of columns
+    to carry, one field is a list with commas, or `*` for all; of several fields of that name, each
+    is a name as it stands.
+
+    The answer is the result as Parquet, or, with `Prefer: respond-async`, a job to ask again. With
+    `Prefer: wait=N` it is the result if that is there within N seconds, and else the job.
+    """
+    with terms_of(request, service) as terms:
+        await refuse_unready(request, service, terms)
+        async with service.ingest.folder() as folder:
+            asked = await asked_by_form(request, service, folder)
+            return await answer(request, service, asked, terms)

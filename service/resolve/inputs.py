@@ -1,0 +1,334 @@
+"""The two point sets of a request: made of files or arrays, or found among the datasets."""
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from georesolve.intake.columns import Reading, Role
+from georesolve.intake.matching import check_match
+from georesolve.service.context import Service
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.errors import (
+    InvalidRequest,
+    TooLarge,
+    UnsupportedFormat,
+    invalid_request,
+    step,
+)
+from georesolve.service.http.bounds import media_type, off_the_loop
+from georesolve.service.resolve.models import MatchParameters, NearestInputs, NearestQuery
+from georesolve.service.resolve.options import options_of
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.uploads.receiving import (
+    Upload,
+    check_digest,
+    keep_upload,
+    receive_body,
+    receive_form,
+)
+
+ROLES: tuple[Role, Role] = ("observations", "references")
+_FORMAT = {"mediaType", "format", "encoding", "schema"}
+"""What OGC API lets stand beside a value; the value itself tells as much."""
+
+_PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
+"""An array without texts, arrays and objects in it; or a part of a text that looks like one."""
+_NAME = re.compile(rb'"[^"]*"(?=\s*:)')
+"""A name, or a text with a colon behind it."""
+_MOST_NESTED = 1 << 19
+"""Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
+answered; as many as there is room for in `inline_bytes` take seconds."""
+_QUICKLY_READ = 1 << 18
+"""Bytes of JSON that are read in some milliseconds."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Inputs(NamedTuple):
+    """Both sets: an upload (deleted unless it is kept), or a registered dataset."""
+
+    observations: Ingested | DatasetRow
+    references: Ingested | DatasetRow
+
+
+class Asked(NamedTuple):
+    """What a request asks for.
+
+    Attributes
+    ----------
+    inputs
+        Both sets.
+    parameters
+        How to match them, with the names of all columns to carry.
+    pointer
+        Tells the JSON pointer of an option in the request.
+    """
+
+    inputs: Inputs
+    parameters: MatchParameters
+    pointer: Callable[[str], str]
+
+    @classmethod
+    def of(
+        cls, inputs: Inputs, parameters: MatchParameters, pointer: Callable[[str], str]
+    ) -> "Asked":
+        """The same, as it was sent."""
+        return cls(inputs, parameters.naming_all(*(one.dataset for one in inputs)), pointer)
+
+    def check(self) -> None:
+        """Check that the two sets can be matched, as `intake.matching` does."""
+        observations, references = (one.dataset for one in self.inputs)
+        options, on_invalid = self.parameters.options(), self.parameters.on_invalid
+        check_match(observations, references, options, on_invalid, self.pointer)
+
+
+async def asked_by_form(request: Request, service: Service, folder: Path) -> Asked:
+    """What a form asks for, whose options are fields of it or parameters of the query.
+
+    Raises
+    ------
+    Problem
+        When the body is no such form, or what it holds is no table of points.
+    """
+    _refuse_other_types(
+        request,
+        "multipart/form-data",
+        "with the parts 'observations' and 'references'; JSON goes to /nearest or, for a job, to "
+        "/processes/nearest/execution",
+    )
+    # What is wrong with the query is told before the form is received.
+    options_of(MatchParameters, request)
+    form = await receive_form(request, folder, ROLES, MatchParameters.model_fields)
+    parameters, pointer = options_of(MatchParameters, request, form.fields)
+    inputs = [
+        await _from_part(form.parts[role], role, service, parameters.reading_of(role), folder)
+        for role in ROLES
+    ]
+    return Asked.of(Inputs(*inputs), parameters, pointer)
+
+
+async def asked_by_json(
+    service: Service, given: NearestInputs, folder: Path, pointer: str = ""
+) -> Asked:
+    """What a JSON document asks for, where `pointer` says."""
+    inputs = [
+        await input_of_json(
+            getattr(given, role), f"{pointer}/{role}", service, given.reading_of(role), folder
+        )
+        for role in ROLES
+    ]
+    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"{pointer}/{step(option)}")
+
+
+async def asked_by_stream(request: Request, service: Service, folder: Path) -> Asked:
+    """What an Arrow stream of observations asks for, with all else in the query.
+
+    Raises
+    ------
+    Problem
+        When the query names no registered dataset as `references`, or the body is no such stream.
+    """
+    parameters, pointer = options_of(NearestQuery, request)
+    id = _id_of(parameters.references, "references")
+    references = await asyncio.to_thread(service.library.use, id)
+    upload = await receive_body(request, folder)
+    reading = parameters.reading_of("observations")
+    observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
+    return Asked.of(Inputs(observations, references), parameters, pointer)
+
+
+def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
+    given = media_type(request.headers)
+    if given != wanted:
+        raise UnsupportedFormat(
+            f"the media type {given[:80] or 'none'} is not supported here: send {wanted} {how}"
+        )
+
+
+@asynccontextmanager
+async def json_content(request: Request, service: Service) -> AsyncIterator[bytearray]:
+    """Hold the body of a request, which is JSON, in the memory that there is for bodies.
+
+    Raises
+    ------
+    UnsupportedFormat
+        When it is not JSON: only of JSON so little is taken that it fits into memory.
+    TooManyBodies
+        When there is no memory for it.
+    InvalidRequest
+        When its digest is not the one that was sent with it.
+    """
+    _refuse_other_types(request, "application/json", "(files go to /resolve)")
+    with service.memory.body(service.owner) as grow:
+        content = bytearray()
+        async for piece in request.stream():
+            grow(len(piece))
+            content += piece
+        await off_the_loop(partial(check_digest, request), content)
+        yield content
+
+
+def is_quickly_read(content: bytearray) -> bool:
+    """Whether a body of JSON is so small that nobody notices when it is read."""
+    return len(content) <= _QUICKLY_READ
+
+
+@asynccontextmanager
+async def _turn(service: Service, content: bytearray) -> AsyncIterator[None]:
+    """Wait until nobody else reads a large body, if this is one."""
+    if is_quickly_read(content):
+        yield
+        return
+    async with service.reading.place(service.owner):
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            # Meanwhile others were hardly answered. They have as long before the next is read.
+            await asyncio.sleep(time.monotonic() - start)
+
+
+def _check_structure(content: bytes | bytearray) -> None:
+    """Refuse what is too nested, and an object with a name twice; other mistakes are found later.
+
+    Readers of JSON take any one of two values of a name.
+    """
+    nested = content.count(b"[") + content.count(b"{")
+    if nested > _MOST_NESTED:
+        raise TooLarge(
+            f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
+            "GeoJSON as a file, or one array for each column"
+        )
+    names = _NAME.findall(content)
+    if len(set(names)) == len(names) and b"\\" not in content:
+        # What may be a name stands there once.
+        return
+    # Without the arrays of numbers, which are most of it and take most of the time. A name may
+    # look like one, so what is found without them is looked for with them.
+    if _repeated_name(_PLAIN_ARRAY.sub(b"[]", content)) is not None:
+        name = _repeated_name(content)
+        if name is not None:
+            raise InvalidRequest(
+                f"an object of the body has the name {name[:80]!r} more than once: send it once"
+            )
+
+
+def _repeated_name(content: bytes | bytearray) -> str | None:
+    """A name that an object has twice; None if there is none, or if this is no JSON."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            found.append(max(counts, key=counts.__getitem__))
+
+    # Integers may have more digits than Python makes an integer of.
+    with suppress(ValueError, RecursionError):
+        json.loads(content, object_pairs_hook=look, parse_int=float)
+    return found[0] if found else None
+
+
+async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
+    """A body as a model, in a thread and in turn if it is large; raises as `read_json` does."""
+    async with _turn(service, content):
+        return await off_the_loop(partial(read_json, model), content)
+
+
+def read_json(model: type[M], content: bytes | bytearray) -> M:
+    """A body as a model.
+
+    Raises
+    ------
+    TooLarge
+        When it has so many arrays and objects that all others would wait while it is read.
+    InvalidRequest
+        When an object has a name twice, or the model does not take it.
+    """
+    _check_structure(content)
+    try:
+        return model.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+
+
+async def _from_part(
+    part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | DatasetRow:
+    if isinstance(part, str):
+        return await asyncio.to_thread(service.library.use, _id_of(part, role))
+    return await service.ingest.from_upload(part, reading, folder, service.owner)
+
+
+async def input_of_json(
+    value: Any, pointer: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | DatasetRow:
+    """Make or find one set that stands in a JSON document."""
+    value, pointer = _unwrapped(value, pointer)
+    if _is_geojson(value):
+        upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
+        return await service.ingest.from_upload(upload, reading, folder, service.owner)
+    async with service.ingest.converting.place(service.owner):
+        return await asyncio.to_thread(_small_input, value, pointer, service, reading)
+
+
+def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
+    """What a small JSON document asks for, in this thread; None with GeoJSON.
+
+    That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it.
+    """
+    sets = [_unwrapped(getattr(given, role), f"/{role}") for role in ROLES]
+    if any(_is_geojson(value) for value, _ in sets):
+        return None
+    inputs = [
+        _small_input(value, pointer, service, given.reading_of(role))
+        for role, (value, pointer) in zip(ROLES, sets, strict=True)
+    ]
+    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"/{step(option)}")
+
+
+def _unwrapped(value: Any, pointer: str) -> tuple[Any, str]:
+    """A set, and where it stands: OGC API wraps an object that stands for an input in another."""
+    match value:
+        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
+            return _unwrapped(inner, f"{pointer}/value")
+    return value, pointer
+
+
+def _is_geojson(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "FeatureCollection"
+
+
+def _small_input(
+    value: Any, pointer: str, service: Service, reading: Reading
+) -> Ingested | DatasetRow:
+    match value:
+        case str():
+            return service.library.use(_id_of(value, pointer))
+        case {"dataset": str(id), **rest} if not rest:
+            return service.library.use(id)
+    for name, column in value.items():
+        if not isinstance(column, list):
+            raise InvalidRequest(
+                f'{pointer}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
+                "arrays by column name, or a GeoJSON FeatureCollection",
+                [{"pointer": f"{pointer}/{step(name)}", "detail": "not an array"}],
+            )
+    return service.ingest.from_arrays(value, reading, pointer)
+
+
+def _id_of(text: str, role: str) -> str:
+    kind, _, id = text.strip().partition(":")
+    if kind != "dataset" or not id:
+        raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
+    return id

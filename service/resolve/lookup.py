@@ -1,0 +1,116 @@
+"""Small requests, answered at hand: no job is made of them, and nothing is kept."""
+
+import hashlib
+import time
+
+from fastapi import Response
+
+from georesolve.intake.representations import Format
+from georesolve.service.clock import new_id
+from georesolve.service.context import Service
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.errors import NotReady, Problem
+from georesolve.service.resolve.inputs import ROLES, Asked
+from georesolve.service.resolve.room import carried_bytes
+from georesolve.service.results.exports import CONVERTED_BYTES
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
+from georesolve.workers.jobs import Job
+from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
+
+
+def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
+    """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
+    if (trouble := service.supervisor.trouble) is not None:
+        raise NotReady(f"{trouble}: {advice}", headers={"Retry-After": "2"})
+
+
+def why_too_large(asked: Asked) -> str | None:
+    """Why a request is not small, with both numbers; None where it is."""
+    observations, references = (one.dataset for one in asked.inputs)
+    options = asked.parameters.options()
+    if isinstance(asked.inputs.references, Ingested) and references.rows > QUICKLY_INDEXED:
+        # They are indexed for this request alone.
+        return (
+            f"{references.rows} references came with the request, and {QUICKLY_INDEXED} may: "
+            "register them as a dataset"
+        )
+    most = most_at_hand(references.rows, options)
+    if observations.rows > most:
+        return (
+            f"{observations.rows} observations are more than the limit of {most} for an answer "
+            f"without a job (k is {options.k}, the algorithm {options.algorithm!r})"
+        )
+    # Where few references are wider than the others, the search finds out that it is too much.
+    carried = carried_bytes(observations, references, options)
+    if carried > CONVERTED_BYTES:
+        return (
+            f"the columns that the result would carry take {carried} bytes, and "
+            f"{CONVERTED_BYTES} may be carried without a job"
+        )
+    return None
+
+
+async def lookup_response(service: Service, asked: Asked, format: Format) -> Response:
+    """The result of a small request in a format; raises as `look_up` does, and as `AtHand`."""
+    start = time.perf_counter()
+    return await service.at_hand.answer(
+        service.owner, lambda: look_up(service, asked, format, start)
+    )
+
+
+def look_up(service: Service, asked: Asked, format: Format, start: float) -> Response:
+    """Answer a small request in this thread.
+
+    Parameters
+    ----------
+    start
+        By `time.perf_counter`, since when it waits.
+
+    Raises
+    ------
+    NotAtHand, NotResident
+        When only a job can give it, or the references are being loaded first.
+    NotAcceptable, ResultTooLarge
+        When the format cannot have it.
+    """
+    inputs, id = asked.inputs, new_id()
+    observations, references = (one.dataset for one in inputs)
+    job = Job(
+        id,
+        service.store.job_folder(id),
+        observations,
+        references,
+        asked.parameters.options(),
+        service.library.indexes_of(inputs.references),
+    )
+    try:
+        one = inputs.observations
+        answer = resolve_at_hand(job, one.degrees if isinstance(one, Ingested) else None)
+    except (NotAtHand, Problem):
+        raise
+    except Exception:
+        # A dataset may be damaged, or removed meanwhile.
+        for one in inputs:
+            if isinstance(one, DatasetRow):
+                service.library.whole(one.id, every_byte=True)
+        raise
+    service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
+    content = service.exports.converted(
+        answer.content, format, lambda role: getattr(inputs, role).dataset
+    )
+    seconds = {"at_hand": time.perf_counter() - start, **answer.seconds}
+    for role, one in zip(ROLES, inputs, strict=True):
+        if isinstance(one, Ingested):
+            seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
+    timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
+    return Response(
+        content,
+        media_type=format.media_type,
+        headers={
+            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "Content-Disposition": f'attachment; filename="{format.name}"',
+            "Vary": "Accept",
+            "Server-Timing": timing,
+        },
+    )

@@ -1,0 +1,56 @@
+"""How much of the disk a job takes, as far as that is known before it runs."""
+
+from pathlib import Path
+
+from georesolve.service.database.rows import DatasetRow
+from georesolve.service.errors import NoSuchDataset
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
+from georesolve.workers.jobs import MatchOptions, with_id
+
+PlannedSet = int | Ingested | DatasetRow
+"""A set of a job, or how many rows it will have."""
+Sizes = tuple[Size, Size]
+
+
+def sizes_of(observations: PlannedSet, references: PlannedSet, options: MatchOptions) -> Sizes:
+    """How large both sets of a job are; blocks while their files are looked into.
+
+    Raises
+    ------
+    NoSuchDataset
+        When one of them was removed meanwhile.
+    """
+    try:
+        return _size(observations, options.observation_columns), _size(references, options.columns)
+    except FileNotFoundError:
+        raise NoSuchDataset("one of the two datasets was removed meanwhile") from None
+
+
+def _size(one: PlannedSet, columns: tuple[str, ...]) -> Size:
+    return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)
+
+
+def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
+    """Bytes that the sets of a job will take on the disk, without those that lie there already."""
+    sets = zip((observations, references), sizes, strict=True)
+    return sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
+
+
+def kept_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
+    """Bytes of the sets of a job that will be kept for it, without those that are registered."""
+    sets = zip((observations, references), sizes, strict=True)
+    return sum(size.size_bytes for one, size in sets if not isinstance(one, DatasetRow))
+
+
+def carried_bytes(observations: Dataset, references: Dataset, options: MatchOptions) -> int:
+    """Memory that the columns take that are carried into a result, if all references are alike."""
+    rows = observations.rows * options.k
+    of_references = references.width(with_id(references, options.columns)).total
+    of_observations = observations.width(with_id(observations, options.observation_columns)).total
+    return of_observations * options.k + of_references * rows // max(1, references.rows)
+
+
+def _lies_on_disk(one: PlannedSet) -> bool:
+    return not isinstance(one, int) and isinstance(one.dataset.file, Path)

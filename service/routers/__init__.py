@@ -1,1 +1,0 @@
-"""One file a resource: parse, call one verb of the layer below, shape the answer."""

@@ -1,0 +1,1 @@
+"""Point sets from strangers: received, decoded in child processes, checked. Knows no router."""

@@ -1,0 +1,128 @@
+"""Files from strangers to canonical datasets; it runs in a process of `service.uploads.decoders`.
+
+A file can declare little and decode to much, or make the decoder do what its author wants: the
+process has limits on memory, and a sandbox.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import resource
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from georesolve.intake.canonical import canonicalise, decode, refusal_of
+from georesolve.intake.columns import Reading
+from georesolve.intake.errors import Refused
+from georesolve.intake.point_table import Bounds
+from georesolve.intake.sources import Source, Table
+from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
+from georesolve.service.uploads.sandbox import confine, libraries
+from georesolve.workers.datasets import streamed
+
+_MEMORY = Path("/proc/self/statm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits(Bounds):
+    """What decoding one file may take; it may write so many bytes."""
+
+    memory_bytes: int
+    seconds: float
+    written_bytes: int = resource.RLIM_INFINITY
+
+
+def serve(connection: Connection) -> None:
+    """Decode the file that comes over a pipe, and answer as JSON."""
+    # The other pools hold a gigabyte of address space from the start, and give it out unlimited.
+    pa.set_memory_pool(pa.system_memory_pool())
+    small = _warm_up()
+    try:
+        source, target, limits = connection.recv()
+    except EOFError:
+        return
+    writable = [target] if source.unpacked is None else [target, source.unpacked]
+    confine([source.path, _MEMORY], writable, connection.fileno())
+    _start_threads(small)
+    _limit(limits)
+    answer = f"\n{json.dumps(_answer(source, target, limits))}".encode()
+    # The service may have been killed meanwhile.
+    with (
+        contextlib.suppress(BrokenPipeError),
+        os.fdopen(connection.fileno(), "wb", closefd=False) as pipe,
+    ):
+        pipe.write(answer)
+    # Nothing is written behind the answer, to standard error, say.
+    os._exit(0)
+
+
+def _warm_up() -> io.BytesIO:
+    """Touch what decoding needs while nobody waits for it; returns a small Parquet file.
+
+    It starts no thread: the sandbox holds for those that start after it.
+    """
+    table = pa.table({"lat": [0.5], "lon": [0.5]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    batches = streamed(sink).read_row_group(0, use_threads=False).to_batches()
+    read = Table(table.schema, iter(batches), 1)
+    canonicalise(read, Reading(), "", None, Bounds(rows=1, columns=2))
+    libraries()
+    return sink
+
+
+def _start_threads(small: io.BytesIO) -> None:
+    # They take address space, which is not the file's.
+    for _ in pq.ParquetFile(small).iter_batches():
+        pass
+
+
+def _limit(limits: Limits) -> None:
+    # Address space, not resident memory: only that is enforced at the allocation itself.
+    own = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (own + limits.memory_bytes,) * 2)
+    # A few bytes may decode to much more than whoever received them has seen.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.written_bytes,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _answer(source: Source, target: Path, limits: Limits) -> dict[str, Any]:
+    try:
+        dataset = decode(source, target, limits)
+    except Exception as error:
+        problem = error if isinstance(error, Refused) else _problem_of(error, source, limits)
+        if problem is None:
+            return {"stack": traceback.format_exc()}
+        return {
+            "problem": type(problem).__name__,
+            "detail": problem.detail,
+            "errors": problem.errors,
+        }
+    known = vars(dataset)
+    return {name: known[name] for name in known if name not in ("file", "sha256")}
+
+
+def _problem_of(error: Exception, source: Source, limits: Limits) -> Refused | None:
+    """What a file has done, None where the error is a defect of ours."""
+    if isinstance(error, MemoryError):
+        return TooLarge(
+            f"{source.file}: decoding takes more than the limit of "
+            f"{limits.memory_bytes / 2**20:.0f} MiB of memory; send it in smaller pieces"
+        )
+    if is_disk_full(error):
+        return disk_full()
+    if getattr(error, "errno", None) == errno.EFBIG:
+        return StorageFull(
+            f"{source.file}: its points take more than {limits.written_bytes} bytes, which is its "
+            "share of the room on the disk of the service: remove datasets and results that are no "
+            "longer needed, or send it in smaller pieces"
+        )
+    return refusal_of(error, source)

@@ -1,0 +1,221 @@
+"""Datasets from requests: have what was received decoded within bounds, keep what is good."""
+
+import asyncio
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from email.message import Message
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from georesolve.intake.canonical import canonicalise
+from georesolve.intake.columns import Reading, find_columns
+from georesolve.intake.formats import format_of
+from georesolve.intake.point_table import degrees
+from georesolve.intake.sources import Source, Table
+from georesolve.service.clock import is_id, new_id
+from georesolve.service.disk import Disk
+from georesolve.service.errors import InvalidInput, TooLarge, step
+from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
+from georesolve.service.uploads.decoders import close_decoder, decode_in_child
+from georesolve.service.uploads.decoding import Limits
+from georesolve.service.uploads.receiving import Upload
+from georesolve.workers.datasets import Dataset
+
+logger = logging.getLogger(__name__)
+
+_CONVERTED_AT_A_TIME = 2
+"""More would only take Python's lock from the event loop in turn."""
+
+
+class Ingested(NamedTuple):
+    """A dataset just made, in a folder that goes unless it is kept.
+
+    Attributes
+    ----------
+    seconds
+        By stage.
+    degrees
+        Latitudes and longitudes of one in memory, so that nothing reads them again.
+    """
+
+    dataset: Dataset
+    seconds: dict[str, float]
+    degrees: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its file."""
+        file = self.dataset.file
+        return file.stat().st_size if isinstance(file, Path) else file.size
+
+
+class Ingest:
+    """Makes datasets in a folder of its own, from which the caller takes what it keeps.
+
+    Parameters
+    ----------
+    disk
+        Where that folder is: those that are made at the same time share its room.
+
+    Attributes
+    ----------
+    converting
+        Places for those who make large datasets of arrays.
+    """
+
+    def __init__(self, settings: Settings, disk: Disk) -> None:
+        self._disk = disk
+        self._at_a_time = settings.concurrent_decodes
+        self._incoming = settings.data_dir / "incoming"
+        self._limits = Limits(
+            memory_bytes=settings.decode_bytes,
+            seconds=settings.decode_seconds,
+            rows=settings.dataset_rows,
+            columns=settings.dataset_columns,
+            unpacked_bytes=settings.upload_bytes,
+        )
+        # Not the threads of all others, which a few slow files would take up.
+        self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
+        self._decoding = Turns(self._at_a_time)
+        self.converting = Turns(_CONVERTED_AT_A_TIME)
+        self._stop, self._stopper = Pipe(duplex=False)
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        # What a killed service left half received is worth nothing: its client got no answer.
+        left = [folder for folder in self._incoming.iterdir() if is_id(folder.name)]
+        for folder in left:
+            shutil.rmtree(folder, ignore_errors=True)
+        if left:
+            logger.info("%d requests were received in part when the service ended", len(left))
+
+    def close(self) -> None:
+        """End what is being decoded: Python itself would wait for it at its exit."""
+        self._stopper.close()
+        close_decoder()
+        self._decoders.shutdown(cancel_futures=True)
+        self._stop.close()
+
+    @asynccontextmanager
+    async def folder(self) -> AsyncIterator[Path]:
+        """A folder for one request; it is removed with all that was not moved out of it.
+
+        It is made by what first needs it: arrays do not.
+        """
+        folder = self._incoming / new_id()
+        try:
+            yield folder
+        finally:
+            if folder.exists():
+                # Not here: a large file takes its time to go, and all others would wait for it.
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def from_upload(
+        self, upload: Upload, reading: Reading, folder: Path, owner: str
+    ) -> Ingested:
+        """Make a dataset of an uploaded file, in the turn of its owner.
+
+        Raises
+        ------
+        Problem
+            When the file is not a readable table with coordinates, or too large, or there is no
+            room for it, or the service ends meanwhile.
+        """
+        start = time.perf_counter()
+        format, is_packed = format_of(upload.path, upload.media_type, upload.name, upload.file)
+        charset = _charset(upload.media_type)
+        unpacked = upload.path.with_suffix(".unpacked") if is_packed else None
+        source = Source(upload.path, format, reading, upload.file, charset, unpacked)
+        target = folder / f"{uuid.uuid4().hex}.parquet"
+        async with self._decoding.place(owner):
+            dataset = await asyncio.get_running_loop().run_in_executor(
+                self._decoders, self._decode, source, target
+            )
+        seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
+        return Ingested(dataset, seconds)
+
+    def _decode(self, source: Source, target: Path) -> Dataset:
+        files = self._at_a_time if source.unpacked is None else 2 * self._at_a_time
+        share = max(0, self._disk.room()) // files
+        limits = replace(self._limits, written_bytes=share)
+        dataset = decode_in_child(source, target, limits, self._stop)
+        source.path.unlink()
+        return dataset
+
+    def from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Ingested:
+        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
+        start = time.perf_counter()
+        if len(arrays) > self._limits.columns:
+            raise TooLarge(
+                f"{pointer}: {len(arrays)} columns are more than the limit of "
+                f"{self._limits.columns}"
+            )
+        columns = find_columns(list(arrays), reading, pointer)
+        rows = len(arrays[columns.lat])
+        for name, values in arrays.items():
+            if len(values) != rows:
+                raise InvalidInput(
+                    f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
+                    f"{name[:80]!r} has {len(values)}"
+                )
+        table = pa.table(
+            {
+                name: _numbers(values, name, pointer)
+                if name in (columns.lat, columns.lon)
+                else _any_values(values, name, pointer)
+                for name, values in arrays.items()
+            }
+        )
+        batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
+        dataset = canonicalise(batches, reading, pointer, None, self._limits)
+        lat_deg, lon_deg = (degrees(table[name].chunk(0)) for name in (columns.lat, columns.lon))
+        return Ingested(dataset, {"decode": time.perf_counter() - start}, (lat_deg, lon_deg))
+
+
+def _charset(media_type: str | None) -> str | None:
+    message = Message()
+    message["Content-Type"] = media_type or ""
+    return message.get_content_charset()
+
+
+def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+    # pyarrow is quick but knows neither the row that is wrong nor that true is no number.
+    if bool not in set(map(type, values)):
+        with suppress(pa.ArrowException):
+            return pa.array(values, pa.float64())
+    numbers: list[float | None] = []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, bool | str):
+                raise TypeError
+            numbers.append(None if value is None else float(value))
+        except (TypeError, OverflowError):
+            shown = repr(value)[:80]
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: {shown} is not a number",
+                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
+            ) from None
+    return pa.array(numbers, pa.float64())
+
+
+def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
+    for row, value in enumerate(values):
+        if isinstance(value, list | dict):
+            raise InvalidInput(
+                f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
+                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
+            )
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidInput(f"{pointer}/{name}: values of different kinds: {error}") from error
+    return array.cast(pa.string()) if pa.types.is_null(array.type) else array

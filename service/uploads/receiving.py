@@ -1,0 +1,351 @@
+"""Files as they come in: the parts of a form, or a body that is a file, written while they stream.
+
+Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
+bounds them (bytes, room on the disk) stands in front of all requests: see `service.http.bounds`.
+What is left of a request that breaks off goes with its folder.
+"""
+
+import asyncio
+import base64
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from georesolve.intake.columns import listed
+from georesolve.service.errors import InvalidRequest, Problem
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+_WRITE_BYTES = 1 << 20
+"""So much is written at a time, and by another thread; what is less takes no time worth one."""
+_TEXT_BYTES = 200
+_FIELDS_BYTES = 64 << 10
+"""Of all fields of a form together, with their names: as many as a query has room for."""
+_DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
+
+
+class Upload(NamedTuple):
+    """A file that has been received.
+
+    Attributes
+    ----------
+    path
+        Where it lies; whoever decodes it removes it.
+    media_type, name
+        What the client said of it.
+    file
+        What to call it in errors: the form field, or the file name.
+    seconds
+        Time from its first byte to its last.
+    """
+
+    path: Path
+    media_type: str | None
+    name: str | None
+    file: str
+    seconds: float = 0.0
+
+
+class Form(NamedTuple):
+    """A form that has been received.
+
+    Attributes
+    ----------
+    parts
+        Its files, or the texts in their place, by name.
+    fields
+        Names and texts of its other fields, in their order.
+    """
+
+    parts: dict[str, Upload | str]
+    fields: list[tuple[str, str]]
+
+
+class _Sink:
+    """A file being received."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"{uuid.uuid4().hex}.received"
+        self._handle: BinaryIO = self.path.open("wb", buffering=0)
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._start = time.perf_counter()
+        self.seconds = 0.0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next bytes; they are written with `drain`."""
+        self._waiting.append(piece)
+        self._waiting_bytes += len(piece)
+
+    async def drain(self) -> None:
+        """Write what waits, if it is much."""
+        if self._waiting_bytes >= _WRITE_BYTES:
+            await asyncio.to_thread(self._write)
+
+    def end(self) -> None:
+        """Write the rest."""
+        self._write()
+        self.close()
+        self.seconds = time.perf_counter() - self._start
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._handle.close()
+
+    def _write(self) -> None:
+        content = memoryview(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        while content:
+            content = content[self._handle.write(content) or 0 :]
+
+
+async def receive_body(request: Request, folder: Path) -> Upload:
+    """Receive a body that is a file.
+
+    Raises
+    ------
+    InvalidRequest
+        When its digest is not the one that was sent with it.
+    ClientDisconnect
+        When the client goes away meanwhile.
+    """
+    with ExitStack() as opened:
+        sink = _Sink(folder)
+        opened.callback(sink.close)
+        async for piece in _pieces(request):
+            sink.add(piece)
+            await sink.drain()
+        sink.end()
+    media_type = request.headers.get("content-type")
+    return Upload(sink.path, media_type, None, "the body", sink.seconds)
+
+
+async def receive_form(
+    request: Request, folder: Path, names: Collection[str], fields: Collection[str]
+) -> Form:
+    """Receive a form.
+
+    Parameters
+    ----------
+    names
+        The parts that it must have, once each.
+    fields
+        The texts that it may have beside them, each any number of times.
+
+    Raises
+    ------
+    InvalidRequest
+        When it is no form, has other parts, or breaks off; as soon as that is seen.
+    ClientDisconnect
+        When the client goes away meanwhile.
+    """
+    _, options = parse_options_header(request.headers.get("content-type"))
+    with ExitStack() as opened:
+        form = _Parts(folder, names, fields, opened)
+        try:
+            parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
+            async for piece in _pieces(request):
+                parser.write(piece)
+                await form.drain()
+        except FormParserError as error:
+            raise InvalidRequest(f"the form cannot be read: {error}") from None
+        return form.whole()
+
+
+def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
+    """A file that came within something else."""
+    sink = _Sink(folder)
+    sink.add(content)
+    sink.end()
+    return Upload(sink.path, media_type, None, file, sink.seconds)
+
+
+class _Parts:
+    """What is known of a form so far; a parser calls its methods as it finds things."""
+
+    def __init__(
+        self, folder: Path, names: Collection[str], fields: Collection[str], opened: ExitStack
+    ) -> None:
+        self._folder = folder
+        self._names = names
+        self._field_names = fields
+        self._opened = opened
+        self._parts: dict[str, Upload | str] = {}
+        self._fields: list[tuple[str, str]] = []
+        self._fields_bytes = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._field = self._value = b""
+        self._name = ""
+        self._file_name: str | None = None
+        self._sink: _Sink | None = None
+        self._text = b""
+        self._is_whole = False
+
+    def callbacks(self) -> "MultipartCallbacks":
+        """What the parser calls."""
+        return {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._add_to_field,
+            "on_header_value": self._add_to_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._open_part,
+            "on_part_data": self._add_to_part,
+            "on_part_end": self._end_part,
+            "on_end": self._end,
+        }
+
+    async def drain(self) -> None:
+        """Write what waits, if it is much."""
+        if self._sink is not None:
+            await self._sink.drain()
+
+    def whole(self) -> Form:
+        """The form, once all of it is there."""
+        if not self._is_whole:
+            raise InvalidRequest("the form breaks off: it has no last boundary; send it whole")
+        if len(self._parts) < len(self._names):
+            raise self._refusal(list(self._parts))
+        return Form(self._parts, self._fields)
+
+    def _refusal(self, found: list[str]) -> Problem:
+        return InvalidRequest(
+            f"the form must have the parts {' and '.join(self._names)}, once each; it has "
+            f"{listed(found) if found else 'none'} (as texts it may have the options "
+            f"{', '.join(self._field_names)})"
+        )
+
+    def _begin_part(self) -> None:
+        self._headers = {}
+        self._text = b""
+
+    def _add_to_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+
+    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        self._headers[self._field.lower()] = self._value
+        self._field = self._value = b""
+
+    def _open_part(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition"))
+        self._name = options.get(b"name", b"").decode(errors="replace")
+        self._file_name = None
+        if self._name in self._field_names:
+            if b"filename" in options:
+                raise InvalidRequest(f"{self._name}: an option is a text, and this is a file")
+            return
+        if self._name not in self._names or self._name in self._parts:
+            raise self._refusal([*self._parts, self._name])
+        if b"filename" in options:
+            self._file_name = options[b"filename"].decode(errors="replace")
+            self._sink = _Sink(self._folder)
+            self._opened.callback(self._sink.close)
+
+    def _add_to_part(self, data: bytes, start: int, end: int) -> None:
+        if self._sink is not None:
+            self._sink.add(data[start:end])
+            return
+        self._text += data[start:end]
+        if self._name in self._field_names:
+            self._refuse_long_fields()
+        elif len(self._text) > _TEXT_BYTES:
+            raise InvalidRequest(
+                f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
+                "filename in its Content-Disposition, or the text 'dataset:<id>'"
+            )
+
+    def _refuse_long_fields(self) -> None:
+        if self._fields_bytes + len(self._name) + len(self._text) > _FIELDS_BYTES:
+            raise InvalidRequest(
+                f"{self._name}: the options of the form have more than {_FIELDS_BYTES} bytes"
+            )
+
+    def _end_part(self) -> None:
+        if self._name in self._field_names:
+            # A part without data is never added to.
+            self._refuse_long_fields()
+            self._fields_bytes += len(self._name) + len(self._text)
+            self._fields.append((self._name, self._text.decode(errors="replace")))
+            return
+        if self._sink is None:
+            self._parts[self._name] = self._text.decode(errors="replace")
+            return
+        self._sink.end()
+        media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
+        self._parts[self._name] = Upload(
+            self._sink.path, media_type, self._file_name, self._name, self._sink.seconds
+        )
+        self._sink = None
+
+    def _end(self) -> None:
+        self._is_whole = True
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes, checked against its digest in the end."""
+    digest = Digest(request.headers.get("content-digest", ""))
+    async for piece in request.stream():
+        digest.add(piece)
+        yield piece
+    digest.check()
+
+
+def check_digest(request: Request, content: bytes | bytearray) -> None:
+    """Check a whole body against its digest.
+
+    Raises
+    ------
+    InvalidRequest
+        When its digest is not the one that was sent with it.
+    """
+    digest = Digest(request.headers.get("content-digest", ""))
+    digest.add(content)
+    digest.check()
+
+
+class Digest:
+    """What a `Content-Digest` says of a body (RFC 9530), as it is sent; unknown kinds say nothing.
+
+    Parameters
+    ----------
+    header
+        Its value, empty where there is none.
+    """
+
+    def __init__(self, header: str) -> None:
+        members = (one.strip().partition("=") for one in header.split(","))
+        self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
+        self._hashes = {name: _DIGESTS[name]() for name in self._expected}
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """Count the next bytes."""
+        for one in self._hashes.values():
+            one.update(piece)
+
+    def check(self) -> None:
+        """Compare, once all bytes are there.
+
+        Raises
+        ------
+        InvalidRequest
+            When they differ.
+        """
+        for name, digest in self._expected.items():
+            found = base64.b64encode(self._hashes[name].digest()).decode()
+            if found != digest:
+                raise InvalidRequest(
+                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
+                    f"{name}=:{found}: send it again"
+                )

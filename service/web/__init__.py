@@ -1,1 +1,0 @@
-"""Between a request and its answer: who asks, for what, in which form."""
