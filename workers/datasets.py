@@ -413,7 +413,7 @@ def looks_whole(dataset: Dataset) -> bool:
     if not isinstance(dataset.file, Path):
         return True
     try:
-        return _rows_of(dataset.file, look_at(dataset.file)) == dataset.rows
+        return bool(_footer(dataset.file, look_at(dataset.file)).num_rows == dataset.rows)
     except (FileNotFoundError, pa.ArrowInvalid):
         return False
     except OSError as error:
@@ -423,11 +423,13 @@ def looks_whole(dataset: Dataset) -> bool:
         return False
 
 
-@lru_cache(maxsize=1024)
-def _rows_of(path: Path, look: Look) -> int:
-    # A footer of many row groups takes milliseconds.
-    rows: int = pq.read_metadata(path).num_rows
-    return rows
+@lru_cache(maxsize=32)
+def _footer(path: Path, look: Look) -> pq.FileMetaData:
+    """The footer of a file as it is at a look: of many row groups it takes milliseconds to parse.
+
+    Every chunk, every carried row group and every request reads a part of its file.
+    """
+    return pq.read_metadata(path)
 
 
 def in_dictionaries(schema: pa.Schema) -> list[str]:
@@ -448,5 +450,6 @@ def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
 
 
 def _opened(file: Path | pa.Buffer) -> pq.ParquetFile:
-    source = file if isinstance(file, Path) else pa.BufferReader(file)
-    return pq.ParquetFile(source, memory_map=True)
+    if not isinstance(file, Path):
+        return pq.ParquetFile(pa.BufferReader(file))
+    return pq.ParquetFile(file, metadata=_footer(file, look_at(file)), memory_map=True)

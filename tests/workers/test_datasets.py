@@ -1,5 +1,7 @@
 """Canonical datasets: what is stored, that its bytes depend on the content alone, what is read."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -91,3 +93,22 @@ def test_every_byte_of_a_file_belongs_to_a_column(tmp_path):
         assert 0.9 * bytes_a_row * rows < sizes[name] < 1.3 * bytes_a_row * rows
     # What is left is the foot of the file.
     assert sum(sizes.values()) < dataset.file.stat().st_size < sum(sizes.values()) + 20_000
+
+
+def test_a_footer_is_parsed_once_and_anew_when_its_file_is_replaced(tmp_path):
+    path = tmp_path / "d.parquet"
+    first = points(100, 1)
+    store_points(first, path)
+    assert read_rows(path, 0, 100, ["lat"])["lat"].equals(first["lat"])
+    then = path.stat()
+    # Its end is destroyed so that it looks as before: what is read on does without.
+    with path.open("r+b") as file:
+        file.seek(-8, 2)
+        file.write(bytes(8))
+    os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert read_rows(path, 10, 20, ["lat"])["lat"].to_pylist() == first["lat"].to_pylist()[10:20]
+
+    second = points(100, 2)
+    store_points(second, tmp_path / "other.parquet")
+    (tmp_path / "other.parquet").replace(path)
+    assert read_rows(path, 0, 100, ["lat"])["lat"].equals(second["lat"])
