@@ -188,6 +188,20 @@ class _Files(Given):
         return _Part(chained(sources_of(files, reading, self._role, self._scratch)), reading)
 
 
+def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
+    # The numbers of a column where they lie, to be written to; None where that is not possible.
+    if column.num_chunks != 1 or not (
+        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    ):
+        return None
+    chunk = column.chunk(0)
+    memory = chunk.buffers()[1]
+    if memory is None or not memory.is_mutable:
+        return None
+    values = np.frombuffer(memory, column.type.to_pandas_dtype())
+    return values[chunk.offset : chunk.offset + len(chunk)]
+
+
 class _Pandas(Given):
     """A DataFrame of pandas: only the columns that are needed are converted."""
 
@@ -218,9 +232,23 @@ class _Pandas(Given):
             # What an unmatched row has none of stays a whole number in the others: no float could
             # hold each id.
             of_reference = name == "reference" or name.startswith(PREFIXES["references"])
-            series = column.to_pandas(types_mapper=whole.get if of_reference else None)
-            # What is taken over from Arrow as it is cannot be written to.
-            columns[name] = series if of_reference and column.type in whole else series.copy()
+            masked = whole.get(column.type) if of_reference else None
+            # What is carried of the observations may lie in the memory of their user.
+            is_own = of_reference or name in ("observation", "distance_m")
+            values = _taken_over(column) if is_own and masked != pd.BooleanDtype() else None
+            if values is not None and masked is not None:
+                missing = (
+                    column.is_null().to_numpy()
+                    if column.null_count
+                    else np.zeros(len(column), bool)
+                )
+                columns[name] = masked.construct_array_type()(values, missing)
+            elif values is not None and not column.null_count:
+                columns[name] = values
+            else:
+                series = column.to_pandas(types_mapper=lambda _, to=masked: to)
+                # What is taken over from Arrow as it is cannot be written to.
+                columns[name] = series if masked is not None else series.copy()
         frame = pd.DataFrame(columns, copy=False)
         frame.index = self._index(matches)
         return frame

@@ -1,6 +1,6 @@
 """The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,9 @@ STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_referenc
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
-def matches(k: int, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+def matches(
+    k: int, chunk: Chunk, answer: pa.Table | Mapping[str, np.ndarray]
+) -> tuple[pa.Table, dict[str, int]]:
     """What was found for a chunk as rows of a result, and how many there are of each status.
 
     Parameters
@@ -22,7 +24,9 @@ def matches(k: int, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str,
     answer
         What was found, k rows an observation: `answered`.
     """
-    reference, status = answer["reference"].to_numpy(), answer["status"].to_numpy()
+    reference, distance_m, status = (
+        np.asarray(answer[name]) for name in ("reference", "distance_m", "status")
+    )
     counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
     # A mask that hides nothing would be made into bits, and read again.
     unmatched = status != _MATCHED if counts["matched"] < status.size else None
@@ -33,13 +37,15 @@ def matches(k: int, chunk: Chunk, answer: pa.Table) -> tuple[pa.Table, dict[str,
         columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))
     columns |= {
         "reference": pa.array(reference, mask=unmatched),
-        "distance_m": pa.array(answer["distance_m"].to_numpy(), mask=unmatched),
+        "distance_m": pa.array(distance_m, mask=unmatched),
         "status": pa.DictionaryArray.from_arrays(pa.array(status), list(STATUSES)),
     }
     return pa.table(columns), counts
 
 
-def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> pa.Table:
+def answered(
+    answer: Answer, valid: Array, n_valid: int, options: MatchOptions
+) -> dict[str, np.ndarray]:
     """What a search found, with the status of each row.
 
     Parameters
@@ -52,7 +58,7 @@ def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) 
     reference = answer.reference.reshape(-1, options.k)
     status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
     columns = {**answer._asdict(), "status": status}
-    return pa.table({name: column.reshape(-1) for name, column in columns.items()})
+    return {name: column.reshape(-1) for name, column in columns.items()}
 
 
 def with_carried(
@@ -102,8 +108,9 @@ def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool
     status : int8 array, shape (n, k)
         Index into `STATUSES`.
     """
-    # A rank that has no reference although there are enough of them: they are too far away.
-    status = (reference < 0).astype("int8") * _BEYOND
-    status[:, max(0, n_valid - exclude_self) :] *= _NO_REFERENCE // _BEYOND
-    answered = valid.astype("int8")[:, None]
-    return status * answered + (1 - answered) * _INVALID
+    # A rank that has no reference although there are enough of them: they are too far away,
+    # which is 1, as a comparison that is true.
+    status = (reference < 0).view("int8")
+    status[:, max(0, n_valid - exclude_self) :] *= _NO_REFERENCE
+    status[~valid] = _INVALID
+    return status

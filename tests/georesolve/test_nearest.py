@@ -90,6 +90,25 @@ def test_answers_are_those_of_the_oracle(name):
     assert given["status"].tolist() == np.where(expected >= 0, "matched", missing).tolist()
 
 
+@pytest.mark.parametrize("max_distance_m", [None, 1e5])
+def test_a_frame_of_pandas_can_be_written_to_and_is_its_own(max_distance_m):
+    observations = PANDAS.assign(id=np.arange(500), size=np.arange(500.0))
+    references = REFERENCES.to_pandas().assign(id=np.arange(300))
+    given = observations.copy(), references.copy()
+    matches = georesolve.nearest(
+        observations,
+        references,
+        max_distance_m=max_distance_m,
+        columns=["size"],
+        observation_columns=["size"],
+    )
+    for name in matches.columns.drop("status"):
+        matches.iloc[0, matches.columns.get_loc(name)] = 7
+        assert matches[name].iloc[0] == 7
+    pd.testing.assert_frame_equal(observations, given[0])
+    pd.testing.assert_frame_equal(references, given[1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"k": 3, "max_distance_m": 1e6}, {"how": "inner"}])
 def test_each_kind_gets_the_same_rows_back(kind, options):
