@@ -37,7 +37,7 @@ def create_app(references: Path) -> FastAPI:
         """Answer in Parquet."""
         assert isinstance(asked.observations, dict), "arrays by column name"
         lat_deg, lon_deg = (np.array(asked.observations[name], float) for name in ("lat", "lon"))
-        options = asked.parameters().options()
+        options = asked.options(None, None)
         answer = kernels.nearest(
             index, lat_deg, lon_deg, k=options.k, max_distance_m=options.max_distance_m
         )

@@ -5,11 +5,11 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import closing
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
-from georesolve.service.auth.access import DECLARED, Access, refuse_unprotected
+from georesolve.service.auth.access import Access, refuse_unprotected
 from georesolve.service.context import Service
 from georesolve.service.database.ownership import kept, owned
 from georesolve.service.database.store import Store
@@ -23,7 +23,6 @@ from georesolve.service.http.handlers import install_error_handlers
 from georesolve.service.http.journal import Journal
 from georesolve.service.http.origins import sharing_with
 from georesolve.service.http.prefix import Prefix
-from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.quotas import Quotas
@@ -118,7 +117,6 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url="/api",
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(refuse_repeated)],
     )
     app.add_middleware(PackedBody, settings=settings)
     app.add_middleware(BodyLimit, settings=settings)
@@ -132,7 +130,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     for module in (landing, nearest, files, estimate, datasets, processes, jobs, events):
-        app.include_router(module.router, dependencies=DECLARED)
+        app.include_router(module.router)
     app.include_router(health.router)
     app.include_router(docs.router)
     if settings.expose_dashboard:

@@ -1,6 +1,6 @@
 """What the handlers of one application share."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -40,6 +40,8 @@ class Service:
     quotas: Quotas
     metrics: Metrics
     reading: Turns
+    views: dict[tuple[str, Role], "Service"] = field(default_factory=dict)
+    """What `of` gave, by owner and role: as many as there are keys."""
 
     @property
     def owner(self) -> str:
@@ -51,8 +53,10 @@ class Service:
 
         An admin sees the jobs of all.
         """
-        store = self.store.of(owner, sees_all_jobs=role == "admin")
-        return replace(self, store=store, library=self.library.of(store))
+        if (owner, role) not in self.views:
+            store = self.store.of(owner, sees_all_jobs=role == "admin")
+            self.views[owner, role] = replace(self, store=store, library=self.library.of(store))
+        return self.views[owner, role]
 
     def owners(self) -> dict[str, str]:
         """Names of the keys by id, to tell whose a job is where those of all are seen."""

@@ -7,6 +7,8 @@ import io
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from georesolve.workers.datasets import Dataset, read_rows, write_dataset
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
-from georesolve.workers.plan import QUICKLY_INDEXED, Chunk
+from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces
 from georesolve.workers.rehearsal import spiral
 from georesolve.workers.result import provenance, write_rows
@@ -38,6 +40,8 @@ _CARRIED_BYTES = 2**26
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
 _REHEARSED_ROWS = (10, 500)
 """Few observations and many take different ways through the search."""
+_SECONDS_A_CORE = 0.0005
+"""For less, another core is not worth waking: it has other requests."""
 _warming = threading.Lock()
 
 
@@ -97,7 +101,8 @@ def resolve_at_hand(job: Job, degrees: Degrees | None = None) -> AtHandAnswer:
     read = time.perf_counter()
     load(references, job.indexes)
     loaded = time.perf_counter()
-    answer: Answer = search(references, lat_deg, lon_deg, options)
+    with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
+        answer: Answer = search(references, lat_deg, lon_deg, options)
     resolved = time.perf_counter()
     found = answered(answer, is_valid(lat_deg, lon_deg), references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)
@@ -115,6 +120,17 @@ def resolve_at_hand(job: Job, degrees: Degrees | None = None) -> AtHandAnswer:
         "write": time.perf_counter() - resolved,
     }
     return AtHandAnswer(sink.getvalue(), counts, seconds)
+
+
+@contextmanager
+def _cores_for(seconds: float) -> Iterator[None]:
+    """Let a search that takes so long on one core have as many as it is worth."""
+    most = numba.get_num_threads()
+    numba.set_num_threads(max(1, min(most, int(seconds / _SECONDS_A_CORE))))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(most)
 
 
 def _degrees(observations: Dataset) -> Degrees:

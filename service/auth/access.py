@@ -7,8 +7,6 @@ import hmac
 import logging
 import time
 
-from fastapi import Security
-from fastapi.security import APIKeyHeader, HTTPBearer
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,6 +28,7 @@ from georesolve.service.errors import (
 )
 from georesolve.service.http.handlers import problem_response
 from georesolve.service.http.prefix import own_path
+from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 
@@ -44,11 +43,6 @@ DOCUMENTATION = "/docs"
 METRICS = "/metrics"
 _PAGES = (DASHBOARD, DOCUMENTATION, "/api")
 """What people look at in a browser, which can send a key as the password of Basic only."""
-DECLARED = (
-    Security(HTTPBearer(auto_error=False, description="the key, where the service asks for one")),
-    Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="the same")),
-)
-"""The two ways to send a key, for the description of the API: `Access` does the work."""
 _READ_SECONDS = 1.0
 """After this long keys are read again: so soon one made or revoked counts."""
 _NOTE_SECONDS = 60.0
@@ -79,7 +73,9 @@ class Access:
     """Gives a request the owner and the role that its key has, in `request.state`, or refuses it.
 
     The owner is the id of the key, and empty where no key is needed: as long as there are none,
-    and the service listens on loopback or was told that something else protects it.
+    and the service listens on loopback or was told that something else protects it. A query that
+    says two things at once is refused here, too: a dependency of FastAPI is solved anew for every
+    request.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
@@ -100,6 +96,7 @@ class Access:
             try:
                 self._check_host(connection)
                 connection.state.owner, connection.state.role = await self._caller_of(connection)
+                refuse_repeated(connection)
             except Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
                     response = problem_response(problem, connection)

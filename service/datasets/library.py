@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
+_MOST_USED = 1024
 
 
 class _RegisteredMeanwhile(Exception):
@@ -49,6 +50,8 @@ class Library:
     ) -> None:
         self._store = store
         self._hours = dataset_hours
+        # Rows as they were used last: what an id names never changes but in when it expires.
+        self._used: dict[str, DatasetRow] = {}
         self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
         make_folder(store.datasets_folder)
 
@@ -172,9 +175,14 @@ class Library:
         NoSuchDataset
         DatasetDamaged
         """
-        row = self.whole(id)
+        row = self._used.get(id)
+        if row is None or not self._is_there(row):
+            if len(self._used) >= _MOST_USED:
+                self._used.clear()
+            row = self._used[id] = self.whole(id)
         # Noted once in a while, not with every request.
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
+            self._used.pop(id, None)
             try:
                 self._store.prolong_dataset(id, in_hours(self._hours))
             except SQLAlchemyError as error:
@@ -182,6 +190,15 @@ class Library:
                 if not is_disk_full(error):
                     raise
         return row
+
+    def _is_there(self, row: DatasetRow) -> bool:
+        """Whether a row that was used before may be used again, without asking the database.
+
+        Who removes a dataset removes its file.
+        """
+        is_own = self._store.owner in (None, row.owner)
+        has_expired = row.expires is not None and row.expires <= self._store.expiry.now()
+        return is_own and not has_expired and looks_whole(row.dataset)
 
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""

@@ -11,6 +11,20 @@ _SUPPOSED = ("HTTPValidationError", "ValidationError")
 _METHODS = ("get", "post", "delete")
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
+_KEYS = {
+    "HTTPBearer": {
+        "type": "http",
+        "description": "the key, where the service asks for one",
+        "scheme": "bearer",
+    },
+    "APIKeyHeader": {
+        "type": "apiKey",
+        "description": "the same",
+        "in": "header",
+        "name": "X-API-Key",
+    },
+}
+"""The two ways to send a key: `service.auth.access` reads it."""
 _MODEL = re.compile("([A-Z][a-z]+){2,}")
 """The title of a model; pydantic's titles of fields have blanks, or one capital."""
 
@@ -28,8 +42,11 @@ class DescribedApp(FastAPI):
             # FastAPI supposes that a query which it does not take is answered 422.
             for name in _SUPPOSED:
                 schemas.pop(name, None)
+            document["components"]["securitySchemes"] = _KEYS
             for item in document["paths"].values():
                 for operation in (item[method] for method in _METHODS if method in item):
+                    if "401" in operation["responses"]:
+                        operation["security"] = [{name: []} for name in _KEYS]
                     if _is_supposed(operation["responses"].get("422", {})):
                         del operation["responses"]["422"]
         return self.openapi_schema or {}

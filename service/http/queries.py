@@ -106,14 +106,15 @@ _LISTS = LISTS | {
 """Query parameters that may be given several times."""
 
 
-# Async, or every request would take a turn through the pool of threads for it.
-async def refuse_repeated(request: HTTPConnection) -> None:
+def refuse_repeated(request: HTTPConnection) -> None:
     """Refuse a query that gives a parameter twice where one value counts.
 
     Raises
     ------
     InvalidRequest
     """
+    if not request.scope["query_string"]:
+        return
     counts = Counter(name for name, _ in request.query_params.multi_items())
     for name, times in counts.items():
         if times > 1 and name not in _LISTS:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.auth.access import DECLARED, METRICS
+from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
 from georesolve.service.description import examples
 from georesolve.service.description.answers import Answers, json_answer
@@ -82,7 +82,6 @@ def _health(service: Service) -> Health:
     operation_id="getMetrics",
     summary="How it does, for Prometheus",
     response_class=PlainTextResponse,
-    dependencies=DECLARED,
     responses={
         200: {
             "description": "the text format of Prometheus",

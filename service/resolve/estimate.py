@@ -113,7 +113,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
             await _set_of(role, asked, pointer, service, folder) for role in ROLES
         ]
         sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
-        options = asked.naming_all(*sets).options()
+        options = asked.options(*sets)
         if sets[0] and sets[1]:
             check_match(sets[0], sets[1], options, asked.on_invalid, f"{pointer}/{{}}".format)
         return await _estimate(service, observations, references, options)

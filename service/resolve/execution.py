@@ -21,26 +21,26 @@ from georesolve.service.database.rows import LIVE, DatasetRow, Delivery, EchoOpt
 from georesolve.service.errors import (
     JobDismissed,
     KeyReused,
+    NoSuchDataset,
     NotAcceptable,
     NotReady,
     ResultTooLarge,
     TooLarge,
 )
 from georesolve.service.http.preferences import Preference, preference_of
-from georesolve.service.jobs.matching import accept_job
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
 from georesolve.service.resolve.claims import Claim
 from georesolve.service.resolve.idempotency import key_of
 from georesolve.service.resolve.inputs import Asked
 from georesolve.service.resolve.lookup import lookup_response, refuse_without_cluster, why_too_large
-from georesolve.service.resolve.models import MatchParameters
 from georesolve.service.resolve.room import kept_bytes, set_bytes, sizes_of
 from georesolve.service.results.negotiation import format_of, wanted_format
 from georesolve.service.results.response import echo_response, result_response
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.jobs import MatchOptions
 
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
@@ -129,9 +129,8 @@ async def answer(
     if not preference.takes_a_job:
         _refuse_large(service, asked)
     asked.check()
-    options, on_invalid = asked.parameters.options(), asked.parameters.on_invalid
     content = [one.dataset.sha256 for one in asked.inputs]
-    repeat = terms.claim.of(*content, options, on_invalid, delivery)
+    repeat = terms.claim.of(*content, asked.options, asked.on_invalid, delivery)
     needs_no_job = terms.delivery is None and repeat is None and preference.waits
     if needs_no_job and (response := await _at_once(request, service, asked, preference)):
         return response
@@ -228,7 +227,7 @@ async def _answer_with_job(
 
 def _refuse_large(service: Service, asked: Asked) -> None:
     observations, references = (one.dataset.rows for one in asked.inputs)
-    rows = observations * asked.parameters.k + references
+    rows = observations * asked.options.k + references
     if rows > service.settings.sync_rows:
         raise TooLarge(
             f"{rows} rows of both sets together (observations k times) are more than the "
@@ -256,8 +255,7 @@ async def _at_once(
 
 def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
-    inputs, parameters = asked.inputs, asked.parameters
-    options = parameters.options()
+    inputs, options = asked.inputs, asked.options
     sizes = sizes_of(*inputs, options)
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
@@ -271,7 +269,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
             kept.extend(
                 service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
             )
-            return _enter(service, kept, parameters, delivery, repeat, size_bytes)
+            return _enter(service, kept, options, delivery, repeat, size_bytes)
         except BaseException:
             for row in kept:
                 service.library.release(row.id)
@@ -281,7 +279,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
 def _enter(
     service: Service,
     kept: list[DatasetRow],
-    parameters: MatchParameters,
+    options: MatchOptions,
     delivery: Delivery,
     repeat: Repeat | None,
     size_bytes: int,
@@ -291,7 +289,10 @@ def _enter(
     with service.quotas.place(store):
         # Once more: what others were promised meanwhile is no longer there for this one.
         service.disk.refuse_when_low(size_bytes)
-        return accept_job(store, observations, references, parameters, delivery, repeat, size_bytes)
+        id = store.add_job(observations, references, options, delivery, repeat, size_bytes)
+    if id is None:
+        raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+    return id
 
 
 async def _wait(

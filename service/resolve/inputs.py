@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from georesolve.intake.columns import Reading, Role
+from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.matching import check_match
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
@@ -37,6 +37,7 @@ from georesolve.service.uploads.receiving import (
     receive_body,
     receive_form,
 )
+from georesolve.workers.jobs import MatchOptions
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}
@@ -69,14 +70,17 @@ class Asked(NamedTuple):
     ----------
     inputs
         Both sets.
-    parameters
+    options
         How to match them, with the names of all columns to carry.
+    on_invalid
+        What becomes of rows with invalid coordinates.
     pointer
         Tells the JSON pointer of an option in the request.
     """
 
     inputs: Inputs
-    parameters: MatchParameters
+    options: MatchOptions
+    on_invalid: OnInvalid
     pointer: Callable[[str], str]
 
     @classmethod
@@ -84,13 +88,13 @@ class Asked(NamedTuple):
         cls, inputs: Inputs, parameters: MatchParameters, pointer: Callable[[str], str]
     ) -> "Asked":
         """The same, as it was sent."""
-        return cls(inputs, parameters.naming_all(*(one.dataset for one in inputs)), pointer)
+        options = parameters.options(*(one.dataset for one in inputs))
+        return cls(inputs, options, parameters.on_invalid, pointer)
 
     def check(self) -> None:
         """Check that the two sets can be matched, as `intake.matching` does."""
         observations, references = (one.dataset for one in self.inputs)
-        options, on_invalid = self.parameters.options(), self.parameters.on_invalid
-        check_match(observations, references, options, on_invalid, self.pointer)
+        check_match(observations, references, self.options, self.on_invalid, self.pointer)
 
 
 async def asked_by_form(request: Request, service: Service, folder: Path) -> Asked:
@@ -128,7 +132,7 @@ async def asked_by_json(
         )
         for role in ROLES
     ]
-    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"{pointer}/{step(option)}")
+    return Asked.of(Inputs(*inputs), given, lambda option: f"{pointer}/{step(option)}")
 
 
 async def asked_by_stream(request: Request, service: Service, folder: Path) -> Asked:
@@ -294,7 +298,7 @@ def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
         _small_input(value, pointer, service, given.reading_of(role))
         for role, (value, pointer) in zip(ROLES, sets, strict=True)
     ]
-    return Asked.of(Inputs(*inputs), given.parameters(), lambda option: f"/{step(option)}")
+    return Asked.of(Inputs(*inputs), given, lambda option: f"/{step(option)}")
 
 
 def _unwrapped(value: Any, pointer: str) -> tuple[Any, str]:

@@ -28,7 +28,7 @@ def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
 def why_too_large(asked: Asked) -> str | None:
     """Why a request is not small, with both numbers; None where it is."""
     observations, references = (one.dataset for one in asked.inputs)
-    options = asked.parameters.options()
+    options = asked.options
     if isinstance(asked.inputs.references, Ingested) and references.rows > QUICKLY_INDEXED:
         # They are indexed for this request alone.
         return (
@@ -81,7 +81,7 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Res
         service.store.job_folder(id),
         observations,
         references,
-        asked.parameters.options(),
+        asked.options,
         service.library.indexes_of(inputs.references),
     )
     try:

@@ -1,6 +1,6 @@
 """What clients give to be matched, and how: point sets in JSON, and the options."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -80,36 +80,32 @@ class MatchParameters(TableParameters):
     )
     observation_columns: ColumnNames = Field([], description="likewise of the observations")
 
-    def naming_all(self, observations: Dataset | None, references: Dataset | None) -> Self:
-        """The same with the names of all columns where `*` stands for them.
-
-        A set that is not there yet, of which only the number of rows is known, has no columns.
-        """
-        sets = {"observation_columns": observations, "columns": references}
-        names = {
-            option: list(one.columns) if one else []
-            for option, one in sets.items()
-            if getattr(self, option) == EVERY
-        }
-        return self.model_copy(update=names)
-
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
         prefix = PREFIXES[role]
         own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
         return reading_for(self.reading(), own, prefix)
 
-    def options(self) -> MatchOptions:
-        """The options as the workers want them; `naming_all` goes before."""
+    def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
+        """The options as the workers want them, with the names of all columns where `*` is.
+
+        A set that is not there yet, of which only the number of rows is known, has no columns.
+        """
         return MatchOptions(
             k=self.k,
             max_distance_m=self.max_distance_m,
             exclude_self=self.exclude_self,
             algorithm=self.algorithm,
             how=self.how,
-            columns=tuple(self.columns),
-            observation_columns=tuple(self.observation_columns),
+            columns=_named(self.columns, references),
+            observation_columns=_named(self.observation_columns, observations),
         )
+
+
+def _named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str, ...]:
+    if columns != EVERY:
+        return tuple(columns)
+    return one.columns if one else ()
 
 
 _POINTS = (
@@ -151,10 +147,6 @@ class PointSets(Parameters):
 
 class NearestInputs(MatchParameters, PointSets):
     """Two point sets as JSON, and how to match them."""
-
-    def parameters(self) -> MatchParameters:
-        """The same without the sets."""
-        return MatchParameters(**self.model_dump(exclude=set(PointSets.model_fields)))
 
 
 class NearestQuery(MatchParameters):

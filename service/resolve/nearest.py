@@ -67,19 +67,20 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
     start = time.perf_counter()
     format = wanted_format(request.headers, JSON)
     at_hand = partial(service.at_hand.answer, service.owner)
-    async with service.ingest.folder() as folder:
-        if media_type(request.headers) == ARROW.media_type:
+    if media_type(request.headers) == ARROW.media_type:
+        async with service.ingest.folder() as folder:
             asked = await asked_by_stream(request, service, folder)
-        else:
-            refuse_query(request)
-            async with json_content(request, service) as content:
-                if is_quickly_read(content):
-                    response = await at_hand(partial(_of_json, service, content, format, start))
-                    if response is not None:
-                        return response
-                given = await parsed(service, content, NearestInputs)
-                asked = await asked_by_json(service, given, folder)
-        return await at_hand(partial(_of_sets, service, asked, format, start))
+            return await at_hand(partial(_of_sets, service, asked, format, start))
+    refuse_query(request)
+    async with json_content(request, service) as content:
+        if is_quickly_read(content):
+            response = await at_hand(partial(_of_json, service, content, format, start))
+            if response is not None:
+                return response
+        given = await parsed(service, content, NearestInputs)
+        async with service.ingest.folder() as folder:
+            asked = await asked_by_json(service, given, folder)
+            return await at_hand(partial(_of_sets, service, asked, format, start))
 
 
 def _of_json(service: Service, content: bytearray, format: Format, start: float) -> Response | None:
