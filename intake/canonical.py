@@ -2,18 +2,20 @@
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, TooLarge
-from georesolve.intake.point_table import Bounds, PointTable
+from georesolve.intake.point_table import Bounds, Findings, PointTable
 from georesolve.intake.readers import read
 from georesolve.intake.sources import Source, Table
-from georesolve.workers.datasets import Dataset, write_dataset
+from georesolve.workers.datasets import Dataset, followed, write_dataset
 
 _ERROR_LENGTH = 500
 _PIECE_BYTES = 1 << 20
@@ -21,17 +23,48 @@ _PIECE_BYTES = 1 << 20
 _OF_THE_FILE = (pa.ArrowException, UnicodeError, OverflowError, RecursionError)
 
 
-def decode(source: Source, target: Path, bounds: Bounds) -> Dataset:
-    """Decode a file to a canonical dataset, in this process.
+class Decoded(NamedTuple):
+    """A dataset that was made of rows of a file, and what these showed."""
+
+    dataset: Dataset
+    findings: Findings
+
+
+def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
+    """Decode a file, or a range of it, to a canonical dataset, in this process.
+
+    Of a range nothing is refused that all rows together have to show: see `Findings.refuse`.
 
     Raises
     ------
     InvalidInput, TooLarge
-        As `canonicalise` does, and when the file is empty or cannot be unpacked.
+        As `canonicalise` does, when the file is empty or cannot be unpacked, and when a range has
+        not the rows that it should.
     Exception
         What the readers raise; `refusal_of` knows which of these the file is to blame for.
     """
-    return canonicalise(opened(source, bounds), source.reading, source.file, target, bounds)
+    table = opened(source, bounds)
+    points = PointTable(table, source.reading, source.file, bounds)
+    dataset = _written(points, target)
+    if source.range is None:
+        points.refuse_invalid(dataset)
+    else:
+        points.check_rows(dataset)
+    return Decoded(dataset, points.findings)
+
+
+def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
+    """What was made of the ranges of one file, in their order, as if it had been read in one go.
+
+    Their files are joined as `target` elsewhere.
+    """
+    first, *others = ranges
+    dataset, findings = first
+    for other in others:
+        dataset = followed(dataset, other.dataset)
+        findings.evidence.extend(other.findings.evidence)
+    island = findings.evidence.null_island
+    return Decoded(replace(dataset, file=target, null_island=island), findings)
 
 
 def opened(source: Source, bounds: Bounds) -> Table:
@@ -91,6 +124,12 @@ def canonicalise(
         As `PointTable` does.
     """
     points = PointTable(table, reading, file, bounds)
+    dataset = _written(points, target)
+    points.refuse_invalid(dataset)
+    return dataset
+
+
+def _written(points: PointTable, target: Path | None) -> Dataset:
     lat, lon, id = points.columns
     dataset = write_dataset(
         points.schema,
@@ -102,7 +141,6 @@ def canonicalise(
         geometries=points.geometries,
         with_digest=target is None,
     )
-    points.refuse_invalid(dataset)
     if target is not None:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.

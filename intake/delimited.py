@@ -22,6 +22,7 @@ from georesolve.intake.sources import (
     BATCH_ROWS,
     CELLS_SHOWN,
     BadCell,
+    Range,
     Source,
     Table,
     bad_cells,
@@ -62,10 +63,10 @@ class _Dialect(NamedTuple):
             encoding=self.encoding, skip_rows=self.skipped, use_threads=use_threads
         )
 
-    def parse_options(self, on_ragged: Any = None) -> pa.csv.ParseOptions:
+    def parse_options(self, on_ragged: Any = None, *, quoted: bool = True) -> pa.csv.ParseOptions:
         # Newlines in quotes: without it pyarrow may cut a quoted value in two, and make rows of it.
         return pa.csv.ParseOptions(
-            delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_ragged
+            delimiter=self.delimiter, newlines_in_values=quoted, invalid_row_handler=on_ragged
         )
 
 
@@ -78,18 +79,28 @@ def read_csv(source: Source) -> Table:
         When a row has too many or too few fields, a quote is not closed, the text is not in its
         encoding, or a coordinate is no number.
     """
+    dialect, head = _dialect_of(source)
+    try:
+        return _table(source, dialect, head)
+    except UnicodeDecodeError:
+        raise _undecoded(source, dialect) from None
+
+
+def lines_before_rows(source: Source) -> int | None:
+    """How many lines a CSV file has before its first row; None where bytes do not show lines."""
+    dialect, _ = _dialect_of(source)
+    return 1 + dialect.skipped if dialect.encoding == "utf-8" else None
+
+
+def _dialect_of(source: Source) -> tuple[_Dialect, str]:
+    """How a file is written, and its first characters."""
     with source.path.open("rb") as handle:
         start = handle.read(_SNIFFED_BYTES)
     encoding = _encoding_of(start, source)
     head = start.decode(encoding, errors="replace").lstrip("\ufeff")
     excel = _EXCEL_LINE.match(head)
-    dialect = _Dialect(
-        encoding, excel[1] if excel else _separator_of(head), 0 if excel is None else 1
-    )
-    try:
-        return _table(source, dialect, head)
-    except UnicodeDecodeError:
-        raise _undecoded(source, dialect) from None
+    separator = excel[1] if excel else _separator_of(head)
+    return _Dialect(encoding, separator, 0 if excel is None else 1), head
 
 
 def _table(source: Source, dialect: _Dialect, head: str) -> Table:
@@ -98,8 +109,17 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     columns = _columns_of(source, names, head, dialect)
     places = [names.index(name) for name in columns[:2]]
     decimal_point = "," if _has_decimal_commas(head, dialect, places) else "."
+    numbers = dict.fromkeys((header[place] for place in places), pa.float64())
+    convert = _conversion(header, numbers, decimal_point)
+    if source.range is not None:
+        table = _read_range(source, source.range, header, dialect, convert)
+        return _as_table(table, names, places)._replace(
+            declared_rows=source.range.stop - source.range.start
+        )
     try:
-        table = _read(source, header, dialect, places, decimal_point)
+        table = pa.csv.read_csv(
+            source.path, dialect.read_options(), dialect.parse_options(), convert
+        )
     except pa.ArrowInvalid:
         table = _read_as_text(source, header, dialect)
         texts = [table.column(place) for place in places]
@@ -111,6 +131,40 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
             table = table.set_column(place, header[place], numbers)
     if _has_newlines(header, table):
         _check_quotes(source, dialect)
+    return _as_table(table, names, places)
+
+
+def _read_range(
+    source: Source,
+    range: Range,
+    header: list[str],
+    dialect: _Dialect,
+    convert: pa.csv.ConvertOptions,
+) -> pa.Table:
+    """The rows between two line ends.
+
+    Raises
+    ------
+    InvalidInput
+        When a value holds a line end: then one of these two may be within quotes. If no value of
+        any range does, each of them ends where a row ends, and the next one begins with a row.
+    """
+    with source.path.open("rb") as file:
+        file.seek(range.begin)
+        content = file.read(range.end - range.begin)
+    is_quoted = b'"' in content
+    options = dialect.read_options(use_threads=False)
+    if range.begin:
+        options.skip_rows, options.column_names = 0, header
+    table = pa.csv.read_csv(
+        pa.BufferReader(content), options, dialect.parse_options(quoted=is_quoted), convert
+    )
+    if is_quoted and _has_newlines(header, table):
+        raise InvalidInput(f"{source.file}: its values hold line ends: read it in one go")
+    return table
+
+
+def _as_table(table: pa.Table, names: list[str], places: list[int]) -> Table:
     kept = [i for i, name in enumerate(names) if name or _has_values(table.column(i))]
     table = pa.Table.from_arrays(
         [table.column(i) if i in places else _whole_numbers(table.column(i)) for i in kept],
@@ -195,16 +249,6 @@ def _has_decimal_commas(head: str, dialect: _Dialect, places: list[int]) -> bool
     with_commas = [text for text in texts if "," in text]
     are_plain = all(_DECIMAL_COMMA.fullmatch(text) for text in with_commas)
     return bool(with_commas) and are_plain and not any("." in text for text in texts)
-
-
-def _read(
-    source: Source, header: list[str], dialect: _Dialect, places: list[int], decimal_point: str
-) -> pa.Table:
-    numbers = dict.fromkeys((header[place] for place in places), pa.float64())
-    convert = _conversion(header, numbers, decimal_point)
-    return pa.csv.read_csv(
-        source.path, dialect.read_options(), dialect.parse_options(), convert_options=convert
-    )
 
 
 def _conversion(

@@ -32,6 +32,8 @@ are a dozen or more. A single one may be a point of a grid, or the buoy that lie
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,22 +59,54 @@ _NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
+@dataclass
 class Evidence:
-    """What the coordinates of one table say about their unit, gathered batch by batch."""
+    """What the coordinates of one table say about their unit, gathered batch by batch.
 
-    def __init__(self) -> None:
-        self._seen = 0
-        self._rows = 0
-        self._valid = 0
-        self._metres = 0
-        self._swapped = 0
-        self._valid_swapped = 0
-        self._latitudes: set[float] = set()
-        self._low = np.full(2, np.inf)
-        self._high = np.full(2, -np.inf)
-        self._are_whole = True
-        self._examples: dict[str, tuple[int, float, float]] = {}
-        self.null_island = NullIsland()
+    Attributes
+    ----------
+    seen, rows
+        Rows, and those that count.
+    valid, valid_swapped
+        Of those that count: valid as they are, and with their axes swapped.
+    metres, swapped
+        Of those that count: too large for degrees, and valid with their axes swapped alone.
+    latitudes
+        Some different latitudes of `swapped`.
+    low, high
+        Bounds of latitude and longitude.
+    are_whole
+        Whether all are whole numbers.
+    examples
+        Row, latitude and longitude of the first row that shows something.
+    null_island
+        Rows at exactly (0, 0).
+    """
+
+    seen: int = 0
+    rows: int = 0
+    valid: int = 0
+    valid_swapped: int = 0
+    metres: int = 0
+    swapped: int = 0
+    latitudes: set[float] = field(default_factory=set)
+    low: tuple[float, float] = (math.inf, math.inf)
+    high: tuple[float, float] = (-math.inf, -math.inf)
+    are_whole: bool = True
+    examples: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    null_island: NullIsland = field(default_factory=NullIsland)
+
+    def extend(self, other: "Evidence") -> None:
+        """Take what was gathered of the rows behind these."""
+        for kind, (row, lat, lon) in other.examples.items():
+            self.examples.setdefault(kind, (self.seen + row, lat, lon))
+        if other.null_island.rows:
+            self._note_zeros(other.null_island.rows, other.null_island.first)
+        for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.latitudes |= other.latitudes
+        self._widen(other.low, other.high)
+        self.are_whole = self.are_whole and other.are_whole
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
@@ -81,31 +115,35 @@ class Evidence:
         is_zero = (lat == 0) & (lon == 0)
         counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
         if not counted.all():
-            self._note_zeros(np.flatnonzero(is_zero))
+            zeros = np.flatnonzero(is_zero)
+            self._note_zeros(zeros.size, zeros[:_FIRST_SHOWN].tolist())
             lat, lon = lat[counted], lon[counted]
         valid = _are_degrees(lat, lon)
-        self._rows += lat.size
-        self._valid += int(valid.sum())
+        self.rows += lat.size
+        self.valid += int(valid.sum())
         if lat.size:
-            self._low = np.minimum(self._low, [lat.min(), lon.min()])
-            self._high = np.maximum(self._high, [lat.max(), lon.max()])
+            self._widen([lat.min(), lon.min()], [lat.max(), lon.max()])
             self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
         swapped = _are_degrees(lon, lat)
-        self._valid_swapped += int(swapped.sum())
+        self.valid_swapped += int(swapped.sum())
         if not valid.all():
             beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
-            self._metres += self._count("metres", beyond & (lat != lon), counted, lat, lon)
+            self.metres += self._count("metres", beyond & (lat != lon), counted, lat, lon)
             only_swapped = swapped & ~valid
-            self._swapped += self._count("swapped", only_swapped, counted, lat, lon)
-            if len(self._latitudes) < _DIFFERENT:
-                self._latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
-        self._seen += counted.size
+            self.swapped += self._count("swapped", only_swapped, counted, lat, lon)
+            if len(self.latitudes) < _DIFFERENT:
+                self.latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
+        self.seen += counted.size
 
-    def _note_zeros(self, rows: Any) -> None:
+    def _note_zeros(self, number: int, rows: Sequence[int]) -> None:
         known, first = self.null_island
-        more = (self._seen + rows[: _FIRST_SHOWN - len(first)]).tolist()
-        self.null_island = NullIsland(known + rows.size, (*first, *more))
+        more = (self.seen + row for row in rows[: _FIRST_SHOWN - len(first)])
+        self.null_island = NullIsland(known + number, (*first, *more))
+
+    def _widen(self, low: Sequence[float] | Array, high: Sequence[float] | Array) -> None:
+        self.low = tuple(np.minimum(self.low, low).tolist())
+        self.high = tuple(np.maximum(self.high, high).tolist())
 
     def _add_valid(self, lat: Array, lon: Array) -> bool:
         """Take rows that all count and are valid, as most are; False where they are to be seen."""
@@ -116,17 +154,17 @@ class Evidence:
             return False
         if (low <= 0).all() and (high >= 0).all() and ((lat == 0) & (lon == 0)).any():
             return False
-        self._rows += lat.size
-        self._valid += lat.size
-        self._valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
-        self._low, self._high = np.minimum(self._low, low), np.maximum(self._high, high)
+        self.rows += lat.size
+        self.valid += lat.size
+        self.valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
+        self._widen(low, high)
         self._note_whole(lat, lon)
-        self._examples.setdefault("radians", (self._seen, float(lat[0]), float(lon[0])))
-        self._seen += lat.size
+        self.examples.setdefault("radians", (self.seen, float(lat[0]), float(lon[0])))
+        self.seen += lat.size
         return True
 
     def _note_whole(self, lat: Array, lon: Array) -> None:
-        self._are_whole = bool(self._are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all())
+        self.are_whole = bool(self.are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all())
 
     def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
         if rows.any():
@@ -134,14 +172,14 @@ class Evidence:
         return int(rows.sum())
 
     def _note(self, kind: str, i: int, counted: Any, lat: Array, lon: Array) -> None:
-        if kind not in self._examples:
-            row = self._seen + int(np.flatnonzero(counted)[i])
-            self._examples[kind] = row, float(lat[i]), float(lon[i])
+        if kind not in self.examples:
+            row = self.seen + int(np.flatnonzero(counted)[i])
+            self.examples[kind] = row, float(lat[i]), float(lon[i])
 
     @property
     def are_valid_swapped(self) -> bool:
         """Whether some rows that count are invalid, and all are valid once they are swapped."""
-        return self._valid < self._rows == self._valid_swapped
+        return self.valid < self.rows == self.valid_swapped
 
     def refuse(self, origin: Origin, reading: Reading, file: str) -> None:
         """Refuse a table whose coordinates prove not to be degrees.
@@ -157,11 +195,11 @@ class Evidence:
         if self._looks_projected(reading.on_invalid):
             scale = self._scale()
             if scale is not None:
-                self._examples["scaled"] = self._examples["metres"]
-                _, lat, lon = self._examples["scaled"]
+                self.examples["scaled"] = self.examples["metres"]
+                _, lat, lon = self.examples["scaled"]
                 self._refuse(
                     "scaled",
-                    self._metres,
+                    self.metres,
                     f"degrees times {scale:.0f}, stored as whole numbers: divided by it they are "
                     f"{lat / scale!r} and {lon / scale!r}",
                     "divide them by their scale",
@@ -170,7 +208,7 @@ class Evidence:
                 )
             self._refuse(
                 "metres",
-                self._metres,
+                self.metres,
                 "metres of a projected CRS",
                 "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
                 origin,
@@ -179,7 +217,7 @@ class Evidence:
         if self._looks_swapped():
             self._refuse(
                 "swapped",
-                self._swapped,
+                self.swapped,
                 f"swapped axes: every row is valid with {lon_name!r} as latitude and {lat_name!r} "
                 "as longitude",
                 origin.how_to_swap(reading.prefix),
@@ -189,9 +227,9 @@ class Evidence:
         if self._looks_like_radians(origin.columns):
             self._refuse(
                 "radians",
-                self._rows,
-                f"radians: latitudes are from {self._low[0]:.6g} to {self._high[0]:.6g}, "
-                f"longitudes from {self._low[1]:.6g} to {self._high[1]:.6g}",
+                self.rows,
+                f"radians: latitudes are from {self.low[0]:.6g} to {self.high[0]:.6g}, "
+                f"longitudes from {self.low[1]:.6g} to {self.high[1]:.6g}",
                 "multiply them by 180/pi",
                 origin,
                 file,
@@ -199,43 +237,48 @@ class Evidence:
 
     def _looks_projected(self, on_invalid: OnInvalid) -> bool:
         # Invalid rows that are not kept are refused anyway: then it is only said why.
-        is_proven = on_invalid == "error" or (self._rows > 1 and not self._valid)
-        return is_proven and self._metres > 0 and self._metres >= _MOST * self._rows
+        is_proven = on_invalid == "error" or (self.rows > 1 and not self.valid)
+        return is_proven and self.metres > 0 and self.metres >= _MOST * self.rows
 
     def _scale(self) -> float | None:
         """The power of ten that makes degrees of whole numbers too large for metres."""
-        largest = np.maximum(-self._low, self._high)
-        if not self._are_whole or not (largest > _MOST_METRES).any():
+        largest = self._largest()
+        if not self.are_whole or not (largest > _MOST_METRES).any():
             return None
         power = np.ceil(np.log10(largest / [90, 180])).max()
         return float(10.0**power)
 
+    def _largest(self) -> Array:
+        """The largest latitude and longitude, whatever their signs."""
+        largest: Array = np.maximum(np.negative(self.low), self.high)
+        return largest
+
     def _looks_swapped(self) -> bool:
-        if self._rows < 2 or not self.are_valid_swapped or len(self._latitudes) < 2:
+        if self.rows < 2 or not self.are_valid_swapped or len(self.latitudes) < 2:
             return False
-        many = len(self._latitudes) >= _DIFFERENT and self._swapped >= _TENTH * self._rows
-        return many or not self._valid
+        many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
+        return many or not self.valid
 
     def _looks_like_radians(self, columns: Columns) -> bool:
-        within = (np.maximum(-self._low, self._high) <= [_PI / 2, _PI]).all()
-        if not self._rows or not within:
+        within = (self._largest() <= [_PI / 2, _PI]).all()
+        if not self.rows or not within:
             return False
         if all(_NAMED_RADIANS.fullmatch(name) for name in (columns.lat, columns.lon)):
             return True
-        ends = np.array([-self._low[1], self._high[1]])
+        ends = np.array([-self.low[1], self.high[1]])
         is_globe = (ends >= math.pi - _GLOBE_END).all()
-        spans = bool(self._high[0] - self._low[0] >= _GLOBE_SPAN)
-        return self._rows >= _GLOBE_ROWS and bool(is_globe) and spans
+        spans = bool(self.high[0] - self.low[0] >= _GLOBE_SPAN)
+        return self.rows >= _GLOBE_ROWS and bool(is_globe) and spans
 
     def _refuse(
         self, kind: str, rows: int, what: str, advice: str, origin: Origin, file: str
     ) -> None:
-        row, lat, lon = self._examples[kind]
+        row, lat, lon = self.examples[kind]
         lat_name, lon_name = origin.names
         example = f"{lat_name}={lat!r}, {lon_name}={lon!r}"
         column = lon_name if kind in ("metres", "scaled") and abs(lon) > abs(lat) else lat_name
         raise InvalidInput(
-            f"{file}: {rows} of {self._seen} rows look like {what}; row {row}, for one, has "
+            f"{file}: {rows} of {self.seen} rows look like {what}; row {row}, for one, has "
             f"{example}. Coordinates are degrees: {advice}; or, if they are degrees, send the "
             "option coordinates=trust",
             [

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,37 @@ def degrees(array: pa.Array) -> np.ndarray:
 def slices(rows: int) -> Iterator[slice]:
     """So many rows at a time as stay in a processor's cache while they are looked at."""
     return (slice(start, start + BATCH_ROWS) for start in range(0, rows, BATCH_ROWS))
+
+
+class Findings(NamedTuple):
+    """What the rows of a table showed, and where its coordinates come from."""
+
+    origin: Origin
+    evidence: Evidence
+
+    def refuse(self, points: PointSet, reading: Reading, file: str) -> None:
+        """Refuse a table for what all of its rows showed.
+
+        Parameters
+        ----------
+        points
+            What was counted of them.
+
+        Raises
+        ------
+        InvalidInput
+            When the coordinates cannot be degrees, and when some are invalid, unless these are to
+            be kept.
+        """
+        self.evidence.refuse(self.origin, reading, file)
+        are_swapped = self.evidence.are_valid_swapped
+        refuse_invalid(
+            points,
+            file,
+            reading.on_invalid,
+            points=self.origin.points,
+            how_to_swap=self.origin.how_to_swap(reading.prefix) if are_swapped else None,
+        )
 
 
 class PointTable:
@@ -133,34 +165,35 @@ class PointTable:
         """The rows at exactly (0, 0) among those that have been read."""
         return self._evidence.null_island
 
+    @property
+    def findings(self) -> Findings:
+        """What the rows have shown that have been read."""
+        return Findings(self._origin, self._evidence)
+
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed.
-
-        Parameters
-        ----------
-        points
-            What was counted of them.
 
         Raises
         ------
         InvalidInput
-            When the coordinates cannot be degrees, when some are invalid, unless these are to be
-            kept, and when there are not as many rows as the table declared.
+            As `check_rows` and `Findings.refuse` do.
+        """
+        self.check_rows(points)
+        self.findings.refuse(points, self._reading, self._file)
+
+    def check_rows(self, points: PointSet) -> None:
+        """Check what was counted of the rows, once all have passed.
+
+        Raises
+        ------
+        InvalidInput
+            When there are not as many as the table declared.
         """
         if self._declared_rows not in (None, points.rows):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
                 f"{points.rows}"
             )
-        self._evidence.refuse(self._origin, self._reading, self._file)
-        are_swapped = self._evidence.are_valid_swapped
-        refuse_invalid(
-            points,
-            self._file,
-            self._reading.on_invalid,
-            points=self._origin.points,
-            how_to_swap=self._origin.how_to_swap(self._reading.prefix) if are_swapped else None,
-        )
 
 
 def _check_names(names: list[str], file: str) -> None:

@@ -3,7 +3,10 @@
 They do not check coordinates, and they count rows only where a file declares them.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -23,21 +26,49 @@ def read(source: Source, most_columns: int) -> Table:
 
 def _read_parquet(source: Source) -> Table:
     file = streamed(source.path)
-    batches = _validated(file.iter_batches(BATCH_ROWS))
-    return Table(file.schema_arrow, batches, file.metadata.num_rows)
+    rows = file.metadata.num_rows
+    if source.range is None:
+        return Table(file.schema_arrow, _validated(file.iter_batches(BATCH_ROWS)), rows)
+    start, stop = source.range[:2]
+    counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    begins = [0, *accumulate(counts)]
+    first = bisect_right(begins, start) - 1
+    groups = range(first, bisect_left(begins, stop))
+    batches = file.iter_batches(BATCH_ROWS, row_groups=list(groups))
+    own = _rows_of(batches, start - begins[first], stop - begins[first])
+    return Table(file.schema_arrow, _validated(own), stop - start)
 
 
 def _read_arrow(source: Source) -> Table:
-    with source.path.open("rb") as handle:
+    schema, batches = record_batches(source.path)
+    if source.range is None:
+        return Table(schema, _validated(batches))
+    start, stop = source.range[:2]
+    return Table(schema, _validated(_rows_of(batches, start, stop)), stop - start)
+
+
+def record_batches(path: Path) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The schema and the batches of an Arrow file or stream; they have not been validated."""
+    with path.open("rb") as handle:
         is_file = handle.read(6) == b"ARROW1"
-    handle = pa.OSFile(str(source.path))
+    handle = pa.OSFile(str(path))
     if is_file:
         reader = pa.ipc.open_file(handle)
-        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-    else:
-        reader = pa.ipc.open_stream(handle)
-        batches = iter(reader)
-    return Table(reader.schema, _validated(batches))
+        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    reader = pa.ipc.open_stream(handle)
+    return reader.schema, iter(reader)
+
+
+def _rows_of(batches: Iterator[pa.RecordBatch], start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """The rows from `start` up to, not including, `stop`; behind them nothing is read."""
+    seen = 0
+    for batch in batches:
+        first, last = max(start - seen, 0), min(stop - seen, batch.num_rows)
+        seen += batch.num_rows
+        if first < last:
+            yield batch.slice(first, last - first)
+        if seen >= stop:
+            return
 
 
 def _validated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

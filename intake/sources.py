@@ -14,6 +14,15 @@ from georesolve.intake.geometry import Geometry
 BATCH_ROWS = 65_536
 
 
+class Range(NamedTuple):
+    """Some rows of a file, `stop` not included; of text with the bytes that they stand in."""
+
+    start: int
+    stop: int
+    begin: int = 0
+    end: int = 0
+
+
 class Source(NamedTuple):
     """A file to decode.
 
@@ -29,6 +38,8 @@ class Source(NamedTuple):
         The encoding of its text, where the client declared one.
     unpacked
         Where to unpack it first, None where it is not packed with gzip.
+    range
+        The rows to read of it, None for all.
     """
 
     path: Path
@@ -37,6 +48,7 @@ class Source(NamedTuple):
     file: str
     charset: str | None = None
     unpacked: Path | None = None
+    range: Range | None = None
 
 
 class Table(NamedTuple):

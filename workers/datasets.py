@@ -264,6 +264,22 @@ def write_dataset(
     )
 
 
+def followed(first: Dataset, second: Dataset) -> Dataset:
+    """The numbers of a dataset of the rows of two, which were measured; its file is another."""
+    boxes = [box for box in (first.bbox, second.bbox) if box]
+    shifted = (row._replace(row=first.rows + row.row) for row in second.first_invalid)
+    pairs = zip(first.widths or (), second.widths or (), strict=True)
+    west, south, east, north = zip(*boxes, strict=True) if boxes else [()] * 4
+    return replace(
+        first,
+        rows=first.rows + second.rows,
+        invalid_rows=first.invalid_rows + second.invalid_rows,
+        bbox=(min(west), min(south), max(east), max(north)) if boxes else None,
+        first_invalid=(*first.first_invalid, *shifted)[:_INVALID_SHOWN],
+        widths=tuple(one.followed(other) for one, other in pairs),
+    )
+
+
 def _without_nulls(degrees: pa.ChunkedArray) -> pa.Array:
     """Degrees in one piece, NaN where there is no number."""
     array = degrees.combine_chunks()

@@ -36,9 +36,14 @@ class Width(NamedTuple):
         """Both columns together: at most, as their widest rows need not be the same."""
         return Width(*map(sum, zip(self, other, strict=True)))
 
+    def followed(self, other: "Width") -> "Width":
+        """The same column with the row groups of another file behind its own."""
+        group, row = max(self.group, other.group), max(self.row, other.row)
+        return Width(self.total + other.total, group, row)
+
     def with_group(self, total: int, row: int) -> "Width":
         """The same column with one more row group."""
-        return Width(self.total + total, max(self.group, total), max(self.row, row))
+        return self.followed(Width(total, total, row))
 
 
 class Carried(NamedTuple):

@@ -10,24 +10,33 @@ import os
 import signal
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from georesolve.intake.sources import Source
+from georesolve.intake.canonical import Decoded, joined
+from georesolve.intake.columns import Columns, Origin
+from georesolve.intake.errors import Refused
+from georesolve.intake.plausibility import Evidence
+from georesolve.intake.point_table import Findings
+from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import (
     InvalidInput,
     NotReady,
     Problem,
     StorageFull,
     TooLarge,
+    problem_of,
     stopping,
 )
 from georesolve.service.uploads import sandbox
 from georesolve.service.uploads.children import Child, Children, NotStarted, Stopped
-from georesolve.service.uploads.decoding import Limits, serve
+from georesolve.service.uploads.decoding import Cut, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
 from georesolve.workers.files import sha256_of
 from georesolve.workers.widths import Width
@@ -38,6 +47,10 @@ _ANSWER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOG_LENGTH = 20_000
 _RETRY = {"Retry-After": "60"}
+_LARGE_BYTES = 8 << 20
+"""Files from this size on are decoded by several processes."""
+_MOST_PROCESSES = 16
+"""As many for one file: several files are decoded at a time, and each process takes its memory."""
 # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
 _children = Children(serve, preload=["georesolve.service.uploads.decoding", "pandas"])
 
@@ -61,6 +74,23 @@ class _Decoded(_Answer):
     first_invalid: tuple[InvalidRow, ...]
     widths: tuple[Width, ...]
     null_island: NullIsland
+    types: list[str]
+    points: str | None
+    evidence: Evidence
+
+    def of(self, target: Path) -> Decoded:
+        beside = ("types", "points", "evidence")
+        known = {name: value for name, value in self if name not in beside}
+        origin = Origin(Columns(self.lat, self.lon, self.id), self.points)
+        return Decoded(Dataset(file=target, sha256="", **known), Findings(origin, self.evidence))
+
+
+class _Cut(_Answer):
+    ranges: list[Range]
+
+
+class _Joined(_Answer):
+    size_bytes: int
 
 
 class _Refused(_Answer):
@@ -78,7 +108,8 @@ class _Failed(_Answer):
     stack: str
 
 
-_ANSWERS: TypeAdapter[_Decoded | _Refused | _Failed] = TypeAdapter(_Decoded | _Refused | _Failed)
+_A = TypeVar("_A", bound=_Answer)
+_NO_ANSWERS: TypeAdapter[_Refused | _Failed] = TypeAdapter(_Refused | _Failed)
 
 
 def start_decoder() -> None:
@@ -117,46 +148,121 @@ def decode_in_child(
     DecoderFailed
         When the process failed otherwise.
     """
-    deadline = time.monotonic() + limits.seconds
-    # The process may write these files, and make none.
-    target.touch()
+    room = _Room(source, limits, time.monotonic() + limits.seconds, stop)
     if source.unpacked is not None:
         source.unpacked.touch()
     try:
-        with _children.child(limits.seconds, stop) as child:
-            child.connection.send((source, target, limits))
-            content = _content(child, source.file, limits, deadline, stop)
-            answer = _answer_of(content, child, source, limits)
-            _children.kill(child)
-        return Dataset(file=target, sha256=sha256_of(target), **dict(answer))
-    except BaseException as error:
+        decoded = _in_ranges(room, target) or _in_one_go(room, target)
+        return replace(decoded.dataset, sha256=sha256_of(target))
+    except BaseException:
         target.unlink(missing_ok=True)
-        if isinstance(error, Stopped):
-            raise stopping() from None
-        if isinstance(error, NotStarted):
-            raise NotReady(
-                f"{source.file}: no process to decode it started within the limit of "
-                f"{limits.seconds:g} s, so what starts them was replaced: send it again",
-                headers={"Retry-After": "2"},
-            ) from None
         raise
     finally:
         if source.unpacked is not None:
             source.unpacked.unlink()
 
 
-def _content(
-    child: Child, file: str, limits: Limits, deadline: float, stop: Connection | None
-) -> bytes:
+class _Room(NamedTuple):
+    """What a file may take, and until when."""
+
+    source: Source
+    limits: Limits
+    deadline: float
+    stop: Connection | None
+
+    def share(self, number: int) -> "_Room":
+        """That of one of several processes, whose files are joined afterwards."""
+        limits = replace(
+            self.limits,
+            memory_bytes=self.limits.memory_bytes // number,
+            written_bytes=self.limits.written_bytes // (2 * number),
+        )
+        return self._replace(limits=limits)
+
+
+def _in_one_go(room: _Room, target: Path) -> Decoded:
+    answer = _answer_to(Decode(room.source, target), _Decoded, room)
+    return answer.of(target)
+
+
+def _in_ranges(room: _Room, target: Path) -> Decoded | None:
+    """Decode a large file in as many processes as there are cores.
+
+    None where it has to be read in one go. So has what a range is refused for, be it the file or
+    its cuts: then the rows that are told are those of the file, and the limits are those of one
+    process.
+    """
+    source = room.source
+    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+    if cores < 2 or source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES:
+        return None
+    targets: list[Path] = []
+    try:
+        ranges = _answer_to(Cut(source, cores), _Cut, room).ranges
+        if len(ranges) < 2:
+            return None
+        targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
+        tasks = [
+            Decode(source._replace(range=one), its)
+            for one, its in zip(ranges, targets, strict=True)
+        ]
+        share = room.share(len(tasks))
+        with ThreadPoolExecutor(len(tasks), "range") as threads:
+            answers = list(threads.map(lambda task: _answer_to(task, _Decoded, share), tasks))
+        # A column may hold numbers in one range, and text in another.
+        if len({(one.columns, tuple(one.types)) for one in answers}) > 1:
+            return None
+        _answer_to(Join(source, target, targets[1:]), _Joined, room)
+    except (InvalidInput, TooLarge, StorageFull):
+        return None
+    finally:
+        for path in targets[1:]:
+            path.unlink(missing_ok=True)
+    decoded = joined([one.of(target) for one in answers], target)
+    try:
+        decoded.findings.refuse(decoded.dataset, source.reading, source.file)
+    except Refused as refused:
+        raise problem_of(refused) from None
+    return decoded
+
+
+def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
+    """Have a process of its own do a task."""
+    source, limits, deadline, stop = room
+    # The process may write these files, and make none.
+    for path in task.files[1]:
+        path.touch()
+    seconds = max(0.0, deadline - time.monotonic())
+    try:
+        with _children.child(seconds, stop) as child:
+            child.connection.send((task, limits))
+            content = _content(child, room)
+            answer = _answer_of(content, kind, child, room)
+            _children.kill(child)
+        return answer
+    except Stopped:
+        raise stopping() from None
+    except NotStarted:
+        raise NotReady(
+            f"{source.file}: no process to decode it started within the limit of "
+            f"{limits.seconds:g} s, so what starts them was replaced: send it again",
+            headers={"Retry-After": "2"},
+        ) from None
+
+
+def _content(child: Child, room: _Room) -> bytes:
     """All that a process writes until it closes its end."""
     content = bytearray()
-    ends = [child.connection] if stop is None else [child.connection, stop]
+    ends = [child.connection] if room.stop is None else [child.connection, room.stop]
     while len(content) <= _ANSWER_BYTES:
-        ready = wait(ends, max(0.0, deadline - time.monotonic()))
-        if stop in ready:
+        ready = wait(ends, max(0.0, room.deadline - time.monotonic()))
+        if room.stop in ready:
             raise stopping()
         if not ready:
-            raise TooLarge(f"{file}: decoding took longer than the limit of {limits.seconds:g} s")
+            raise TooLarge(
+                f"{room.source.file}: decoding took longer than the limit of "
+                f"{room.limits.seconds:g} s"
+            )
         try:
             piece = os.read(child.connection.fileno(), _PIECE_BYTES)
         except ConnectionError:
@@ -167,27 +273,27 @@ def _content(
     raise DecoderFailed(f"the process answered more than {_ANSWER_BYTES} bytes")
 
 
-def _answer_of(content: bytes, child: Child, source: Source, limits: Limits) -> _Decoded:
+def _answer_of(content: bytes, kind: type[_A], child: Child, room: _Room) -> _A:
     # Before the answer stands what libraries wrote to standard error.
     said, _, last = content.rpartition(b"\n")
+    with suppress(ValidationError):
+        return kind.model_validate_json(last, strict=True)
     try:
-        answer = _ANSWERS.validate_json(last)
+        answer = _NO_ANSWERS.validate_json(last)
     except ValidationError:
         code = _children.exit_code(child)
         if code == -signal.SIGKILL or b"std::bad_alloc" in said:
             raise TooLarge(
-                f"{source.file}: decoding took all memory that there was, at most the limit of "
-                f"{limits.memory_bytes / 2**20:.0f} MiB: send it in smaller pieces"
+                f"{room.source.file}: decoding took all memory that there was, at most the limit "
+                f"of {room.limits.memory_bytes / 2**20:.0f} MiB: send it in smaller pieces"
             ) from None
         raise DecoderFailed(
-            f"the process that decoded a {source.format} file ended with exit code {code} and "
+            f"the process that decoded a {room.source.format} file ended with exit code {code} and "
             f"without an answer:\n{_quoted(content.decode(errors='replace'))}"
         ) from None
     if isinstance(answer, _Refused):
         raise answer.as_problem()
-    if isinstance(answer, _Failed):
-        raise DecoderFailed(f"the process failed:\n{_quoted(answer.stack)}")
-    return answer
+    raise DecoderFailed(f"the process failed:\n{_quoted(answer.stack)}")
 
 
 def _quoted(text: str) -> str:

@@ -14,7 +14,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +23,11 @@ from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
 from georesolve.intake.point_table import Bounds
+from georesolve.intake.ranges import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
 from georesolve.service.uploads.sandbox import confine, libraries
+from georesolve.workers.appending import append
 from georesolve.workers.datasets import streamed
 
 _MEMORY = Path("/proc/self/statm")
@@ -40,20 +42,85 @@ class Limits(Bounds):
     written_bytes: int = resource.RLIM_INFINITY
 
 
+class Decode(NamedTuple):
+    """Make a dataset of a file, or of a range of it."""
+
+    source: Source
+    target: Path
+
+    @property
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """What it reads, and what it writes."""
+        unpacked = self.source.unpacked
+        return [self.source.path], [self.target, *([] if unpacked is None else [unpacked])]
+
+    def answer(self, limits: Limits) -> dict[str, Any]:
+        """The numbers and names of the dataset, and what its rows showed."""
+        dataset, findings = decode(self.source, self.target, limits)
+        known = vars(dataset)
+        return {
+            **{name: known[name] for name in known if name not in ("file", "sha256")},
+            "types": [str(type) for type in pq.read_schema(self.target).types],
+            "points": findings.origin.points,
+            "evidence": {**vars(findings.evidence), "latitudes": [*findings.evidence.latitudes]},
+        }
+
+
+class Cut(NamedTuple):
+    """Find ranges in which a file can be decoded by several processes."""
+
+    source: Source
+    most: int
+
+    @property
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """What it reads, and what it writes."""
+        return [self.source.path], []
+
+    def answer(self, limits: Limits) -> dict[str, Any]:
+        """The ranges: none of a file that is too large, or that one process had better look at."""
+        ranges = ranges_of(self.source, self.most)
+        return {"ranges": ranges if not ranges or ranges[-1].stop <= limits.rows else []}
+
+
+class Join(NamedTuple):
+    """Append what was made of ranges to what was made of the first one."""
+
+    source: Source
+    target: Path
+    others: list[Path]
+
+    @property
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """What it reads, and what it writes."""
+        return self.others, [self.target]
+
+    def answer(self, limits: Limits) -> dict[str, Any]:
+        """How large the file is then."""
+        append(self.target, self.others)
+        return {"size_bytes": self.target.stat().st_size}
+
+
+Task = Decode | Cut | Join
+
+
 def serve(connection: Connection) -> None:
-    """Decode the file that comes over a pipe, and answer as JSON."""
+    """Do the task that comes over a pipe, and answer as JSON."""
     # The other pools hold a gigabyte of address space from the start, and give it out unlimited.
     pa.set_memory_pool(pa.system_memory_pool())
     small = _warm_up()
     try:
-        source, target, limits = connection.recv()
+        task, limits = connection.recv()
     except EOFError:
         return
-    writable = [target] if source.unpacked is None else [target, source.unpacked]
-    confine([source.path, _MEMORY], writable, connection.fileno())
+    if task.source.range is not None:
+        # The other cores have ranges of their own.
+        pa.set_cpu_count(1)
+    readable, writable = task.files
+    confine([*readable, _MEMORY], writable, connection.fileno())
     _start_threads(small)
     _limit(limits)
-    answer = f"\n{json.dumps(_answer(source, target, limits))}".encode()
+    answer = f"\n{json.dumps(_answer(task, limits))}".encode()
     # The service may have been killed meanwhile.
     with (
         contextlib.suppress(BrokenPipeError),
@@ -94,11 +161,11 @@ def _limit(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _answer(source: Source, target: Path, limits: Limits) -> dict[str, Any]:
+def _answer(task: Task, limits: Limits) -> dict[str, Any]:
     try:
-        dataset = decode(source, target, limits)
+        return task.answer(limits)
     except Exception as error:
-        problem = error if isinstance(error, Refused) else _problem_of(error, source, limits)
+        problem = error if isinstance(error, Refused) else _problem_of(error, task.source, limits)
         if problem is None:
             return {"stack": traceback.format_exc()}
         return {
@@ -106,8 +173,6 @@ def _answer(source: Source, target: Path, limits: Limits) -> dict[str, Any]:
             "detail": problem.detail,
             "errors": problem.errors,
         }
-    known = vars(dataset)
-    return {name: known[name] for name in known if name not in ("file", "sha256")}
 
 
 def _problem_of(error: Exception, source: Source, limits: Limits) -> Refused | None:

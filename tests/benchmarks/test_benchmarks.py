@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import kernels as kernels_of_ours
-from georesolve.benchmarks import doors, kernels, pipeline, service, small_requests
+from georesolve.benchmarks import accepting, doors, kernels, pipeline, service, small_requests
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
 from tests.conftest import points, sphere
@@ -119,3 +119,14 @@ def test_what_the_doors_cost(tmp_path, monkeypatch, capsys):
     assert all(len(figures[name]) == 1 for name in figures.keys() - {"machine"})
     assert len(figures) == 8
     assert "| bare script |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "arrows"])
+def test_what_it_takes_to_be_accepted(tmp_path, monkeypatch, capsys, format):
+    out = tmp_path / "out.json"
+    flags = ["--rows", "10", "--runs", "1", "--format", format, "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["accepting", *flags])
+    accepting.main()
+    seconds = json.loads(out.read_text())["seconds"]
+    assert [len(values) for values in seconds.values()] == [1, 1]
+    assert "accepted / floor" in capsys.readouterr().out

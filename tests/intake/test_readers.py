@@ -32,7 +32,7 @@ def stored(tmp_path, content, format, charset=None, on_invalid="null", **names):
     path = tmp_path / "received"
     path.write_bytes(content)
     source = Source(path, format, Reading(**names, on_invalid=on_invalid), "points", charset)
-    dataset = decode(source, tmp_path / "dataset.parquet", BOUNDS)
+    dataset = decode(source, tmp_path / "dataset.parquet", BOUNDS).dataset
     table = pq.read_table(dataset.file)
     return table[dataset.lat].to_pylist(), table[dataset.lon].to_pylist(), table, dataset
 
