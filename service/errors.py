@@ -102,6 +102,7 @@ KeyInUse = _problem(
 ResultExpired = _problem("ResultExpired", 410, "result-expired", "The result has expired")
 SetsGone = _problem("SetsGone", 410, "sets-gone", "The sets of the job are not kept any more")
 JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
+PreconditionFailed = _problem("PreconditionFailed", 412, "precondition-failed", "It has changed")
 TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(
     "UnsupportedFormat", 415, "unsupported-format", "The format of the input is not supported"

@@ -67,7 +67,10 @@ class Dataset:
     Attributes
     ----------
     id
-        Its name at the service; `"dataset:<id>"` stands for it, too.
+        Of this content at the service; `"dataset:<id>"` stands for it, too.
+    names
+        Names that stand for it as well: `places` while it is the newest version of that name,
+        `places@3` as long as it is kept.
     rows, invalid_rows
         All its rows, and those without valid coordinates.
     bbox
@@ -81,6 +84,7 @@ class Dataset:
     """
 
     id: str
+    names: list[str]
     rows: int
     invalid_rows: int
     bbox: list[float] | None
@@ -166,7 +170,9 @@ class AsyncClient:
         """Close the connections."""
         await self._exchange.wire.close()
 
-    async def register(self, data: Any, **columns: Unpack[Columns]) -> Dataset:
+    async def register(
+        self, data: Any, *, name: str | None = None, **columns: Unpack[Columns]
+    ) -> Dataset:
         """Register a point set at the service, to resolve with it often.
 
         The same content is registered once: the second time gives the same dataset.
@@ -177,6 +183,8 @@ class AsyncClient:
             A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; a table of pandas,
             GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; or a pair of arrays,
             latitudes and longitudes in degrees.
+        name
+            What ``dataset:<name>`` stands for from now on, in place of what it stood for before.
         columns
             Names of the columns `lat`, `lon`, `geometry` and `id`; `on_invalid="null"` keeps rows
             without valid coordinates; `coordinates="trust"` takes the numbers for degrees,
@@ -192,7 +200,8 @@ class AsyncClient:
             path = await self._point_set(data, folder, "data")
             if isinstance(path, Registered):
                 raise ValueError(f"data: it is registered already, as {path.id!r}")
-            response = await self._send("/datasets", file_body(path), columns, {})
+            where = ("POST", "/datasets") if name is None else ("PUT", f"/datasets/{name}")
+            response = await self._send(*where, file_body(path), columns, {})
         return Dataset.of(response.json())
 
     async def remove(self, dataset: Dataset) -> None:
@@ -238,7 +247,7 @@ class AsyncClient:
         async with self._form(observations, references) as (body, is_sent):
             if is_sent and body.size <= _LITTLE_BYTES:
                 headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
-                response = await self._send("/resolve", body, options, headers)
+                response = await self._send("POST", "/resolve", body, options, headers)
                 if response.status_code == httpx.codes.OK:
                     if "monitor" in response.links:
                         await self._forget(response.links["monitor"]["url"].rpartition("/")[2])
@@ -298,7 +307,7 @@ class AsyncClient:
 
     async def _accepted(self, body: Body, options: Mapping[str, Any]) -> AsyncJob:
         headers = {"Prefer": "respond-async", "Idempotency-Key": f'"{uuid4().hex}"'}
-        return self._job(await self._send("/resolve", body, options, headers), is_own=True)
+        return self._job(await self._send("POST", "/resolve", body, options, headers), is_own=True)
 
     @asynccontextmanager
     async def _form(self, observations: Any, references: Any) -> AsyncIterator[tuple[Body, bool]]:
@@ -312,13 +321,18 @@ class AsyncClient:
         return await self._exchange.wire.work(point_set, data, Path(folder), name)
 
     async def _send(
-        self, path: str, body: Body, query: Mapping[str, Any], headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        query: Mapping[str, Any],
+        headers: Mapping[str, str],
     ) -> httpx.Response:
         await self._exchange.wire.work(body.count)
         shown = self._progress if body.size > _LITTLE_BYTES else False
         with progress_bar(shown, "B", "sending") as body.on_sent:
             names = _as_they_stand(query)
-            return await self._exchange.ask("POST", path, query=names, headers=headers, body=body)
+            return await self._exchange.ask(method, path, query=names, headers=headers, body=body)
 
     def _job(self, response: httpx.Response, *, is_own: bool = False) -> AsyncJob:
         return self._as_job(response.json(), is_own=is_own)

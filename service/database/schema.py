@@ -42,6 +42,27 @@ sa.Index(
     postgresql_where=datasets.c.registered,
 )
 
+# A name stands for the dataset of its newest version: the one that is not replaced.
+names = sa.Table(
+    "names",
+    metadata,
+    sa.Column("owner", sa.String, primary_key=True),
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("dataset", sa.String, nullable=False, index=True),
+    sa.Column("created", sa.String, nullable=False),
+    sa.Column("replaced", sa.String),
+)
+# Whatever replaces it at the same time, a name has one newest version.
+sa.Index(
+    "newest_version",
+    names.c.owner,
+    names.c.name,
+    unique=True,
+    sqlite_where=names.c.replaced.is_(None),
+    postgresql_where=names.c.replaced.is_(None),
+)
+
 jobs = sa.Table(
     "jobs",
     metadata,

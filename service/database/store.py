@@ -15,6 +15,7 @@ from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import refuse_other_store
 from georesolve.service.database.keys import Keys
 from georesolve.service.database.listing import ALL, Page, Selection
+from georesolve.service.database.names import Names, is_newest
 from georesolve.service.database.ownership import claimed
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
@@ -36,6 +37,7 @@ from georesolve.service.database.rows import (
 from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import idempotency as _idempotency
 from georesolve.service.database.schema import jobs as _jobs
+from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse
@@ -115,6 +117,11 @@ class Store:
         """Refuse the data folder of another store; see `service.database.identity`."""
         refuse_other_store(self._engine, self._data_dir, self._name)
 
+    @property
+    def names(self) -> Names:
+        """The names of its owner's datasets."""
+        return Names(self._engine, self.owner or "")
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
@@ -187,10 +194,14 @@ class Store:
         return dataset_row(row, self.dataset_path(row["id"]))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
-        """Let a dataset expire later; False when it is gone."""
+        """Let a dataset expire later; False when it is gone.
+
+        The newest version of a name never does.
+        """
         query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
+        later = sa.case((is_newest(_datasets.c.id), sa.null()), else_=expires)
         with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(expires=expires)).rowcount)
+            return bool(connection.execute(query.values(expires=later)).rowcount)
 
     def note_size(self, row: DatasetRow) -> None:
         """Keep the size and the widths of a dataset, which were measured later than others'."""
@@ -277,14 +288,17 @@ class Store:
         keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
         kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
         own = (_datasets.c.id == id) & self._seen(_datasets)
-        query = _datasets.delete().where(own & ~needed & ~kept)
+        query = _datasets.delete().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
             query = query.where(self._expired(_datasets))
 
         def remove() -> bool:
             with self._engine.begin() as connection:
                 connection.execute(lock)
-                return bool(connection.execute(query).rowcount)
+                is_removed = bool(connection.execute(query).rowcount)
+                if is_removed:
+                    connection.execute(_names.delete().where(_names.c.dataset == id))
+                return is_removed
 
         return self.reserve.spend(remove)
 

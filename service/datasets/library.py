@@ -5,14 +5,22 @@ import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours, is_id, new_id, now
+from georesolve.service.database.names import Condition, check_name
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.database.store import Store
-from georesolve.service.errors import DatasetDamaged, DatasetInUse, NoSuchDataset, is_disk_full
+from georesolve.service.errors import (
+    DatasetDamaged,
+    DatasetInUse,
+    NoSuchDataset,
+    Problem,
+    is_disk_full,
+)
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset, looks_whole, measured
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
@@ -23,6 +31,7 @@ logger = logging.getLogger(__name__)
 _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
 _MOST_USED = 1024
+_USED_SECONDS = 60.0
 
 
 class _RegisteredMeanwhile(Exception):
@@ -50,8 +59,9 @@ class Library:
     ) -> None:
         self._store = store
         self._hours = dataset_hours
-        # Rows as they were used last: what an id names never changes but in when it expires.
-        self._used: dict[str, DatasetRow] = {}
+        # Rows as they were used last, and how long they hold: what an id stands for never changes
+        # but in when it expires.
+        self._used: dict[str, tuple[float, DatasetRow]] = {}
         self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
         make_folder(store.datasets_folder)
 
@@ -71,7 +81,7 @@ class Library:
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
         known = self._store.dataset_ids()
-        found = [(_id_of(path.name), path) for path in self._store.datasets_folder.iterdir()]
+        found = [(_id_in(path.name), path) for path in self._store.datasets_folder.iterdir()]
         self._store.quarantine.take(path for id, path in found if id and id not in known)
         self.indexes.keep_only(self._store.registered_digests())
 
@@ -123,16 +133,48 @@ class Library:
         return self.get(id)
 
     def get(self, id: str) -> DatasetRow:
-        """The dataset with this id.
+        """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one.
 
         Raises
         ------
         NoSuchDataset
         """
-        row = self._store.dataset(id)
+        row = self._store.dataset(self._id_of(id))
         if row is None:
-            raise NoSuchDataset(f"there is no dataset {id[:80]!r}")
+            raise _unknown(id)
         return row
+
+    def _id_of(self, text: str) -> str:
+        id = text if is_id(text) else self._store.names.find(text)
+        if id is None:
+            raise _unknown(text)
+        return id
+
+    def refuse_changed(self, name: str, condition: Condition) -> None:
+        """Refuse a name that cannot be one, or whose newest version is not as it should be.
+
+        Raises
+        ------
+        InvalidRequest
+        PreconditionFailed
+        """
+        check_name(name)
+        id = self._store.names.find(name)
+        row = self._store.dataset(id) if id else None
+        condition.check(name, row.dataset.sha256 if row else None)
+
+    def name(self, row: DatasetRow, name: str, condition: Condition) -> bool:
+        """Let a name stand for a registered dataset from now on; tells whether it is a new name.
+
+        The version that it stood for is kept for as long as a dataset that is not used.
+
+        Raises
+        ------
+        InvalidRequest
+        NoSuchDataset
+        PreconditionFailed
+        """
+        return self._store.names.put(name, row.id, condition, in_hours(self._hours))
 
     def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
         """The dataset with this id, whose file is as it should be.
@@ -150,7 +192,7 @@ class Library:
         row = self.get(id)
         if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
             if row.dataset.widths is None:
-                size = self._store.dataset_path(id).stat().st_size
+                size = self._store.dataset_path(row.id).stat().st_size
                 row = replace(row, dataset=measured(row.dataset), size_bytes=size)
                 self._store.note_size(row)
             return row
@@ -175,16 +217,19 @@ class Library:
         NoSuchDataset
         DatasetDamaged
         """
-        row = self._used.get(id)
-        if row is None or not self._is_there(row):
+        # A name is looked up each time: it may stand for another dataset now.
+        id = self._id_of(id)
+        until, row = self._used.get(id, (0.0, None))
+        if row is None or monotonic() > until or not self._is_there(row):
             if len(self._used) >= _MOST_USED:
                 self._used.clear()
-            row = self._used[id] = self.whole(id)
+            row = self.whole(id)
+            self._used[id] = monotonic() + _USED_SECONDS, row
         # Noted once in a while, not with every request.
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             self._used.pop(id, None)
             try:
-                self._store.prolong_dataset(id, in_hours(self._hours))
+                self._store.prolong_dataset(row.id, in_hours(self._hours))
             except SQLAlchemyError as error:
                 # What only reads goes on; the next use is noted.
                 if not is_disk_full(error):
@@ -218,9 +263,28 @@ class Library:
             While a job that is not finished needs it.
         """
         row = self.get(id)
-        if not self._store.remove_dataset(id):
+        if names := [name for name in self._store.names.of([row.id])[row.id] if "@" not in name]:
+            if id not in names:
+                raise DatasetInUse(
+                    f"the dataset {id!r} is the newest version of {names[0]!r}: replace that, or "
+                    f"remove it with DELETE /datasets/{names[0]}"
+                )
+            self._remove_name(id)
+        elif self._store.remove_dataset(row.id):
+            self._remove_files(row)
+        else:
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
-        self._remove_files(row)
+
+    def _remove_name(self, name: str) -> None:
+        """Remove a name, and those of its versions that no job and no other name needs."""
+        for id in self._store.names.remove(name):
+            row = self._store.dataset(id)
+            if row is None:
+                continue
+            if self._store.remove_dataset(id):
+                self._remove_files(row)
+            else:
+                self._store.prolong_dataset(id, now())
 
     def _remove_files(self, row: DatasetRow) -> None:
         self._store.dataset_path(row.id).unlink(missing_ok=True)
@@ -238,7 +302,11 @@ class Library:
             self._store.dataset_path(id).unlink(missing_ok=True)
 
 
-def _id_of(name: str) -> str | None:
+def _unknown(id: str) -> Problem:
+    return NoSuchDataset(f"there is no dataset {id[:80]!r}")
+
+
+def _id_in(name: str) -> str | None:
     """The id in the name of a dataset's file, be it half written; None for files of others."""
     id, dot, suffix = name.removeprefix(".").partition(".")
     return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None

@@ -12,6 +12,10 @@ class DatasetInfo(BaseModel):
     """A registered dataset."""
 
     id: str
+    names: list[str] = Field(
+        description="what else stands for it: `places` where it is the newest version of that "
+        "name, `places@3` as long as it is kept"
+    )
     rows: int
     invalid_rows: int
     bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = Field(
@@ -27,11 +31,12 @@ class DatasetInfo(BaseModel):
     expires: str | None = Field(description="when it is removed unless it is used again")
 
     @classmethod
-    def of(cls, row: DatasetRow) -> "DatasetInfo":
+    def of(cls, row: DatasetRow, names: list[str]) -> "DatasetInfo":
         """What a client is told of a dataset."""
         dataset = row.dataset
         return cls(
             id=row.id,
+            names=names,
             rows=dataset.rows,
             invalid_rows=dataset.invalid_rows,
             bbox=list(dataset.bbox) if dataset.bbox else None,

@@ -1,12 +1,16 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
 import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from georesolve.intake.representations import PARQUET
 from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
@@ -14,14 +18,23 @@ from georesolve.service.description.answers import bytes_of, created, file_answe
 from georesolve.service.description.refusals import CHANGES, FILES, TABLES, refusals
 from georesolve.service.description.requests import (
     CONTENT_DIGEST,
+    IF_MATCH,
+    IF_NEW,
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
     WANT_REPR_DIGEST,
     DatasetId,
+    DatasetName,
     headers,
 )
-from georesolve.service.errors import DatasetDamaged, DatasetInUse, InvalidRequest, NoSuchDataset
+from georesolve.service.errors import (
+    DatasetDamaged,
+    DatasetInUse,
+    InvalidRequest,
+    NoSuchDataset,
+    PreconditionFailed,
+)
 from georesolve.service.http.bounds import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
@@ -67,8 +80,13 @@ _UPLOAD: dict[str, Any] = {
 }
 
 
-_REGISTERED = json_answer(examples.DATASET, "registered before: the same content", 200)
-_REGISTERED[200]["model"] = DatasetInfo
+_ETAG = {"ETag": {"description": "strong: its sha256", "schema": {"type": "string"}}}
+_REGISTERED = json_answer(examples.DATASET, "registered before: the same content", 200, _ETAG)
+_REPLACED = json_answer(examples.DATASET, "a new version, or the same content again", 200, _ETAG)
+for _known in (_REGISTERED, _REPLACED):
+    _known[200]["model"] = DatasetInfo
+_NEW = created("the dataset") | _ETAG
+_REFUSED = tuple(one for one in TABLES if one not in (NoSuchDataset, DatasetDamaged))
 
 
 @router.post(
@@ -76,9 +94,9 @@ _REGISTERED[200]["model"] = DatasetInfo
     operation_id="registerDataset",
     summary="Register a dataset",
     status_code=201,
-    responses=json_answer(examples.DATASET, "registered", 201, created("the dataset"))
+    responses=json_answer(examples.DATASET, "registered", 201, _NEW)
     | _REGISTERED
-    | refusals("/datasets", *(one for one in TABLES if one not in (NoSuchDataset, DatasetDamaged))),
+    | refusals("/datasets", *_REFUSED),
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
 )
 async def register_dataset(
@@ -93,6 +111,51 @@ async def register_dataset(
 
     201 and its `Location`; 200 when the same content is registered already.
     """
+    async with _received(request, service, parameters) as ingested:
+        row, is_new = await asyncio.to_thread(_register, service, ingested)
+    if not is_new:
+        response.status_code = 200
+    return _told(row, row.id, service, request, response)
+
+
+@router.put(
+    "/datasets/{name}",
+    operation_id="putDataset",
+    summary="Register a dataset under a name, or replace it",
+    status_code=201,
+    responses=json_answer(examples.DATASET, "a new name", 201, _NEW)
+    | _REPLACED
+    | refusals("/datasets/places", PreconditionFailed, *_REFUSED),
+    openapi_extra=_UPLOAD | headers(CONTENT_DIGEST, IF_MATCH, IF_NEW),
+)
+async def put_dataset(
+    name: DatasetName,
+    request: Request,
+    response: Response,
+    service: ServiceContext,
+    parameters: Annotated[TableParameters, Query()],
+) -> DatasetInfo:
+    """Register a point set as the newest version of a name; the body is as for `POST /datasets`.
+
+    From then on `dataset:places` stands for it, in one step: a job that was accepted before keeps
+    the version that it was accepted with. The version before, `places@1`, is kept for as long as a
+    dataset that is not used.
+    """
+    condition = _condition(request)
+    # Before the body comes, and again when the name is replaced.
+    await asyncio.to_thread(service.library.refuse_changed, name, condition)
+    async with _received(request, service, parameters) as ingested:
+        row, _ = await asyncio.to_thread(_register, service, ingested)
+    if not await asyncio.to_thread(service.library.name, row, name, condition):
+        response.status_code = 200
+    row = await asyncio.to_thread(service.library.get, row.id)
+    return _told(row, name, service, request, response)
+
+
+@asynccontextmanager
+async def _received(
+    request: Request, service: Service, parameters: TableParameters
+) -> AsyncIterator[Ingested]:
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
@@ -103,14 +166,33 @@ async def register_dataset(
             upload = part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        ingested = await service.ingest.from_upload(
-            upload, parameters.reading(), folder, service.owner
+        yield await service.ingest.from_upload(upload, parameters.reading(), folder, service.owner)
+
+
+def _told(
+    row: DatasetRow, address: str, service: Service, request: Request, response: Response
+) -> DatasetInfo:
+    response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
+    response.headers["ETag"] = f'"{row.dataset.sha256}"'
+    return DatasetInfo.of(row, service.store.names.of([row.id])[row.id])
+
+
+def _condition(request: Request) -> Condition:
+    """What must hold for a name to be replaced (RFC 9110, 13.1).
+
+    Raises
+    ------
+    InvalidRequest
+    """
+    matches, is_new = (request.headers.get(name) for name in ("if-match", "if-none-match"))
+    if is_new not in (None, "*"):
+        raise InvalidRequest(
+            f"If-None-Match is {is_new[:80]!r}, and may be '*' here: no dataset of that name yet"
         )
-        row, is_new = await asyncio.to_thread(_register, service, ingested)
-    if not is_new:
-        response.status_code = 200
-    response.headers["Location"] = f"{base_of(request)}/datasets/{row.id}"
-    return DatasetInfo.of(row)
+    if matches is None or matches.strip() == "*":
+        return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
+    tags = re.findall(r'(W/)?"([^"]*)"', matches)
+    return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
 
 
 def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
@@ -131,9 +213,10 @@ def list_datasets(
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
     page = query.page()
     rows = service.store.registered_datasets(page)
+    names = service.store.names.of([row.id for row in rows])
     storage = service.quotas.storage(service.store)
     return DatasetList(
-        datasets=[DatasetInfo.of(row) for row in rows[: page.limit]],
+        datasets=[DatasetInfo.of(row, names[row.id]) for row in rows[: page.limit]],
         used_bytes=storage.used,
         quota_bytes=storage.quota,
         links=links_of_page(request, rows, page),
@@ -144,11 +227,14 @@ def list_datasets(
     "/datasets/{id}",
     operation_id="getDataset",
     summary="A dataset",
-    responses=json_answer(examples.DATASET, "the dataset") | refusals(_HERE, NoSuchDataset),
+    responses=json_answer(examples.DATASET, "the dataset", 200, _ETAG)
+    | refusals(_HERE, NoSuchDataset),
 )
-def show_dataset(id: DatasetId, service: ServiceContext) -> DatasetInfo:
+def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
-    return DatasetInfo.of(service.library.get(id))
+    row = service.library.get(id)
+    response.headers["ETag"] = f'"{row.dataset.sha256}"'
+    return DatasetInfo.of(row, service.store.names.of([row.id])[row.id])
 
 
 @router.get(
@@ -169,7 +255,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     path, sha256 = service.store.dataset_path(row.id), row.dataset.sha256
     try:
         if not await service.checksums.is_whole(path, sha256, anew=wants_digest(request)):
-            await asyncio.to_thread(service.library.whole, id, every_byte=True)
+            await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
         return file_response(path, sha256, PARQUET.media_type, "data.parquet", request)
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
@@ -186,5 +272,5 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     },
 )
 def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
-    """Remove a dataset; results made with it stay."""
+    """Remove a dataset; results made with it stay. By its name, all versions of that."""
     service.library.remove(id)

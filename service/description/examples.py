@@ -83,6 +83,7 @@ _FINISHED = "2026-11-21T14:36:33.838+00:00"
 
 DATASET = DatasetInfo(
     id=DATASET_ID,
+    names=[],
     rows=2,
     invalid_rows=0,
     bbox=[8.54, 47.37, 8.68, 50.11],

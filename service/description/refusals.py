@@ -24,6 +24,7 @@ from georesolve.service.errors import (
     NoSuchProcess,
     NotAcceptable,
     NotReady,
+    PreconditionFailed,
     Problem,
     QueueFull,
     RangeNotSatisfiable,
@@ -136,6 +137,10 @@ _EXAMPLES = [
     ),
     DatasetInUse(
         f"a job that is not finished needs the dataset {examples.DATASET_ID!r}; dismiss it"
+    ),
+    PreconditionFailed(
+        "the newest version of 'places' has another ETag than If-Match: look what has changed "
+        "before you replace it"
     ),
     DatasetDamaged(
         f"the file of the dataset {examples.DATASET_ID!r} is damaged or missing on the disk of the "

@@ -10,7 +10,18 @@ from georesolve.service.description.schemas import schema_of
 
 JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 DatasetId = Annotated[
-    str, Path(description="the id of the dataset", examples=[examples.DATASET_ID])
+    str,
+    Path(
+        description="the id of the dataset, or its name: `places`, or a version of it: `places@3`",
+        examples=[examples.DATASET_ID],
+    ),
+]
+DatasetName = Annotated[
+    str,
+    Path(
+        description="a letter, then up to 63 letters, digits, `.`, `_` and `-`, all lower case",
+        examples=["places"],
+    ),
 ]
 # This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
 ProcessName = Annotated[
@@ -54,6 +65,13 @@ IF_RANGE = _header(
     "the ETag of what the client has a part of: if the file has another one, it comes whole",
     '"23ce787a"',
 )
+IF_MATCH = _header(
+    "If-Match",
+    "the ETag of the version that may be replaced, or `*` for any that there is: 412 if it is "
+    "another one",
+    '"23ce787a"',
+)
+IF_NEW = _header("If-None-Match", "`*`: 412 if there is a dataset of that name already", "*")
 IF_NONE_MATCH = _header(
     "If-None-Match", "the ETag of what the client has: 304 if that is still it", '"23ce787a"'
 )

@@ -133,6 +133,18 @@ def test_files_are_sent_as_they_are(client, tmp_path, name, write):
     check(client.nearest(dataset, REFERENCES).to_pandas())
 
 
+def test_a_dataset_has_a_name(client):
+    first = client.register(REFERENCES, name="test-client")
+    second = client.register(REFERENCES.slice(1), name="test-client")
+    assert (first.names, second.names) == (
+        ["test-client", "test-client@1"],
+        ["test-client", "test-client@2"],
+    )
+    expected = client.nearest(OBSERVATIONS, second)
+    assert client.nearest(OBSERVATIONS, "dataset:test-client").equals(expected)
+    assert not client.nearest(OBSERVATIONS, "dataset:test-client@1").equals(expected)
+
+
 def test_a_dataset_is_registered_once(client):
     table = points(300, 54).rename_columns(["id", "phi", "lambda"])
     dataset = client.register(table, lat="phi", lon="lambda")

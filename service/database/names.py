@@ -1,0 +1,188 @@
+"""Names of datasets: each has versions, of which one is the newest.
+
+A name is replaced in one transaction. Its older versions are kept for as long as datasets that are
+not used, and go with their datasets.
+"""
+
+import re
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from georesolve.service.clock import is_id, now
+from georesolve.service.database.schema import datasets as _datasets
+from georesolve.service.database.schema import names as _names
+from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
+
+_FORM = "[a-z][a-z0-9._-]{0,63}"
+_IS_NEWEST = _names.c.replaced.is_(None)
+
+
+class Named(NamedTuple):
+    """A version of a name: `version` counts from 1, and is None for the newest."""
+
+    name: str
+    version: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> "Named | None":
+        """What ``places`` or ``places@3`` stands for; None for what is no name."""
+        match = re.fullmatch(rf"({_FORM})(?:@([1-9][0-9]{{0,8}}))?", text)
+        if match is None or is_id(match[1]):
+            return None
+        return cls(match[1], int(match[2]) if match[2] else None)
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be a name.
+
+    Raises
+    ------
+    InvalidRequest
+    """
+    named = Named.parse(name)
+    if named is None or named.version is not None:
+        raise InvalidRequest(
+            f"{name[:80]!r} is no name of a dataset: begin with a letter, and go on with up to "
+            "63 letters, digits, '.', '_' and '-', all of them lower case"
+        )
+
+
+class Condition(NamedTuple):
+    """What must hold for a name to be replaced: the headers If-Match and If-None-Match.
+
+    Attributes
+    ----------
+    only
+        SHA-256 of the datasets that may be replaced; None for any, and for none.
+    must_exist, must_be_new
+        Whether there must be a version already, or must be none.
+    """
+
+    only: frozenset[str] | None = None
+    must_exist: bool = False
+    must_be_new: bool = False
+
+    def check(self, name: str, sha256: str | None) -> None:
+        """Refuse to replace what has another digest.
+
+        Parameters
+        ----------
+        sha256
+            Of the newest version; None where there is none.
+
+        Raises
+        ------
+        PreconditionFailed
+        """
+        if sha256 is None:
+            if self.must_exist or self.only is not None:
+                raise PreconditionFailed(
+                    f"there is no dataset {name!r}, and If-Match asks for one: leave it out"
+                )
+        elif self.must_be_new:
+            raise PreconditionFailed(
+                f"there is a dataset {name!r} already, and If-None-Match asks for none: give its "
+                "ETag as If-Match to replace it"
+            )
+        elif self.only is not None and sha256 not in self.only:
+            raise PreconditionFailed(
+                f'the newest version of {name!r} has the ETag "{sha256}", and If-Match another: '
+                "look what has changed before you replace it"
+            )
+
+
+def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether a dataset is the newest version of a name."""
+    return sa.exists().where((_names.c.dataset == dataset) & _IS_NEWEST)
+
+
+class Names:
+    """The names of one owner's datasets."""
+
+    def __init__(self, engine: sa.Engine, owner: str) -> None:
+        self._engine = engine
+        self._own = _names.c.owner == owner
+        self._owner = owner
+
+    def find(self, text: str) -> str | None:
+        """The id of the dataset that a name, or a version of it, stands for."""
+        named = Named.parse(text)
+        if named is None:
+            return None
+        which = _IS_NEWEST if named.version is None else _names.c.version == named.version
+        query = sa.select(_names.c.dataset).where(self._own & (_names.c.name == named.name) & which)
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar()
+
+    def of(self, datasets: list[str]) -> dict[str, list[str]]:
+        """What each of some datasets is called: ``places`` where it is the newest, ``places@3``."""
+        query = sa.select(_names).where(self._own & _names.c.dataset.in_(datasets))
+        found: dict[str, list[str]] = {id: [] for id in datasets}
+        with self._engine.connect() as connection:
+            for row in connection.execute(query.order_by(_names.c.name, _names.c.version)):
+                newest = [] if row.replaced else [row.name]
+                found[row.dataset] += [*newest, f"{row.name}@{row.version}"]
+        return found
+
+    def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
+        """Let a name stand for a dataset; tells whether it is a new name.
+
+        A dataset that it stands for already makes no new version.
+
+        Parameters
+        ----------
+        expires
+            When the version that is replaced expires.
+
+        Raises
+        ------
+        InvalidRequest
+            When it cannot be a name.
+        NoSuchDataset
+            When the dataset was removed meanwhile.
+        PreconditionFailed
+            When the condition does not hold.
+        """
+        check_name(name)
+        while True:
+            try:
+                return self._put(name, dataset, condition, expires)
+            except sa.exc.IntegrityError:
+                # Another request made the same version first.
+                continue
+
+    def _put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
+        of_name = self._own & (_names.c.name == name)
+        last = (
+            sa.select(_names.c.version, _names.c.dataset, _datasets.c.sha256)
+            .join(_datasets, _datasets.c.id == _names.c.dataset)
+            .where(of_name & _IS_NEWEST)
+        )
+        count = sa.select(sa.func.max(_names.c.version)).where(of_name)
+        keep = _datasets.update().where(_datasets.c.id == dataset).values(expires=None)
+        with self._engine.begin() as connection:
+            # The first to change the dataset's row goes first, and the others see what it did.
+            if not connection.execute(keep).rowcount:
+                raise NoSuchDataset(f"the dataset {dataset!r} was removed meanwhile")
+            before = connection.execute(last).first()
+            condition.check(name, before.sha256 if before else None)
+            if before and before.dataset == dataset:
+                return False
+            replace = _names.update().where(of_name & _IS_NEWEST)
+            connection.execute(replace.values(replaced=now()))
+            version = (connection.execute(count).scalar() or 0) + 1
+            values = {"owner": self._owner, "name": name, "version": version, "dataset": dataset}
+            connection.execute(_names.insert().values(**values, created=now()))
+            if before:
+                old = (_datasets.c.id == before.dataset) & ~is_newest(_datasets.c.id)
+                connection.execute(_datasets.update().where(old).values(expires=expires))
+            return before is None
+
+    def remove(self, name: str) -> list[str]:
+        """Let a name and all its versions stand for nothing; returns the ids of their datasets."""
+        of_name = self._own & (_names.c.name == name)
+        with self._engine.begin() as connection:
+            ids = connection.execute(sa.select(_names.c.dataset).where(of_name)).scalars().all()
+            connection.execute(_names.delete().where(of_name))
+        return list(dict.fromkeys(ids))
