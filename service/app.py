@@ -33,7 +33,6 @@ from georesolve.service.ops import dask, docs, health, landing
 from georesolve.service.processes import router as processes
 from georesolve.service.resolve import estimate, files, nearest
 from georesolve.service.resolve.at_hand import AtHand
-from georesolve.service.resolve.claims import Claims
 from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checksums import Checksums
 from georesolve.service.results.exports import Exports
@@ -90,7 +89,6 @@ def create_app(settings: Settings) -> FastAPI:
                     library=library,
                     supervisor=supervisor,
                     at_hand=at_hand,
-                    claims=Claims(),
                     disk=disk,
                     memory=Memory(settings),
                     quotas=Quotas(settings),

@@ -13,7 +13,6 @@ from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.resolve.at_hand import AtHand
-from georesolve.service.resolve.claims import Claims
 from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checksums import Checksums
 from georesolve.service.results.exports import Exports
@@ -34,7 +33,6 @@ class Service:
     library: Library
     supervisor: Supervisor
     at_hand: AtHand
-    claims: Claims
     disk: Disk
     memory: Memory
     quotas: Quotas

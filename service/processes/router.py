@@ -1,6 +1,6 @@
 """`/processes`: what can be run, what it takes and gives, and how it is run."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +36,11 @@ from georesolve.service.processes.offers import (
     ProcessSummary,
     process,
 )
-from georesolve.service.resolve.execution import answer, echo, refuse_unready, terms_of
 from georesolve.service.resolve.inputs import Asked, asked_by_json, json_content, parsed
+from georesolve.service.resolve.resolution import echo, refuse_unready, resolve
+from georesolve.service.resolve.responses import gone, response_of
+from georesolve.service.resolve.terms import Terms
+from georesolve.service.results.response import echo_response
 
 router = APIRouter(tags=["processes"])
 
@@ -109,11 +112,13 @@ _MESSAGE: Answers = {
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
-    with terms_of(request, service) as terms:
-        await refuse_unready(request, service, terms)
-        async with service.ingest.folder() as folder:
-            asked, delivery = await _asked(request, service, folder)
-            return await answer(request, service, asked, replace(terms, delivery=delivery))
+    terms = Terms.of(request.headers)
+    await refuse_unready(service, terms)
+    async with service.ingest.folder() as folder:
+        asked, delivery = await _asked(request, service, folder)
+        terms = terms.received(delivery)
+        found = await resolve(service, asked, terms, partial(gone, request))
+        return await response_of(request, service, found, terms)
 
 
 async def _asked(request: Request, service: Service, folder: Path) -> tuple[Asked, Delivery]:
@@ -135,11 +140,15 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent, at once or as a job, for a client that learns to speak."""
-    with terms_of(request, service) as terms:
-        async with json_content(request, service) as content:
-            execution = await parsed(service, content, EchoExecution)
-        terms = replace(terms, delivery=execution.delivery())
-        return await echo(request, service, execution.inputs.options(), terms)
+    terms = Terms.of(request.headers)
+    async with json_content(request, service) as content:
+        execution = await parsed(service, content, EchoExecution)
+    options, delivery = execution.inputs.options(), execution.delivery()
+    terms = terms.received(delivery)
+    job = await echo(service, options, terms, partial(gone, request))
+    if job is None:
+        return echo_response(options, delivery)
+    return await response_of(request, service, job, terms)
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

@@ -1,5 +1,6 @@
 """`/resolve`: two point sets in, the nearest reference of every observation out."""
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -11,9 +12,11 @@ from georesolve.service.description.refusals import JOBS, TABLES, refusals
 from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
 from georesolve.service.description.schemas import as_texts, schema_of
 from georesolve.service.errors import NotAcceptable, ResultTooLarge
-from georesolve.service.resolve.execution import answer, refuse_unready, terms_of
 from georesolve.service.resolve.inputs import ROLES, asked_by_form
 from georesolve.service.resolve.models import MatchParameters
+from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.responses import gone, response_of
+from georesolve.service.resolve.terms import Terms
 
 router = APIRouter(tags=["resolve"])
 
@@ -48,7 +51,7 @@ _FORM: dict[str, Any] = {
     | refusals("/resolve", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
     openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
 )
-async def resolve(request: Request, service: ServiceContext) -> Response:
+async def resolve_files(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation.
 
     Observations and references are parts of a form, each a file in any input format or the text
@@ -59,8 +62,10 @@ async def resolve(request: Request, service: ServiceContext) -> Response:
     The answer is the result as Parquet, or, with `Prefer: respond-async`, a job to ask again. With
     `Prefer: wait=N` it is the result if that is there within N seconds, and else the job.
     """
-    with terms_of(request, service) as terms:
-        await refuse_unready(request, service, terms)
-        async with service.ingest.folder() as folder:
-            asked = await asked_by_form(request, service, folder)
-            return await answer(request, service, asked, terms)
+    terms = Terms.of(request.headers)
+    await refuse_unready(service, terms)
+    async with service.ingest.folder() as folder:
+        asked = await asked_by_form(request, service, folder)
+        terms = terms.received()
+        found = await resolve(service, asked, terms, partial(gone, request))
+        return await response_of(request, service, found, terms)

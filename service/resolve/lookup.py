@@ -2,8 +2,7 @@
 
 import hashlib
 import time
-
-from fastapi import Response
+from typing import NamedTuple
 
 from georesolve.intake.representations import Format
 from georesolve.service.clock import new_id
@@ -51,15 +50,24 @@ def why_too_large(asked: Asked) -> str | None:
     return None
 
 
-async def lookup_response(service: Service, asked: Asked, format: Format) -> Response:
-    """The result of a small request in a format; raises as `look_up` does, and as `AtHand`."""
-    start = time.perf_counter()
-    return await service.at_hand.answer(
-        service.owner, lambda: look_up(service, asked, format, start)
-    )
+class Matches(NamedTuple):
+    """The answer to a small request.
+
+    Attributes
+    ----------
+    content, format, sha256
+        Its bytes.
+    seconds
+        Time by stage.
+    """
+
+    content: bytes
+    format: Format
+    sha256: str
+    seconds: dict[str, float]
 
 
-def look_up(service: Service, asked: Asked, format: Format, start: float) -> Response:
+def look_up(service: Service, asked: Asked, format: Format, start: float) -> Matches:
     """Answer a small request in this thread.
 
     Parameters
@@ -103,14 +111,4 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Res
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
-    timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in seconds.items())
-    return Response(
-        content,
-        media_type=format.media_type,
-        headers={
-            "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "Content-Disposition": f'attachment; filename="{format.name}"',
-            "Vary": "Accept",
-            "Server-Timing": timing,
-        },
-    )
+    return Matches(content, format, hashlib.sha256(content).hexdigest(), seconds)

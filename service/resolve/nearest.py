@@ -30,9 +30,10 @@ from georesolve.service.resolve.inputs import (
     parsed,
     read_json,
 )
-from georesolve.service.resolve.lookup import look_up, why_too_large
+from georesolve.service.resolve.lookup import Matches, look_up, why_too_large
 from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.resolve.options import refuse_query
+from georesolve.service.resolve.responses import matches_response
 from georesolve.service.results.negotiation import wanted_format
 from georesolve.workers.at_hand import NotAtHand, NotResident
 
@@ -64,8 +65,11 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
     application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
     query.
     """
-    start = time.perf_counter()
-    format = wanted_format(request.headers, JSON)
+    format, start = wanted_format(request.headers, JSON), time.perf_counter()
+    return matches_response(await _matches(request, service, format, start))
+
+
+async def _matches(request: Request, service: Service, format: Format, start: float) -> Matches:
     at_hand = partial(service.at_hand.answer, service.owner)
     if media_type(request.headers) == ARROW.media_type:
         async with service.ingest.folder() as folder:
@@ -74,22 +78,22 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
     refuse_query(request)
     async with json_content(request, service) as content:
         if is_quickly_read(content):
-            response = await at_hand(partial(_of_json, service, content, format, start))
-            if response is not None:
-                return response
+            matches = await at_hand(partial(_of_json, service, content, format, start))
+            if matches is not None:
+                return matches
         given = await parsed(service, content, NearestInputs)
         async with service.ingest.folder() as folder:
             asked = await asked_by_json(service, given, folder)
             return await at_hand(partial(_of_sets, service, asked, format, start))
 
 
-def _of_json(service: Service, content: bytearray, format: Format, start: float) -> Response | None:
+def _of_json(service: Service, content: bytearray, format: Format, start: float) -> Matches | None:
     """The answer to a small body, all of it in this thread; None where it has GeoJSON."""
     asked = asked_at_hand(service, read_json(NearestInputs, content))
     return None if asked is None else _of_sets(service, asked, format, start)
 
 
-def _of_sets(service: Service, asked: Asked, format: Format, start: float) -> Response:
+def _of_sets(service: Service, asked: Asked, format: Format, start: float) -> Matches:
     asked.check()
     if why := why_too_large(asked):
         raise TooLarge(f"{why}: {_BEYOND}")

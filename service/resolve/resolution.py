@@ -1,0 +1,260 @@
+"""From two point sets and options to an answer, or to a job: the one way of every request.
+
+A small request is answered at once. For others a job is accepted, and the client gets its result,
+or the job to ask again, as it prefers. What came as a request was read before, and what comes of
+it becomes a response afterwards: nothing here knows HTTP.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+from georesolve.service.context import Service
+from georesolve.service.database.rows import DatasetRow, Delivery, EchoOptions, JobRow, Repeat
+from georesolve.service.errors import (
+    JobDismissed,
+    KeyInUse,
+    KeyReused,
+    NoSuchDataset,
+    NotAcceptable,
+    ResultTooLarge,
+    TooLarge,
+)
+from georesolve.service.resolve.inputs import Asked
+from georesolve.service.resolve.lookup import (
+    Matches,
+    look_up,
+    refuse_without_cluster,
+    why_too_large,
+)
+from georesolve.service.resolve.room import kept_bytes, set_bytes, sizes_of
+from georesolve.service.resolve.terms import Terms
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.workers.at_hand import NotAtHand
+from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.jobs import MatchOptions
+
+_SMALL_SETS_BYTES = 16 << 20
+"""Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
+coordinates, whether that was asked for in time or not."""
+
+
+Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
+"""Waits until the client has gone, and raises then."""
+
+
+async def refuse_unready(service: Service, terms: Terms) -> None:
+    """Refuse, before it is received, a request that cannot be answered as its client wants.
+
+    Raises
+    ------
+    NotAcceptable
+        When it waits for a result in a format that there is not.
+    NotReady
+        When it wants its result at once, and there is no cluster.
+    QueueFull, TooManyJobs
+        When it wants a job, and there is no place for one.
+    """
+    if terms.preference.waits:
+        terms.format()
+    elif not await _has_job(service, terms.key):
+        await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
+    if not terms.preference.takes_a_job:
+        refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
+
+
+async def _has_job(service: Service, key: str | None) -> bool:
+    """Whether a request with this key made a job, which needs no place any more."""
+    if key is None:
+        return False
+    return await asyncio.to_thread(service.store.first_of, Repeat(key, "")) is not None
+
+
+async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> Matches | JobRow:
+    """Match two sets: the matches of a small request, or a job.
+
+    The job has ended if the client waits for it that long.
+
+    Raises
+    ------
+    TooLarge
+        When the sets are too large for an answer at once, and the client takes no job.
+    KeyReused
+        When the key of the request came with other content before.
+    Problem
+        When the sets cannot be matched.
+    """
+    if not terms.preference.takes_a_job:
+        _refuse_large(service, asked)
+    asked.check()
+    delivery = terms.delivery or Delivery()
+    content = [one.dataset.sha256 for one in asked.inputs]
+    repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
+    needs_no_job = terms.delivery is None and repeat is None and terms.preference.waits
+    if needs_no_job and (matches := await _at_once(service, asked, terms)):
+        return matches
+    with suppress(NotAcceptable):
+        delivery = replace(delivery, keeps_sets=bool(terms.format().geometry))
+    accept = partial(_accept, service, asked, delivery, repeat)
+    return await _job(service, terms, repeat, accept, gone)
+
+
+async def echo(service: Service, options: EchoOptions, terms: Terms, gone: Gone) -> JobRow | None:
+    """Give back what was sent after its pause, or make the job that will; None without a job."""
+    delivery = terms.delivery or Delivery()
+    repeat = terms.repeat(options, delivery)
+    if repeat is None and not terms.preference.takes_a_job:
+        await asyncio.sleep(options.pause)
+        return None
+    accept = partial(_accept_echo, service, options, delivery, repeat)
+    return await _job(service, terms, repeat, accept, gone)
+
+
+def _accept_echo(
+    service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
+) -> str:
+    store, size_bytes = service.store, len(options.message.encode())
+    with service.quotas.room(store, size_bytes), service.quotas.place(store):
+        return store.add_echo(options, delivery, repeat)
+
+
+async def _first(service: Service, repeat: Repeat | None) -> str | None:
+    """The job that the first of repeated requests made.
+
+    Raises
+    ------
+    KeyReused
+    """
+    if repeat is None:
+        return None
+    first = await asyncio.to_thread(service.store.first_of, repeat)
+    if first is None:
+        return None
+    id, fingerprint = first
+    if fingerprint != repeat.fingerprint:
+        raise KeyReused(
+            f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
+            f"the job {id!r}: send the same again, or take another key"
+        )
+    return id
+
+
+async def _job(
+    service: Service, terms: Terms, repeat: Repeat | None, accept: Callable[[], str], gone: Gone
+) -> JobRow:
+    """Create the job, or reuse the one of this Idempotency-Key, and wait as long as the client.
+
+    Parameters
+    ----------
+    accept
+        Accepts the job and returns its id.
+    """
+    id = await _first(service, repeat)
+    if id is None:
+        try:
+            id = await asyncio.to_thread(accept)
+        except KeyInUse:
+            # The same request was accepted meanwhile: the database has each key once.
+            id = await _first(service, repeat)
+            if id is None:
+                raise
+        else:
+            service.supervisor.start(id)
+    if terms.preference.waits:
+        await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
+    job = await asyncio.to_thread(service.store.job, id)
+    assert job is not None, "a job just accepted is in the store"
+    return job
+
+
+def _refuse_large(service: Service, asked: Asked) -> None:
+    observations, references = (one.dataset.rows for one in asked.inputs)
+    rows = observations * asked.options.k + references
+    if rows > service.settings.sync_rows:
+        raise TooLarge(
+            f"{rows} rows of both sets together (observations k times) are more than the "
+            f"limit of {service.settings.sync_rows} for an answer at once: "
+            "send the header 'Prefer: respond-async' and follow the Location of the answer"
+        )
+
+
+async def _at_once(service: Service, asked: Asked, terms: Terms) -> Matches | None:
+    """The matches of a small request; None where it needs a job."""
+    if why_too_large(asked):
+        return None
+    # After half of the time that the client waits it is not too late to accept a job.
+    left = terms.seconds_left()
+    look = partial(look_up, service, asked, terms.format(), time.perf_counter())
+    with suppress(NotAtHand, ResultTooLarge, TimeoutError):
+        async with asyncio.timeout(None if left is None else left / 2):
+            return await service.at_hand.answer(service.owner, look)
+    return None
+
+
+def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
+    """Keep both sets and accept a job with them; nothing is left of a refused one."""
+    inputs, options = asked.inputs, asked.options
+    sizes = sizes_of(*inputs, options)
+    if why := obstacle(*sizes, options):
+        raise TooLarge(why)
+    size_bytes = job_bytes(*sizes, options)
+    own_bytes = kept_bytes(*inputs, sizes)
+    delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
+    service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
+    kept: list[DatasetRow] = []
+    with service.quotas.room(service.store, size_bytes + own_bytes):
+        try:
+            kept.extend(
+                service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
+            )
+            return _enter(service, kept, options, delivery, repeat, size_bytes)
+        except BaseException:
+            for row in kept:
+                service.library.release(row.id)
+            raise
+
+
+def _enter(
+    service: Service,
+    kept: list[DatasetRow],
+    options: MatchOptions,
+    delivery: Delivery,
+    repeat: Repeat | None,
+    size_bytes: int,
+) -> str:
+    observations, references = kept
+    store = service.store
+    with service.quotas.place(store):
+        # Once more: what others were promised meanwhile is no longer there for this one.
+        service.disk.refuse_when_low(size_bytes)
+        id = store.add_job(observations, references, options, delivery, repeat, size_bytes)
+    if id is None:
+        raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+    return id
+
+
+async def _wait(
+    service: Service, id: str, seconds: float | None, gone: Gone, *, comes_back: bool
+) -> None:
+    """Wait for a job as long as the client does: for ever, or some seconds.
+
+    If the client goes, nobody else knows of its job, so that is dismissed; unless the client has a
+    key to come back with.
+    """
+    finished = asyncio.create_task(service.supervisor.finished(id, seconds))
+    left = asyncio.create_task(gone())
+    try:
+        await asyncio.wait([finished, left], return_when=asyncio.FIRST_COMPLETED)
+        if finished.done():
+            return
+        if not comes_back:
+            with suppress(JobDismissed):
+                await service.supervisor.dismiss(id)
+        left.result()
+    finally:
+        finished.cancel()
+        left.cancel()
