@@ -48,7 +48,6 @@ from georesolve.service.uploads.receiving import receive_body, receive_form
 router = APIRouter(tags=["datasets"])
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_HERE = f"/datasets/{examples.DATASET_ID}"
 _LIST = {
     "datasets": [examples.DATASET],
     "used_bytes": examples.DATASET.size_bytes,
@@ -96,7 +95,7 @@ _REFUSED = tuple(one for one in TABLES if one not in (NoSuchDataset, DatasetDama
     status_code=201,
     responses=json_answer(examples.DATASET, "registered", 201, _NEW)
     | _REGISTERED
-    | refusals("/datasets", *_REFUSED),
+    | refusals(*_REFUSED),
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
 )
 async def register_dataset(
@@ -125,7 +124,7 @@ async def register_dataset(
     status_code=201,
     responses=json_answer(examples.DATASET, "a new name", 201, _NEW)
     | _REPLACED
-    | refusals("/datasets/places", PreconditionFailed, *_REFUSED),
+    | refusals(PreconditionFailed, *_REFUSED),
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST, IF_MATCH, IF_NEW),
 )
 async def put_dataset(
@@ -205,7 +204,7 @@ def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
     "/datasets",
     operation_id="getDatasets",
     summary="All registered datasets",
-    responses=json_answer(_LIST, "a page of datasets") | refusals("/datasets"),
+    responses=json_answer(_LIST, "a page of datasets") | refusals(),
 )
 def list_datasets(
     request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
@@ -227,8 +226,7 @@ def list_datasets(
     "/datasets/{id}",
     operation_id="getDataset",
     summary="A dataset",
-    responses=json_answer(examples.DATASET, "the dataset", 200, _ETAG)
-    | refusals(_HERE, NoSuchDataset),
+    responses=json_answer(examples.DATASET, "the dataset", 200, _ETAG) | refusals(NoSuchDataset),
 )
 def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
@@ -243,7 +241,7 @@ def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> 
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points")
-    | refusals(f"{_HERE}/data.parquet", NoSuchDataset, DatasetDamaged, *FILES),
+    | refusals(NoSuchDataset, DatasetDamaged, *FILES),
     openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
@@ -268,7 +266,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     status_code=204,
     responses={
         204: {"description": "removed"},
-        **refusals(_HERE, NoSuchDataset, DatasetInUse, *CHANGES),
+        **refusals(NoSuchDataset, DatasetInUse, *CHANGES),
     },
 )
 def remove_dataset(id: DatasetId, service: ServiceContext) -> None:

@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
-from georesolve.service.description.examples import DONE, JOB_ID
+from georesolve.service.description.examples import DONE
 from georesolve.service.description.refusals import refusals
 from georesolve.service.description.requests import JobId
 from georesolve.service.errors import NoSuchJob
@@ -61,7 +61,7 @@ def _last_known(
     operation_id="getEvents",
     response_class=EventSourceResponse,
     summary="How far a job is, while it runs",
-    responses=_ANSWERS | refusals(f"/jobs/{JOB_ID}/events", NoSuchJob),
+    responses=_ANSWERS | refusals(NoSuchJob),
 )
 async def show_events(
     id: JobId,

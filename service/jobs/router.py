@@ -35,7 +35,6 @@ from georesolve.service.results.response import format_response, result_response
 
 router = APIRouter(tags=["jobs"])
 
-_HERE = f"/jobs/{examples.JOB_ID}"
 _LIST = {
     "jobs": [examples.DONE],
     "links": [Link(href=f"{EXAMPLE_BASE}/jobs", rel="self", title="this document")],
@@ -45,7 +44,7 @@ _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "stri
 _RESULT: Answers = {
     **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
     204: {"description": "where the result is, as a link", "headers": _LINK},
-    **refusals(f"{_HERE}/results", *RESULTS, *FILES),
+    **refusals(*RESULTS, *FILES),
 }
 _DISMISSED = json_answer(examples.DISMISSED, "the job, dismissed")
 
@@ -68,7 +67,7 @@ def job_of(service: Service, id: str) -> JobRow:
     operation_id="getJobs",
     summary="All jobs",
     response_model_exclude_none=True,
-    responses=json_answer(_LIST, "a page of jobs") | refusals("/jobs"),
+    responses=json_answer(_LIST, "a page of jobs") | refusals(),
 )
 def list_jobs(
     request: Request,
@@ -91,7 +90,7 @@ def list_jobs(
     operation_id="getStatus",
     summary="How far a job is",
     response_model_exclude_none=True,
-    responses=json_answer(examples.DONE, "its status") | refusals(_HERE, NoSuchJob),
+    responses=json_answer(examples.DONE, "its status") | refusals(NoSuchJob),
 )
 def show_job(
     id: JobId, request: Request, service: ServiceContext, response: Response
@@ -128,8 +127,7 @@ def _get_file(format: Format) -> Callable[..., Any]:
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
         response_class=Response,
-        responses=file_answers(matches_content(format), "the result")
-        | refusals(f"{_HERE}/results/{format.name}", *RESULTS, *FILES),
+        responses=file_answers(matches_content(format), "the result") | refusals(*RESULTS, *FILES),
         openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
     )
 
@@ -171,7 +169,7 @@ async def show_features(
     operation_id="getReport",
     summary="What a job did",
     responses=json_answer(examples.REPORT, "the report")
-    | refusals(f"{_HERE}/report", NoSuchJob, ResultNotReady, JobDismissed),
+    | refusals(NoSuchJob, ResultNotReady, JobDismissed),
 )
 async def show_report(id: JobId, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
@@ -195,7 +193,7 @@ async def show_report(id: JobId, service: ServiceContext) -> Report:
     operation_id="dismiss",
     summary="Stop or remove a job",
     response_model_exclude_none=True,
-    responses=_DISMISSED | refusals(_HERE, NoSuchJob, JobDismissed, *CHANGES),
+    responses=_DISMISSED | refusals(NoSuchJob, JobDismissed, *CHANGES),
 )
 async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""

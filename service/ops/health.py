@@ -22,18 +22,18 @@ _ALIVE = Health(status="ok", checks=[])
 _RETRY = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
 
 
-def _readiness(path: str) -> Answers:
+def _readiness() -> Answers:
     not_ready = json_answer(examples.UNHEALTHY, "it cannot work, and why", 503, _RETRY)
     not_ready[503]["model"] = Health
     ready = json_answer(examples.HEALTHY, "it can work")
-    return ready | not_ready | refusals(path, guarded=False)
+    return ready | not_ready | refusals(guarded=False)
 
 
 @router.get(
     "/livez",
     operation_id="getLife",
     summary="Whether the process lives",
-    responses=json_answer(_ALIVE, "it lives") | refusals("/livez", guarded=False),
+    responses=json_answer(_ALIVE, "it lives") | refusals(guarded=False),
 )
 async def live() -> Health:
     """The process answers."""
@@ -44,13 +44,13 @@ async def live() -> Health:
     "/readyz",
     operation_id="getReadiness",
     summary="Whether it can work",
-    responses=_readiness("/readyz"),
+    responses=_readiness(),
 )
 @router.get(
     "/healthz",
     operation_id="getHealth",
     summary="The same as /readyz",
-    responses=_readiness("/healthz"),
+    responses=_readiness(),
 )
 def ready(request: Request, service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
@@ -87,7 +87,7 @@ def _health(service: Service) -> Health:
             "description": "the text format of Prometheus",
             "content": {"text/plain": {"example": examples.METRICS}},
         },
-        **refusals(METRICS),
+        **refusals(),
     },
 )
 def show_metrics(service: WholeService) -> Response:

@@ -58,7 +58,7 @@ def _conformance() -> Conformance:
     "/",
     operation_id="getLandingPage",
     summary="Where everything is",
-    responses=json_answer(_landing_page(EXAMPLE_BASE), "links to everything") | refusals("/"),
+    responses=json_answer(_landing_page(EXAMPLE_BASE), "links to everything") | refusals(),
 )
 def show_landing_page(request: Request) -> LandingPage:
     """The landing page: links to the API, its processes, jobs and datasets."""
@@ -69,7 +69,7 @@ def show_landing_page(request: Request) -> LandingPage:
     "/conformance",
     operation_id="getConformanceClasses",
     summary="Standards that hold",
-    responses=json_answer(_conformance(), "the classes") | refusals("/conformance"),
+    responses=json_answer(_conformance(), "the classes") | refusals(),
 )
 def show_conformance() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.

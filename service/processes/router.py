@@ -66,7 +66,7 @@ def _process_list(base: str, limit: int = 100) -> ProcessList:
     "/processes",
     operation_id="getProcesses",
     summary="All processes",
-    responses=json_answer(_process_list(EXAMPLE_BASE), "the processes") | refusals("/processes"),
+    responses=json_answer(_process_list(EXAMPLE_BASE), "the processes") | refusals(),
 )
 def list_processes(
     request: Request,
@@ -81,7 +81,7 @@ def list_processes(
     operation_id="getProcessDescription",
     summary="What a process takes and gives",
     responses=json_answer(process("echo", EXAMPLE_BASE), "the description")
-    | refusals("/processes/farthest", NoSuchProcess),
+    | refusals(NoSuchProcess),
 )
 def show_process(id: ProcessName, request: Request) -> Process:
     """The description of a process, with the schemas of its inputs and outputs."""
@@ -92,12 +92,12 @@ _MATCHES: Answers = {
     **TAKEN,
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
-    **refusals("/processes/nearest/execution", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+    **refusals(*TABLES, *JOBS, NotAcceptable, ResultTooLarge),
 }
 _MESSAGE: Answers = {
     **TAKEN,
     **message_answer("the message; as an object with `response: document`"),
-    **refusals("/processes/echo/execution", *JOBS, *CHANGES, *BODIES),
+    **refusals(*JOBS, *CHANGES, *BODIES),
 }
 
 

@@ -97,7 +97,7 @@ _ANSWER = EstimateInfo(
     operation_id="estimate",
     summary="What a job would take",
     openapi_extra=json_request((EstimateInputs, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
-    responses=json_answer(_ANSWER, "what it would take") | refusals("/estimate", *TABLES, NotReady),
+    responses=json_answer(_ANSWER, "what it would take") | refusals(*TABLES, NotReady),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""

@@ -48,7 +48,7 @@ _FORM: dict[str, Any] = {
     response_class=Response,
     responses=matches_answer("the result, in the format that the header Accept likes best")
     | TAKEN
-    | refusals("/resolve", *TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+    | refusals(*TABLES, *JOBS, NotAcceptable, ResultTooLarge),
     openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def resolve_files(request: Request, service: ServiceContext) -> Response:

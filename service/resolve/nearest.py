@@ -48,9 +48,7 @@ _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nea
     summary="The nearest references of a few observations, at once",
     response_class=Response,
     responses=matches_answer("the matches, in the format that Accept likes best", first=JSON)
-    | refusals(
-        "/nearest", *TABLES, NotAcceptable, ResultTooLarge, TooManyJobs, QueueFull, NotReady
-    ),
+    | refusals(*TABLES, NotAcceptable, ResultTooLarge, TooManyJobs, QueueFull, NotReady),
     openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
 )
 async def find_nearest(request: Request, service: ServiceContext) -> Response:
