@@ -29,7 +29,7 @@ from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
-from georesolve.service.ops import dask, docs, health, landing
+from georesolve.service.ops import docs, health, landing
 from georesolve.service.processes import router as processes
 from georesolve.service.resolve import estimate, files, nearest
 from georesolve.service.resolve.at_hand import AtHand
@@ -100,7 +100,6 @@ def create_app(settings: Settings) -> FastAPI:
                 async with (
                     # Whoever has it now runs the jobs that this service still runs.
                     kept(keep_claim, lost=lambda: signal.raise_signal(signal.SIGTERM)),
-                    dask.dashboard_client() as app.state.dashboard,
                     supervisor.running(),
                     retention.running(),
                 ):
@@ -131,6 +130,4 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(module.router)
     app.include_router(health.router)
     app.include_router(docs.router)
-    if settings.expose_dashboard:
-        app.include_router(dask.router)
     return app

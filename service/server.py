@@ -111,6 +111,7 @@ def serve(settings: Settings) -> int:
             headers=_HEADERS,
             backlog=BACKLOG,
             lifespan="off",
+            ws="none",
             forwarded_allow_ips=settings.proxies,
             log_config=None,
             access_log=False,

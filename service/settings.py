@@ -71,9 +71,6 @@ class Settings(BaseSettings):
     dashboard_address: str = Field(
         "127.0.0.1:8787", description="where the Dask dashboard of an own cluster listens"
     )
-    expose_dashboard: bool = Field(
-        False, description="show the Dask dashboard at /dask, to those who have a key"
-    )
     workers: int | None = Field(
         None, ge=1, description="worker processes of an own cluster; one a GPU or core by default"
     )

@@ -10,7 +10,6 @@ import time
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from georesolve.service.auth.addresses import WrongKeys, address_of
 from georesolve.service.clock import now
@@ -38,10 +37,9 @@ OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
 """What anybody may ask: probes know neither keys nor names, and are told the status alone."""
 _ALIVE = "/livez"
 """It waits for nothing, the keys included."""
-DASHBOARD = "/dask"
 DOCUMENTATION = "/docs"
 METRICS = "/metrics"
-_PAGES = (DASHBOARD, DOCUMENTATION, "/api")
+_PAGES = (DOCUMENTATION, "/api")
 """What people look at in a browser, which can send a key as the password of Basic only."""
 _READ_SECONDS = 1.0
 """After this long keys are read again: so soon one made or revoked counts."""
@@ -91,7 +89,7 @@ class Access:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] in ("http", "websocket") and own_path(scope) != _ALIVE:
+        if scope["type"] == "http" and own_path(scope) != _ALIVE:
             connection = HTTPConnection(scope)
             try:
                 self._check_host(connection)
@@ -99,11 +97,7 @@ class Access:
                 refuse_repeated(connection)
             except Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
-                    response = problem_response(problem, connection)
-                    if scope["type"] == "websocket":
-                        await WebSocket(scope, receive, send).send_denial_response(response)
-                    else:
-                        await response(scope, receive, send)
+                    await problem_response(problem, connection)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
@@ -190,7 +184,7 @@ def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) ->
     """
     method = connection.scope.get("method", "GET")
     site = connection.headers.get("sec-fetch-site", "none")
-    is_own = site in ("same-origin", "none") and not has_other_origin(connection)
+    is_own = site in ("same-origin", "none") and not _has_other_origin(connection)
     origin = connection.headers.get("origin", "unknown")
     if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
         raise Forbidden(
@@ -199,7 +193,7 @@ def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) ->
         )
 
 
-def has_other_origin(connection: HTTPConnection) -> bool:
+def _has_other_origin(connection: HTTPConnection) -> bool:
     """Whether a request comes from a page of another origin, as browsers tell."""
     origin = connection.headers.get("origin")
     if origin is None:
@@ -218,8 +212,8 @@ def _key_of(connection: HTTPConnection) -> str:
     if not key:
         raise Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
-            f"'X-API-Key: KEY'; in a browser, {DOCUMENTATION} and {DASHBOARD} ask for a name and a "
-            "password, which are any name and the key",
+            f"'X-API-Key: KEY'; in a browser, {DOCUMENTATION} asks for a name and a password: any "
+            "name, and the key",
             headers=_challenge(connection, "Bearer"),
         )
     return key

@@ -26,7 +26,6 @@ _JOB_PATH = re.compile(r"/jobs/([0-9a-f]{32})(?:/|$)")
 _LONGEST_PATH = 300
 _CLIENT_HAS_GONE = 499
 """What proxies write into their logs for a client that did not wait for its answer."""
-_WEBSOCKET_OPEN = 101
 
 
 @dataclass
@@ -52,7 +51,7 @@ class Journal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(HEADER, "")
@@ -61,7 +60,7 @@ class Journal:
             await self._handle(id, scope, receive, send)
 
     async def _handle(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope.get("method", "WEBSOCKET")
+        method = scope["method"]
         entry = _Entry()
         start = time.perf_counter()
 
@@ -71,20 +70,17 @@ class Journal:
             return message
 
         async def noted(message: Message) -> None:
-            if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = id
                 entry.status, entry.has_answer = message["status"], True
                 entry.job = _job_of(headers.get("location", ""))
-            elif message["type"] == "websocket.accept":
-                MutableHeaders(scope=message)[HEADER] = id
-                entry.status, entry.has_answer = _WEBSOCKET_OPEN, True
             await send(message)
 
         try:
             await self._app(scope, counted, noted)
         except Exception:
-            if entry.has_answer or scope["type"] != "http":
+            if entry.has_answer:
                 raise
             # Here, and not by Starlette outside of this: the answer must have its id.
             logger.exception("the request failed")

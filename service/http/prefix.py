@@ -15,7 +15,7 @@ class Prefix:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] in ("http", "websocket"):
+        if scope["type"] == "http":
             path = scope["path"]
             if path == self._root_path:
                 path += "/"

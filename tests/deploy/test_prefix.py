@@ -8,7 +8,6 @@ from urllib.parse import urljoin
 
 import httpx
 import pytest
-from websockets.sync.client import connect
 
 from tests.conftest import finished, free_port, look_up, run_nearest, running_service, wait_until
 
@@ -49,7 +48,7 @@ http {{
 def prefixed(tmp_path_factory, device):
     """A service that knows its path and one page."""
     data_dir = tmp_path_factory.mktemp("prefixed") / "data"
-    flags = ("--root-path", PREFIX, "--cors-origins", PAGE, "--expose-dashboard")
+    flags = ("--root-path", PREFIX, "--cors-origins", PAGE)
     with running_service(data_dir, "--device", device, *flags) as client:
         yield client
 
@@ -144,7 +143,7 @@ def test_all_links_lead_below_the_path(client):
 def test_problems_and_redirects_name_the_path(client):
     problem = client.get(f"{PREFIX}/jobs/none").json()
     assert problem["instance"] == f"{PREFIX}/jobs/none"
-    for path, target in (("/dask", "/dask/status"), ("/jobs/", "/jobs")):
+    for path, target in (("/jobs/", "/jobs"),):
         answer = client.get(PREFIX + path)
         assert answer.is_redirect
         location = urljoin(str(client.base_url), answer.headers["location"])
@@ -160,17 +159,6 @@ def test_the_documentation_asks_below_the_path(client):
         assert f"{PREFIX}/" in address
         assert client.get(address).is_success, address
     assert client.get(f"{PREFIX}/api").json()["servers"] == [{"url": PREFIX}]
-
-
-def test_the_dashboard_keeps_itself_up_to_date_below_the_path(client):
-    page = client.get(f"{PREFIX}/dask/status")
-    made_of = re.findall(r'(?:src|href)="(statics?/[^"]*)"', page.text)
-    assert len(made_of) > 5
-    for part in made_of:
-        assert client.get(urljoin(str(page.url), part)).is_success
-    url = f"{str(client.base_url).replace('http', 'ws').rstrip('/')}{PREFIX}/dask/eventstream"
-    with connect(url, proxy=None):
-        pass
 
 
 def test_the_service_is_asked_without_the_path_too(prefixed):

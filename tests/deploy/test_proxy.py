@@ -37,12 +37,14 @@ def upstream():
             server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def proxy(tmp_path_factory):
-    """The port of an nginx with the configuration of the image."""
+@contextmanager
+def nginx(folder, service, dashboard="127.0.0.1:1"):
+    """An nginx with the configuration of the image; yields its port.
+
+    `service` and `dashboard` are the addresses, host and port, of what it leads to.
+    """
     if not (shutil.which("nginx") and shutil.which("envsubst")):
         pytest.skip("nginx or envsubst is not installed")
-    folder = tmp_path_factory.mktemp("proxy")
     port = free_port()
     variables = {
         "UPLOAD_BYTES": "1000",
@@ -50,30 +52,36 @@ def proxy(tmp_path_factory):
         "RESOLVER": "127.0.0.1",
         "LISTEN": f"listen 127.0.0.1:{port};",
     }
-    with upstream() as service:
-        text = TEMPLATE.read_text().replace("http://api:8000", f"http://127.0.0.1:{service}")
-        text = text.replace("127.0.0.1:8081", f"127.0.0.1:{free_port()}")
-        text = text.replace("/tmp/", f"{folder}/").replace("/etc/nginx/", f"{folder}/")
-        (folder / "mime.types").write_text("types {}")
-        names = " ".join(f"${name}" for name in variables)
-        command = ["envsubst", names]
-        done = subprocess.run(
-            command,
-            input=text,
-            env=os.environ | variables,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        (folder / "nginx.conf").write_text(done.stdout)
-        command = ["nginx", "-c", folder / "nginx.conf", "-g", "daemon off;"]
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    text = TEMPLATE.read_text().replace("api:8000", service).replace("scheduler:8787", dashboard)
+    text = text.replace("127.0.0.1:8081", f"127.0.0.1:{free_port()}")
+    text = text.replace("/tmp/", f"{folder}/").replace("/etc/nginx/", f"{folder}/")
+    (folder / "mime.types").write_text("types {}")
+    done = subprocess.run(
+        ["envsubst", " ".join(f"${name}" for name in variables)],
+        input=text,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (folder / "nginx.conf").write_text(done.stdout)
+    command = ["nginx", "-c", folder / "nginx.conf", "-g", "daemon off;"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: answers(port), process=process)
             yield port
         finally:
             process.terminate()
-            process.wait()
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory):
+    """The port of a proxy."""
+    with (
+        upstream() as service,
+        nginx(tmp_path_factory.mktemp("proxy"), f"127.0.0.1:{service}") as port,
+    ):
+        yield port
 
 
 def answers(port):
