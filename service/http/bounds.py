@@ -49,15 +49,14 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_json = media_type(headers) == "application/json"
         limit = most_bytes(scope, self._settings)
         is_inline = limit == self._settings.inline_bytes
         advice = "send files, or arrays in smaller pieces" if is_inline else "send less"
         declared = int(length) if (length := headers.get("content-length", "")).isdecimal() else 0
         has_body = declared > 0 or "transfer-encoding" in headers
-        # Arrays stay in memory unless a job is made of them, which looks for itself; a body that is
-        # a file is stored, whatever it is called.
-        is_stored = has_body and (not is_json or own_path(scope) == "/datasets")
+        # What is inline stays in memory unless a job is made of it, which looks for itself; a body
+        # that is a file is stored, whatever it is called.
+        is_stored = has_body and (not is_inline or own_path(scope) == "/datasets")
         # What comes after a body is that the client has gone.
         is_coming = has_body
         pause = self._settings.body_seconds

@@ -16,7 +16,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from georesolve.intake.columns import OnInvalid, Reading, Role
+from georesolve.intake.flat_streams import flat_table
 from georesolve.intake.matching import check_match
+from georesolve.intake.representations import ARROW
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
@@ -34,7 +36,6 @@ from georesolve.service.uploads.receiving import (
     Upload,
     check_digest,
     keep_upload,
-    receive_body,
     receive_form,
 )
 from georesolve.workers.jobs import MatchOptions
@@ -47,6 +48,7 @@ _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
 """An array without texts, arrays and objects in it; or a part of a text that looks like one."""
 _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
 """A name, or a text with a colon behind it."""
+_BODY = "the body"
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
@@ -61,6 +63,13 @@ class Inputs(NamedTuple):
 
     observations: Ingested | DatasetRow
     references: Ingested | DatasetRow
+
+
+class StreamQuery(NamedTuple):
+    """What stands in the query beside a stream, and what tells the JSON pointer of an option."""
+
+    query: NearestQuery
+    pointer: Callable[[str], str]
 
 
 class Asked(NamedTuple):
@@ -135,21 +144,37 @@ async def asked_by_json(
     return Asked.of(Inputs(*inputs), given, lambda option: f"{pointer}/{step(option)}")
 
 
-async def asked_by_stream(request: Request, service: Service, folder: Path) -> Asked:
-    """What an Arrow stream of observations asks for, with all else in the query.
+def asked_by_flat_stream(service: Service, asked: StreamQuery, content: bytearray) -> Asked | None:
+    """What a small Arrow stream of plain columns asks for, in this thread; None with others.
+
+    These are files of strangers, which are decoded elsewhere: `asked_by_stream` waits for them.
+    """
+    start = time.perf_counter()
+    table = flat_table(content)
+    if table is None:
+        return None
+    references = service.library.use(_id_of(asked.query.references, "references"))
+    reading = asked.query.reading_of("observations")
+    observations = service.ingest.from_table(table, reading, _BODY, start)
+    return Asked.of(Inputs(observations, references), asked.query, asked.pointer)
+
+
+async def asked_by_stream(
+    service: Service, asked: StreamQuery, content: bytearray, folder: Path
+) -> Asked:
+    """What any Arrow stream of observations asks for, with all else in the query.
 
     Raises
     ------
     Problem
         When the query names no registered dataset as `references`, or the body is no such stream.
     """
-    parameters, pointer = options_of(NearestQuery, request)
-    id = _id_of(parameters.references, "references")
+    id = _id_of(asked.query.references, "references")
     references = await asyncio.to_thread(service.library.use, id)
-    upload = await receive_body(request, folder)
-    reading = parameters.reading_of("observations")
+    upload = keep_upload(bytes(content), folder, ARROW.media_type, _BODY)
+    reading = asked.query.reading_of("observations")
     observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
-    return Asked.of(Inputs(observations, references), parameters, pointer)
+    return Asked.of(Inputs(observations, references), asked.query, asked.pointer)
 
 
 def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
@@ -174,6 +199,13 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
         When its digest is not the one that was sent with it.
     """
     _refuse_other_types(request, "application/json", "(files go to /resolve)")
+    async with content_of(request, service) as content:
+        yield content
+
+
+@asynccontextmanager
+async def content_of(request: Request, service: Service) -> AsyncIterator[bytearray]:
+    """Hold a body in the memory that there is for bodies; raises as `json_content` does."""
     with service.memory.body(service.owner) as grow:
         content = bytearray()
         async for piece in request.stream():

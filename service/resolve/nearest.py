@@ -1,6 +1,7 @@
 """`/nearest`: a few observations in, their nearest references out, at once and without a job."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -22,17 +23,20 @@ from georesolve.service.errors import (
 from georesolve.service.http.bounds import media_type
 from georesolve.service.resolve.inputs import (
     Asked,
+    StreamQuery,
     asked_at_hand,
+    asked_by_flat_stream,
     asked_by_json,
     asked_by_stream,
+    content_of,
     is_quickly_read,
     json_content,
     parsed,
     read_json,
 )
 from georesolve.service.resolve.lookup import Matches, look_up, why_too_large
-from georesolve.service.resolve.models import NearestInputs
-from georesolve.service.resolve.options import refuse_query
+from georesolve.service.resolve.models import NearestInputs, NearestQuery
+from georesolve.service.resolve.options import options_of, refuse_query
 from georesolve.service.resolve.responses import matches_response
 from georesolve.service.results.negotiation import wanted_format
 from georesolve.workers.at_hand import NotAtHand, NotResident
@@ -70,13 +74,21 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
 async def _matches(request: Request, service: Service, format: Format, start: float) -> Matches:
     at_hand = partial(service.at_hand.answer, service.owner)
     if media_type(request.headers) == ARROW.media_type:
-        async with service.ingest.folder() as folder:
-            asked = await asked_by_stream(request, service, folder)
-            return await at_hand(partial(_of_sets, service, asked, format, start))
+        query = StreamQuery(*options_of(NearestQuery, request))
+        async with content_of(request, service) as content:
+            if is_quickly_read(content):
+                flat = partial(asked_by_flat_stream, service, query, content)
+                matches = await at_hand(partial(_of_flat, service, flat, format, start))
+                if matches is not None:
+                    return matches
+            async with service.ingest.folder() as folder:
+                asked = await asked_by_stream(service, query, content, folder)
+                return await at_hand(partial(_of_sets, service, asked, format, start))
     refuse_query(request)
     async with json_content(request, service) as content:
         if is_quickly_read(content):
-            matches = await at_hand(partial(_of_json, service, content, format, start))
+            flat = partial(_asked_by_small_json, service, content)
+            matches = await at_hand(partial(_of_flat, service, flat, format, start))
             if matches is not None:
                 return matches
         given = await parsed(service, content, NearestInputs)
@@ -85,9 +97,15 @@ async def _matches(request: Request, service: Service, format: Format, start: fl
             return await at_hand(partial(_of_sets, service, asked, format, start))
 
 
-def _of_json(service: Service, content: bytearray, format: Format, start: float) -> Matches | None:
-    """The answer to a small body, all of it in this thread; None where it has GeoJSON."""
-    asked = asked_at_hand(service, read_json(NearestInputs, content))
+def _asked_by_small_json(service: Service, content: bytearray) -> Asked | None:
+    return asked_at_hand(service, read_json(NearestInputs, content))
+
+
+def _of_flat(
+    service: Service, read: Callable[[], Asked | None], format: Format, start: float
+) -> Matches | None:
+    """The matches of a small body, all of it in this thread; None where a sandbox must read it."""
+    asked = read()
     return None if asked is None else _of_sets(service, asked, format, start)
 
 

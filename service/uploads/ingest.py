@@ -175,9 +175,16 @@ class Ingest:
                 for name, values in arrays.items()
             }
         )
+        return self.from_table(table, reading, pointer, start)
+
+    def from_table(self, table: pa.Table, reading: Reading, file: str, start: float) -> Ingested:
+        """Make a dataset of numbers and texts in memory; `file` is what to call it in errors."""
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
-        dataset = canonicalise(batches, reading, pointer, None, self._limits)
-        lat_deg, lon_deg = (degrees(table[name].chunk(0)) for name in (columns.lat, columns.lon))
+        dataset = canonicalise(batches, reading, file, None, self._limits)
+        lat_deg, lon_deg = (
+            degrees(table[name].combine_chunks().cast(pa.float64(), safe=False))
+            for name in (dataset.lat, dataset.lon)
+        )
         return Ingested(dataset, {"decode": time.perf_counter() - start}, (lat_deg, lon_deg))
 
 
