@@ -55,9 +55,8 @@ from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
-from georesolve.workers.result import write_rows
 from georesolve.workers.settings import ClusterSettings
-from georesolve.workers.splice import Splice
+from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
 _ENCODING: dict[str, dict[str, Any]] = {
@@ -188,10 +187,8 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
     rows = np.arange(chunk.start, chunk.stop)
     table = like_result(rows, rows % references.rows, read[observations.lat], references)
 
-    def encoded(group: Chunk) -> memoryview:
-        file = pa.BufferOutputStream()
-        write_rows(file, table.slice(group.start - chunk.start, group.stop - group.start))
-        return memoryview(file.getvalue()).cast("B")
+    def encoded(group: Chunk) -> Encoded:
+        return encode(table.slice(group.start - chunk.start, group.stop - group.start))
 
     with (folder / f"{chunk.start}.parquet").open("wb") as file:
         splice = Splice(file)

@@ -11,6 +11,7 @@ from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.searches import Progress
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.manifest import open_matches
 
 
 def run_on_cluster(job: Job, progress: Progress | None, device: Device = "cuda") -> dict[str, int]:
@@ -45,9 +46,7 @@ def run_on_cluster(job: Job, progress: Progress | None, device: Device = "cuda")
         device=device, dashboard_address="127.0.0.1:0", scratch=job.folder / "spilled"
     )
     with open_cluster(settings) as cluster:
-        result, done = pipeline.run(cluster, job, report, cancelled=lambda: False)
-        # Of a large file it is known some moments later, and counting it must not outlive the file.
-        result.sha256.result()
+        _, done = pipeline.run(cluster, job, report, cancelled=lambda: False)
     return dict(done.counts)
 
 
@@ -69,4 +68,5 @@ def resolve_on_all_gpus(
             options,
         )
         run_on_cluster(job, progress, device)
-        return pq.read_table(job.result)
+        with open_matches(here) as file:
+            return pq.read_table(file)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +30,14 @@ from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job, with_id
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide
-from georesolve.workers.result import provenance, write_rows
-from georesolve.workers.splice import Splice
+from georesolve.workers.result import provenance
+from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
-_FORMATS = {one.suffix: one.write for one in FORMATS}
+_FORMATS = {one.suffix: one.pieces for one in FORMATS}
+_COPIED_BYTES = 8 << 20
 _SAMPLED_ROWS = 65_536
 """Rows of a result whose distances are ranked."""
 
@@ -168,7 +169,8 @@ def resolve(
                 from georesolve.clusters import run_on_cluster
 
                 counts = run_on_cluster(job, progress)
-                shutil.move(job.result, parquet)
+                with open_matches(job.folder) as matches, parquet.open("wb") as file:
+                    shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
                 search = Search(_in_memory(job.references, job.options.columns), chosen)
                 counts = _write(job, search, parquet, progress)
@@ -200,12 +202,12 @@ def _represent(
     result: pq.ParquetFile, format: str, job: Job, target: Path, temporary: Path
 ) -> None:
     """Write a result in a format other than Parquet."""
-    if (write := _FORMATS.get(format)) is None:
+    if (pieces := _FORMATS.get(format)) is None:
         write_layer(result, format, job.observations, target, temporary)
         return
     sets = {"observations": job.observations, "references": job.references}
     with temporary.open("wb") as sink:
-        write(result, sink, sets.__getitem__)
+        sink.writelines(pieces(result, sets.__getitem__))
 
 
 def plan(
@@ -299,13 +301,6 @@ def _distances(result: Path) -> dict[str, float]:
     return {"median": median, "95 %": most, "largest": float(largest)}
 
 
-class _Encoded(NamedTuple):
-    """A row group of the result, as a file of its own in memory."""
-
-    parquet: memoryview
-    schema: pa.Schema
-
-
 def _write(job: Job, search: Search, target: Path, progress: Progress | None) -> dict[str, int]:
     """Write the result of a job; returns the number of its rows by status."""
     observations, options = job.observations, job.options
@@ -329,21 +324,18 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
-    def encode(item: tuple[Chunk, pa.Table]) -> _Encoded:
+    def encoded(item: tuple[Chunk, pa.Table]) -> Encoded:
         group, rows = item
         own = (
             read_rows(observations.file, *group, of_observations)
             if of_observations
             else pa.table({})
         )
-        table = search.carry(rows, own, options)
-        encoded = pa.BufferOutputStream()
-        write_rows(encoded, table)
-        return _Encoded(memoryview(encoded.getvalue()).cast("B"), table.schema)
+        return encode(search.carry(rows, own, options))
 
     with target.open("wb") as file:
         splice = Splice(file)
-        for encoded in side_by_side(encode, groups()):
-            splice.add(encoded.parquet)
-        splice.finish(encoded.schema.with_metadata(provenance(job, dict(counts))))
+        for one in side_by_side(encoded, groups()):
+            splice.add(one)
+        splice.finish(one.schema.with_metadata(provenance(job, dict(counts))))
     return dict(counts)

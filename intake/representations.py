@@ -15,11 +15,12 @@ JSON or GeoJSON of it, and the problem names the column.
 """
 
 import base64
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -44,16 +45,30 @@ _OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
-def _write_arrow(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
+def _arrow(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, result.schema_arrow) as writer:
         for batch in _batches(result):
             writer.write_batch(batch)
+            yield _taken(sink)
+    yield _taken(sink)
 
 
-def _write_csv(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
+def _csv(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+    sink = io.BytesIO()
     with pa.csv.CSVWriter(sink, plain_schema(result.schema_arrow)) as writer:
         for batch in _batches(result, _TEXT_BYTES):
             writer.write_batch(as_plain(batch))
+            yield _taken(sink)
+    yield _taken(sink)
+
+
+def _taken(sink: io.BytesIO) -> bytes:
+    """What was written, which is forgotten here."""
+    content = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return content
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -78,23 +93,24 @@ def _as_csv(array: pa.Array) -> pa.Array:
     return _plain(array) if _is_plain(array.type) else _each_as_json(array)
 
 
-def _write_json(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets) -> None:
-    _write_array(_rows_as_json(result), sink)
-    sink.write(b"\n")
+def _json(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+    yield from _array(_rows_as_json(result))
+    yield b"\n"
 
 
-def _write_geojson(result: pq.ParquetFile, sink: BinaryIO, sets: PointSets, *, lines: bool) -> None:
-    sink.write(b'{"type":"FeatureCollection","features":')
-    _write_array(_features(result, Geometries(result, sets, lines=lines)), sink)
-    sink.write(b"}\n")
+def _features_as_json(result: pq.ParquetFile, sets: PointSets, *, lines: bool) -> Iterator[bytes]:
+    pieces = _array(_features(result, Geometries(result, sets, lines=lines)))
+    yield b'{"type":"FeatureCollection","features":' + next(pieces)
+    yield from pieces
+    yield b"}\n"
 
 
-def _write_array(batches: Iterable[pa.Array], sink: BinaryIO) -> None:
+def _array(batches: Iterable[pa.Array]) -> Iterator[bytes]:
     separator = "[\n"
     for texts in batches:
-        sink.write((separator + ",\n".join(texts.to_pylist())).encode())
+        yield (separator + ",\n".join(texts.to_pylist())).encode()
         separator = ",\n"
-    sink.write(b"[]" if separator == "[\n" else b"\n]")
+    yield b"[]" if separator == "[\n" else b"\n]"
 
 
 def _features(result: pq.ParquetFile, geometries: Geometries) -> Iterator[pa.Array]:
@@ -324,9 +340,9 @@ class Format(NamedTuple):
     ----------
     media_type, suffix
         What it is called in HTTP and in a file name.
-    write
-        Makes it from a Parquet file and, where it has coordinates, from the two sets; None for
-        Parquet itself.
+    pieces
+        Makes it from a Parquet file and, where it has coordinates, from the two sets, a batch of
+        rows at a time; None for Parquet itself.
     parameters
         What may follow its media type in a request and still means it.
     geometry
@@ -335,7 +351,7 @@ class Format(NamedTuple):
 
     media_type: str
     suffix: str
-    write: Callable[[pq.ParquetFile, BinaryIO, PointSets], None] | None = None
+    pieces: Callable[[pq.ParquetFile, PointSets], Iterator[bytes]] | None = None
     parameters: Mapping[str, str] = MappingProxyType({})
     geometry: str = ""
 
@@ -361,15 +377,15 @@ class Format(NamedTuple):
 
 
 def _geojson(geometry: str) -> Format:
-    write = partial(_write_geojson, lines=geometry == "line")
+    pieces = partial(_features_as_json, lines=geometry == "line")
     parameters = {"charset": "utf-8", "geometry": geometry}
-    return Format("application/geo+json", "geojson", write, parameters, geometry)
+    return Format("application/geo+json", "geojson", pieces, parameters, geometry)
 
 
 PARQUET = Format("application/vnd.apache.parquet", "parquet")
-ARROW = Format("application/vnd.apache.arrow.stream", "arrows", _write_arrow)
-CSV = Format("text/csv", "csv", _write_csv, {"charset": "utf-8", "header": "present"})
-JSON = Format("application/json", "json", _write_json, {"charset": "utf-8"})
+ARROW = Format("application/vnd.apache.arrow.stream", "arrows", _arrow)
+CSV = Format("text/csv", "csv", _csv, {"charset": "utf-8", "header": "present"})
+JSON = Format("application/json", "json", _json, {"charset": "utf-8"})
 POINTS, LINES = _geojson("point"), _geojson("line")
 FORMATS = (
     PARQUET,

@@ -34,8 +34,7 @@ from georesolve.service.processes import router as processes
 from georesolve.service.resolve import estimate, files, nearest
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
-from georesolve.service.results.checksums import Checksums
-from georesolve.service.results.exports import Exports
+from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.service.uploads.decoders import start_decoder
@@ -70,22 +69,19 @@ def create_app(settings: Settings) -> FastAPI:
             disk = Disk(settings, store.promised_bytes)
             with (
                 closing(Ingest(settings, disk)) as ingest,
-                closing(Exports(settings.export_bytes, disk)) as exports,
-                Checksums(store) as checksums,
                 closing(AtHand(settings)) as at_hand,
             ):
                 library = Library(
                     store, settings.dataset_hours, settings.index_bytes, settings.free_bytes
                 )
                 library.sweep()
-                supervisor = Supervisor(settings, store, library, checksums, metrics)
+                supervisor = Supervisor(settings, store, library, metrics)
                 metrics.read_when_asked(settings, store, supervisor)
                 app.state.service = Service(
                     settings=settings,
                     store=store,
                     ingest=ingest,
-                    exports=exports,
-                    checksums=checksums,
+                    checks=Checks(),
                     library=library,
                     supervisor=supervisor,
                     at_hand=at_hand,

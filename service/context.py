@@ -14,8 +14,7 @@ from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
-from georesolve.service.results.checksums import Checksums
-from georesolve.service.results.exports import Exports
+from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.service.uploads.ingest import Ingest
@@ -28,8 +27,7 @@ class Service:
     settings: Settings
     store: Store
     ingest: Ingest
-    exports: Exports
-    checksums: Checksums
+    checks: Checks
     library: Library
     supervisor: Supervisor
     at_hand: AtHand

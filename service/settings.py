@@ -143,9 +143,6 @@ class Settings(BaseSettings):
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
-    export_bytes: int = Field(
-        16 << 30, ge=1, description="bytes of one result in a format other than Parquet"
-    )
     index_bytes: int = Field(
         8 << 30, ge=0, description="bytes of the disk that indexes of registered datasets may take"
     )

@@ -1,158 +1,91 @@
-"""The result of a job put together from its part files, as they come and without decoding them."""
+"""The end of a job: its parts become a result, of which no byte is written a second time."""
 
-import io
-import os
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import BinaryIO, NamedTuple
+import base64
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.workers.checksum import Checksum
-from georesolve.workers.files import durable
+from georesolve.workers import footers
 from georesolve.workers.jobs import Job
-from georesolve.workers.partitions import part_path
-from georesolve.workers.plan import Chunk, observations_a_group
-from georesolve.workers.result import provenance, write_rows
-from georesolve.workers.splice import Splice
-
-
-class Result(NamedTuple):
-    """A finished result file.
-
-    Attributes
-    ----------
-    rows, size_bytes
-        Number of its rows and of its bytes.
-    sha256
-        Of the file, in hexadecimal: of a large one it is known some moments later.
-    """
-
-    rows: int
-    size_bytes: int
-    sha256: Future[str]
+from georesolve.workers.manifest import Manifest, write_manifest
+from georesolve.workers.matches import STATUSES
+from georesolve.workers.parts import Part, new_part, open_part, part_name
+from georesolve.workers.plan import Chunk, is_edge
+from georesolve.workers.result import opened, provenance
+from georesolve.workers.splice import Footer, Splice, encode
+from georesolve.workers.threads import side_by_side
 
 
 class Assembly:
-    """A result file that grows by parts, in the order of their rows whatever order they come in.
+    """Gathers the records of a job's chunks, in whatever order they come, and ends the job.
 
-    Its bytes depend on the two inputs, the options and the version of georesolve alone: not on
-    devices, workers, chunks or time.
+    The bytes of its result depend on the two inputs, the options and the version of georesolve
+    alone: not on devices, workers, chunks or time.
     """
 
-    def __init__(self, job: Job, path: Path, file: BinaryIO, stack: ExitStack) -> None:
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._carried = job.widths()
-        self._file = file
-        self._checksum = stack.enter_context(Checksum(path))
-        self._appender = stack.enter_context(_thread())
-        self._appended: deque[Future[None]] = deque()
-        self._syncer = stack.enter_context(_thread())
-        self._synced: Future[None] | None = None
-        self._splice = Splice(file)
-        self._next_row = 0
-        # Parts that came before their turn, by their first row.
-        self._early: dict[int, Chunk] = {}
-        self._schema: pa.Schema | None = None
-        # Rows that do not make a row group yet, and their first observation.
-        self._rest: tuple[int, pa.Table] | None = None
+        self._done: dict[Chunk, tuple[Part, footers.Struct]] = {}
+        self._counts: dict[Chunk, dict[str, int]] = {}
 
-    def add(self, chunk: Chunk) -> None:
-        """Have the part of a chunk appended, or wait its turn; chunks are dealt out meanwhile.
+    def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
+        """Take the record of a finished chunk.
 
         Raises
         ------
-        OSError
-            When an earlier part could not be appended.
+        ValueError
+            When it is damaged.
         """
-        self._appended.append(self._appender.submit(self._take, chunk))
-        while self._appended and self._appended[0].done():
-            self._appended.popleft().result()
+        ending = base64.b64decode(record["ending"])
+        # Read as they come: of a large result that would be long at the end.
+        self._done[chunk] = Part.read(record["part"]), footers.read(ending)
+        self._counts[chunk] = record["counts"]
 
-    def _take(self, chunk: Chunk) -> None:
-        self._early[chunk.start] = chunk
-        while self._next_row in self._early:
-            chunk = self._early[self._next_row]
-            self._append(chunk)
-            # Only now: nothing is appended behind a part that could not be.
-            del self._early[chunk.start]
-            self._next_row = chunk.stop
-        self._file.flush()
-        self._checksum.follow(self._file.tell())
-        self._sync()
-
-    def _append(self, chunk: Chunk) -> None:
-        part = part_path(self._job, chunk)
-        self._schema = self._schema or pq.read_schema(part)
-        if self._rest is None and self._is_edge(chunk.start) and self._is_edge(chunk.stop):
-            self._splice.add_file(part)
-            return
-        start, table = chunk.start, pq.read_table(part)
-        if self._rest is not None:
-            start, rest = self._rest
-            table = pa.concat_tables([rest, table])
-        of = table["observation"].to_numpy()
-        for group in Chunk(start, chunk.stop).row_groups(self._job.options.k, self._carried):
-            first, last = np.searchsorted(of, group)
-            rows = table.slice(first, last - first)
-            if not self._is_edge(group.stop):
-                self._rest = group.start, rows
-                return
-            encoded = io.BytesIO()
-            write_rows(encoded, rows)
-            self._splice.add(encoded.getbuffer())
-        self._rest = None
-
-    def _is_edge(self, row: int) -> bool:
-        grain = observations_a_group(self._job.options.k, self._carried)
-        return row % grain == 0 or row == self._job.observations.rows
-
-    def finish(self, counts: dict[str, int]) -> Result:
-        """Write the end, once all parts are there.
+    def finish(self, counts: dict[str, int]) -> Manifest:
+        """Write footer and manifest, once all chunks are there.
 
         Parameters
         ----------
         counts
             Number of result rows by status.
         """
-        for appended in self._appended:
-            appended.result()
-        assert not self._early, "all parts are there"
-        assert self._schema is not None, "there is a part, if an empty one"
-        rows = self._splice.finish(self._schema.with_metadata(provenance(self._job, counts)))
-        self._file.flush()
-        if self._synced is not None:
-            # An error of the disk is told once: not again to who closes the file.
-            self._synced.result()
-        size = self._file.tell()
-        return Result(rows, size, self._checksum.finish(size))
+        job, footer, parts = self._job, Footer(), []
+        for part, of_part in side_by_side(self._part, self._runs()):
+            footer.add(of_part, part.content_bytes)
+            parts.append(part)
+        with open_part(job.folder, parts[0].name) as file:
+            schema = pq.read_schema(file).with_metadata(provenance(job, counts))
+        return write_manifest(job.folder, parts, footer.ending(schema))
 
-    def _sync(self) -> None:
-        # To the disk while other chunks are resolved, so that little is left to do at the end.
-        if self._synced is not None:
-            if not self._synced.done():
-                return
-            self._synced.result()
-        self._synced = self._syncer.submit(os.fdatasync, self._file.fileno())
+    def _runs(self) -> list[list[Chunk]]:
+        """The chunks by the parts that they make: one, or those that have a row group together."""
+        runs: list[list[Chunk]] = []
+        is_open = False
+        for chunk in sorted(self._done):
+            runs[-1].append(chunk) if is_open else runs.append([chunk])
+            is_open = not is_edge(self._job, chunk.stop)
+        return runs
 
+    def _part(self, run: list[Chunk]) -> tuple[Part, footers.Struct]:
+        if len(run) == 1:
+            return self._done[run[0]]
+        return self._joined(run)
 
-@contextmanager
-def assembly(job: Job) -> Iterator[Assembly]:
-    """Open the result of a job; it appears complete on success, and not at all on any error."""
-    with durable(job.result) as temporary, temporary.open("wb") as file, ExitStack() as stack:
-        yield Assembly(job, temporary, file, stack)
-
-
-@contextmanager
-def _thread() -> Iterator[ThreadPoolExecutor]:
-    thread = ThreadPoolExecutor(1, thread_name_prefix="assembly")
-    try:
-        yield thread
-    finally:
-        # On an error, what is not begun yet is not wanted any more.
-        thread.shutdown(cancel_futures=True)
+    def _joined(self, run: list[Chunk]) -> tuple[Part, footers.Struct]:
+        """Parts with pieces of row groups, written anew as one."""
+        job, tables = self._job, []
+        for chunk in run:
+            with open_part(job.folder, self._done[chunk][0].name) as file:
+                tables.append(opened(file).read())
+        table = pa.concat_tables(tables)
+        counts = {name: sum(self._counts[one][name] for one in run) for name in STATUSES}
+        of, name = table["observation"].to_numpy(), part_name(run[0].start, run[-1].stop)
+        with new_part(job.folder, name, durable=True) as file:
+            splice = Splice(file)
+            for group in Chunk(run[0].start, run[-1].stop).row_groups(job.options.k, job.widths()):
+                first, last = np.searchsorted(of, group)
+                splice.add(encode(table.slice(first, last - first)))
+            spliced = splice.finish(table.schema.with_metadata(provenance(job, counts)))
+        return Part.of(name, spliced), footers.read(spliced.ending)

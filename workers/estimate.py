@@ -42,12 +42,11 @@ class _Rates(NamedTuple):
     build: float
     read: float
     write: float
-    assemble: float
 
 
 _RATES: dict[Device, _Rates] = {
-    "cpu": _Rates(job=0.06, build=100e-9, read=15e-9, write=80e-9, assemble=15e-9),
-    "cuda": _Rates(job=0.05, build=1e-9, read=2e-9, write=12e-9, assemble=1e-9),
+    "cpu": _Rates(job=0.06, build=100e-9, read=15e-9, write=80e-9),
+    "cuda": _Rates(job=0.05, build=1e-9, read=2e-9, write=12e-9),
 }
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
@@ -154,11 +153,6 @@ def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) 
     return min(each_anew, groups * column.stored + rows * n_references.bit_length() / 8)
 
 
-def job_bytes(observations: Size, references: Size, options: MatchOptions) -> int:
-    """Bytes that a job takes on the disk: its result stands beside its parts until it is whole."""
-    return 2 * result_bytes(observations, references, options)
-
-
 class Pace:
     """How many times as long as the rates say jobs take here: the median of the last ones.
 
@@ -206,7 +200,6 @@ def _planned(
         rates.job
         + rates.build * n_references
         + rounds * largest * (rates.read + search + rates.write * options.k)
-        + rates.assemble * n_observations * options.k
     )
     return _Planned(len(starts), largest, seconds)
 

@@ -32,15 +32,15 @@ def durable(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to, as `complete` does; the file survives a power cut."""
     with complete(path) as temporary:
         yield temporary
-        _sync(temporary)
-    _sync(path.parent)
+        sync(temporary)
+    sync(path.parent)
 
 
 def move_durably(source: Path, target: Path) -> None:
     """Rename a file within its file system; both content and name then survive a power cut."""
-    _sync(source)
+    sync(source)
     source.replace(target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -49,10 +49,11 @@ def make_folder(path: Path) -> None:
         return
     make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have what a file or a folder holds survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

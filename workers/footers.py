@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 MAGIC = b"PAR1"
 """How a Parquet file begins and ends."""
 _LENGTH_BYTES = 4
+_TAIL = _LENGTH_BYTES + len(MAGIC)
 
 # Types of the compact protocol: those that a footer has.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64 = range(1, 7)
@@ -89,12 +90,24 @@ def split(file: memoryview) -> tuple[memoryview, Struct]:
     ValueError
         When the bytes are no Parquet file.
     """
-    tail = len(MAGIC) + _LENGTH_BYTES
-    if len(file) < len(MAGIC) + tail or bytes(file[-len(MAGIC) :]) != MAGIC:
+    content = _content(file)
+    return file[len(MAGIC) : len(file) - _TAIL - len(content)], read(file[-_TAIL - len(content) :])
+
+
+def read(ending: bytes | memoryview) -> Struct:
+    """The footer in the end of a Parquet file, which may be all of that; raises as `split`."""
+    return _Reader(_content(ending)).struct(_FILE_META_DATA)
+
+
+def _content(file: bytes | memoryview) -> bytes:
+    """The footer as it stands."""
+    stop = len(file) - _TAIL
+    if stop < 0 or bytes(file[-len(MAGIC) :]) != MAGIC:
         raise ValueError(f"{len(file)} bytes that do not end as a Parquet file does")
-    stop = len(file) - tail
-    start = stop - int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
-    return file[len(MAGIC) : start], _Reader(bytes(file[start:stop])).struct(_FILE_META_DATA)
+    length = int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
+    if length > stop:
+        raise ValueError(f"a Parquet footer of {length} bytes in a file of {len(file)}")
+    return bytes(file[stop - length : stop])
 
 
 def ending(footer: Struct) -> bytes:

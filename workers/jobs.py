@@ -11,8 +11,6 @@ from georesolve.workers.widths import Carried
 
 How = Literal["left", "inner"]
 
-RESULT_NAME = "matches.parquet"
-
 
 class CarriedTooLong(ValueError):
     """The columns that a result would carry take too much memory."""
@@ -63,13 +61,8 @@ class Job:
 
     @property
     def parts(self) -> Path:
-        """Folder of the part files: the record of what is done."""
+        """Folder of the parts and their records: what is done."""
         return self.folder / "parts"
-
-    @property
-    def result(self) -> Path:
-        """The finished result; it appears complete or not at all."""
-        return self.folder / RESULT_NAME
 
     @property
     def cancel_flag(self) -> Path:

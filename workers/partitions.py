@@ -1,31 +1,29 @@
 """What runs on one partition: read a chunk, resolve it, write its part file."""
 
-import json
+import base64
 import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from distributed import get_worker
 
 from georesolve import __version__
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.carried import carried
-from georesolve.workers.files import complete
 from georesolve.workers.frames import Frame, backend
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import matches, statuses
-from georesolve.workers.plan import Chunk
-from georesolve.workers.result import check_pages, write_rows
+from georesolve.workers.parts import Part, is_whole, new_part, part_name, read_record, write_record
+from georesolve.workers.plan import Chunk, is_edge
+from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
-from georesolve.workers.splice import Splice
+from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
@@ -65,11 +63,6 @@ def _stage(name: str) -> Iterator[None]:
     yield
     backend().synchronize()
     _told.seconds[name] = time.perf_counter() - start
-
-
-def part_path(job: Job, chunk: Chunk) -> Path:
-    """The part file of a chunk; its name sorts by row."""
-    return job.parts / f"{chunk.start:012d}-{chunk.stop:012d}.parquet"
 
 
 def read_chunk(chunk: Chunk, job: Job) -> Frame:
@@ -126,8 +119,8 @@ def _first_row(frame: Frame) -> int:
 def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     """Write the part file of a resolved chunk, carried columns included.
 
-    The file is Parquet as it will be in the result, with the record of the chunk in its metadata:
-    once it stands, the chunk is done, whatever happens to the worker or to the future.
+    The row groups of the file are those of the result. Its record is written last: once that
+    stands, the chunk is done, whatever happens to the worker or to the future.
 
     Returns
     -------
@@ -143,52 +136,41 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     chunk = Chunk(row, row + len(frame) // job.options.k)
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
-    # Not synced: a part that a power cut has damaged is found by its checksums, and made again.
-    with complete(part_path(job, chunk)) as temporary, temporary.open("wb") as file:
+    name, carried_widths = part_name(*chunk), job.widths()
+    # What is to be joined with others is not synced: what a power cut damages is made again.
+    stays = all(is_edge(job, row) for row in chunk)
+    with new_part(job.folder, name, durable=stays) as file:
         splice = Splice(file)
         for group in side_by_side(
-            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, job.widths())
+            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, carried_widths)
         ):
-            splice.add(group.parquet)
-            schema = group.schema
-        _told.seconds["write"] = time.perf_counter() - start
-        record = {
-            "version": __version__,
-            "rows": chunk.stop - chunk.start,
-            "counts": counts,
-            "worker": str(get_worker().name),
-            "seconds": _told.seconds,
-            "verified": _told.verified,
-        }
-        splice.finish(schema.with_metadata({"record": json.dumps(record)}))
+            splice.add(group)
+        spliced = splice.finish(group.schema.with_metadata(provenance(job, counts)))
+    _told.seconds["write"] = time.perf_counter() - start
+    record = {
+        "version": __version__,
+        "rows": chunk.stop - chunk.start,
+        "counts": counts,
+        "worker": str(get_worker().name),
+        "seconds": _told.seconds,
+        "verified": _told.verified,
+        "part": Part.of(name, spliced),
+        "ending": base64.b64encode(spliced.ending).decode(),
+    }
+    write_record(job.folder, name, record)
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
         extra={"job": job.id, "seconds": _told.seconds},
     )
-    return pd.DataFrame({"part": [part_path(job, chunk).name]})
+    return pd.DataFrame({"part": [name]})
 
 
-class _Group(NamedTuple):
-    """A row group of the result, as a file of its own in memory."""
-
-    parquet: memoryview
-    schema: pa.Schema
-
-
-def _encode(job: Job, chunk: Chunk, rows: pa.Table, group: Chunk) -> _Group:
+def _encode(job: Job, chunk: Chunk, rows: pa.Table, group: Chunk) -> Encoded:
     k = job.options.k
     own = rows.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
-    encoded = pa.BufferOutputStream()
     with carried(job, group, own) as table:
-        write_rows(encoded, table)
-        return _Group(memoryview(encoded.getvalue()).cast("B"), table.schema)
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """The record of a chunk: rows, how many of each status and verified, who took how long."""
-    record: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"record"])
-    return record
+        return encode(table)
 
 
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
@@ -196,14 +178,18 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
 
     A part file that is damaged, or of another version, does not count.
     """
-    path = part_path(job, chunk)
-    if not path.exists():
-        return None
+    name = part_name(*chunk)
     try:
-        check_pages(path)
-        record = read_record(path)
-    except (OSError, ValueError, KeyError) as error:
-        logger.warning("job %s: the part file %s is damaged: %s", job.id, path.name, error)
+        record = read_record(job.folder, name)
+        # Another version may encode it otherwise: a result is of one.
+        if record["version"] != __version__:
+            return None
+        if is_whole(job.folder, Part.read(record["part"])):
+            return record
+        trouble = "it has not the bytes of its digests"
+    except FileNotFoundError:
         return None
-    # Another version may encode it otherwise: a result is of one.
-    return record if record.get("version") == __version__ else None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        trouble = str(error)
+    logger.warning("job %s: the part file %s is damaged: %s", job.id, name, trouble)
+    return None

@@ -1,4 +1,4 @@
-"""One job from its first chunk to its result: submit in windows, count, retry, cancel, assemble."""
+"""One job from its first chunk to its result: submit in windows, count, retry, cancel, conclude."""
 
 import contextlib
 import logging
@@ -13,19 +13,13 @@ import pandas as pd
 from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
 
-from georesolve.workers.assembly import Result, assembly
+from georesolve.workers.assembly import Assembly
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.files import make_folder
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.partitions import (
-    PART,
-    part_path,
-    read_chunk,
-    read_record,
-    resolve,
-    standing_record,
-    write_part,
-)
+from georesolve.workers.manifest import Manifest
+from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
+from georesolve.workers.parts import part_name, read_record
 from georesolve.workers.plan import Chunk, chunks, too_wide
 from georesolve.workers.suspects import Suspects
 
@@ -66,8 +60,8 @@ class Progress:
     verified
         Observations of them that were searched a second time, by another algorithm.
     seconds
-        Time by stage, summed over chunks. Wall time are `partitions`, until the last chunk has
-        joined the result, and `assemble`, from then until that is on the disk.
+        Time by stage, summed over chunks. Wall time are `partitions`, until the last chunk is done,
+        and `assemble`, from then until the result is there.
     chunks_by_worker
         Number of chunks that each worker finished.
     """
@@ -94,7 +88,7 @@ def run(
     job: Job,
     report: Callable[[Progress], None],
     cancelled: Callable[[], bool],
-) -> tuple[Result, Progress]:
+) -> tuple[Manifest, Progress]:
     """Run a job to its result. Chunks whose part file stands already are not computed again.
 
     Parameters
@@ -126,7 +120,8 @@ def run(
     rows = job.observations.rows, job.references.rows
     plan = chunks(*rows, job.options, cluster.device, n_workers, carried)
     start = time.perf_counter()
-    with cluster.client.as_current(), assembly(job) as result:
+    result = Assembly(job)
+    with cluster.client.as_current():
         todo = []
         for chunk in plan:
             _check(cluster, job, cancelled, [])
@@ -135,16 +130,16 @@ def run(
                 todo.append(chunk)
             else:
                 progress.add(record)
-                result.add(chunk)
+                result.add(chunk, record)
         report(progress)
         window = _WINDOW_A_WORKER * n_workers
         for chunk, record in _records(cluster, job, todo, window, cancelled):
             progress.add(record)
             report(progress)
-            result.add(chunk)
-        progress.seconds["partitions"] = time.perf_counter() - start
-        start = time.perf_counter()
-        finished = result.finish(dict(progress.counts))
+            result.add(chunk, record)
+    progress.seconds["partitions"] = time.perf_counter() - start
+    start = time.perf_counter()
+    finished = result.finish(dict(progress.counts))
     progress.seconds["assemble"] = time.perf_counter() - start
     return finished, progress
 
@@ -236,12 +231,12 @@ def _check(
 def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | None:
     """The record of a chunk; None when it was lost with its workers.
 
-    The part file is the record: what the future holds is not asked for, and would be computed anew,
-    for nothing, when its worker dies.
+    The record lies beside the part: what the future holds is not asked for, and would be computed
+    anew, for nothing, when its worker dies.
     """
     try:
         if future.status == "finished":
-            return read_record(part_path(job, chunk))
+            return read_record(job.folder, part_name(*chunk))
         future.result()
     except (KilledWorker, CancelledError) as error:
         logger.warning("job %s: a task was lost: %s", job.id, error)

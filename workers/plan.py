@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
@@ -47,8 +47,8 @@ class Chunk(NamedTuple):
         size = self.stop - self.start
         if size < _SMALLEST_CHUNK:
             return []
-        # Many are halved at a row group, if they have one in the middle.
-        middle = self.start + (size // 2 // ROW_GROUP * ROW_GROUP or size // 2)
+        # By powers of two, as row groups are cut: no half has pieces of two of them.
+        middle = self.start + (1 << (size - 1).bit_length() - 1)
         return [Chunk(self.start, middle), Chunk(middle, self.stop)]
 
     def row_groups(self, k: int, carried: Carried = NOTHING) -> "list[Chunk]":
@@ -69,6 +69,12 @@ def observations_a_group(k: int, carried: Carried = NOTHING) -> int:
     while size * k > _FEWEST_ROWS and carried_bytes(size, k, carried) > _GROUP_BYTES:
         size //= 2
     return size
+
+
+def is_edge(job: Job, row: int) -> bool:
+    """Whether a row group of a job's result begins with this observation, or the result ends."""
+    grain = observations_a_group(job.options.k, job.widths())
+    return row % grain == 0 or row == job.observations.rows
 
 
 def carried_bytes(n_observations: int, k: int, carried: Carried) -> int:
@@ -140,12 +146,14 @@ def chunk_starts(
     size = max(_SMALLEST_CHUNK, size)
     grain = max(ROW_GROUP, group)
     if group < observations_a_group(options.k):
-        # The service decodes what does not begin and end with a row group, to join it.
         size = min(group, max(_SMALLEST_CHUNK, most))
     elif size >= grain // 2:
         size = max(1, round(size / grain)) * grain
     elif size > group:
         size -= size % group
+    if size < group:
+        # Several make a row group, so they are joined: none has pieces of two.
+        size = 1 << size.bit_length() - 1
     # No observations are one empty chunk: their result has columns, too.
     return range(0, max(1, n_observations), size)
 

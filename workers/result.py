@@ -15,7 +15,6 @@ from georesolve.workers.jobs import Job
 
 _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m")
-_BATCH_ROWS = 1_024
 
 
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
@@ -37,21 +36,6 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
         if table.num_rows:
             # In one piece: pages break where pieces do, and must not show the chunks.
             writer.write_table(table.combine_chunks(), table.num_rows)
-
-
-def check_pages(path: Path) -> None:
-    """Read a result to the end, by the checksums of its pages.
-
-    Raises
-    ------
-    OSError
-        When one of them is damaged, or the file is not there.
-    """
-    try:
-        for _ in opened(path).iter_batches(_BATCH_ROWS):
-            pass
-    except pa.ArrowInvalid as error:
-        raise OSError(f"{path.name} is damaged: {error}") from error
 
 
 def opened(file: Path | BinaryIO) -> pq.ParquetFile:

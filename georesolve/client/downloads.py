@@ -1,8 +1,8 @@
 """Files of a service, written to the disk: what is cut off goes on where it stopped.
 
 Half a file lies beside its target, under a name with the ETag of the whole: whenever it is asked
-for again, the rest is asked for. The ETag of a service is the SHA-256 of the bytes, and what came
-is compared with it before the file gets its name.
+for again, the rest is asked for. Of a Parquet result the service lists the SHA-256 of all that it
+is made of, and what came is compared with these before the file gets its name.
 """
 
 import hashlib
@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable
 from glob import escape
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 
 from georesolve.client.errors import DamagedTransfer, ServiceRefused, ServiceUnreachable
 from georesolve.client.exchange import Exchange
 
-_SHA256 = re.compile(r'"([0-9a-f]{64})"')
+_DIGEST = re.compile(r'"([0-9a-f]{64})"')
+_MAGIC = b"PAR1"
 
 
 class _Part:
@@ -47,14 +48,14 @@ class _Part:
             return file
         # What was there of another version is worth nothing.
         self.path.unlink(missing_ok=True)
-        found = _SHA256.fullmatch(response.headers.get("etag", ""))
+        found = _DIGEST.fullmatch(response.headers.get("etag", ""))
         if found:
             self._name(found[1])
         return self.path.open("wb")
 
-    def finish(self) -> bool:
-        """Give the file its name if its bytes are those of the checksum; else nothing stays."""
-        if self.digest and _sha256(self.path) != self.digest:
+    def finish(self, told: dict[str, Any] | None) -> bool:
+        """Give the file its name if its bytes are those that were told of; else nothing stays."""
+        if told is not None and not _is_whole(self.path, told):
             self.path.unlink()
             return False
         self.path.replace(self._target)
@@ -81,7 +82,7 @@ async def download(
     Raises
     ------
     DamagedTransfer
-        When the bytes that came are not those of the checksum, twice.
+        When the bytes that came are not those of their checksums, twice.
     ServiceRefused, ServiceUnreachable
     """
     work = exchange.wire.work
@@ -105,7 +106,11 @@ async def download(
                 is_whole = True
             except (ServiceRefused, ServiceUnreachable) as error:
                 await patience.after(error)
-        if await work(part.finish):
+        told = None
+        if part.digest:
+            parts = await exchange.ask("GET", f"{address.rpartition('/')[0]}/parts")
+            told = parts.json()
+        if await work(part.finish, told):
             return
     raise DamagedTransfer(
         f"what {address} sent is not what its checksum says, twice, and {str(target)!r} was not "
@@ -113,6 +118,17 @@ async def download(
     )
 
 
-def _sha256(path: Path) -> str:
+def _is_whole(path: Path, told: dict[str, Any]) -> bool:
+    """Whether a file has all the bytes that a service lists of a result."""
+    groups = [group for part in told["parts"] for group in part["row_groups"]]
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return (
+            file.read(len(_MAGIC)) == _MAGIC
+            and all(_has(file, one) for one in (*groups, told["ending"]))
+            and not file.read(1)
+        )
+
+
+def _has(file: BinaryIO, told: dict[str, Any]) -> bool:
+    expected: str = told["sha256"]
+    return hashlib.sha256(file.read(told["size_bytes"])).hexdigest() == expected

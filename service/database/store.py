@@ -537,22 +537,6 @@ class Store:
             return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
-    def note_checksum(self, id: str, sha256: str) -> None:
-        """Add the checksum of its result to the report of a successful job, if that is there."""
-        query = sa.select(_jobs.c.report).where(_jobs.c.id == id)
-        with self._engine.begin() as connection:
-            report = connection.execute(query).scalar()
-            # Nothing else changes the report of a successful job; one that is dismissed has none.
-            if report is not None and "sha256" not in report:
-                noted = _jobs.update().where((_jobs.c.id == id) & (_jobs.c.status == "successful"))
-                connection.execute(noted.values(report={**report, "sha256": sha256}))
-
-    def note_export(self, id: str, size_bytes: int) -> None:
-        """Count a result in another format, which lies beside the result of a job."""
-        query = _jobs.update().where((_jobs.c.id == id) & (_jobs.c.status == "successful"))
-        with self._engine.begin() as connection:
-            connection.execute(query.values(size_bytes=_jobs.c.size_bytes + size_bytes))
-
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs)

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -40,10 +41,16 @@ from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
-from georesolve.service.results.files import file_response, wants_digest
+from georesolve.service.results.files import (
+    file_response,
+    repr_digest,
+    wants_digest,
+    whole_file,
+)
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import receive_body, receive_form
+from georesolve.workers.files import look_at, sha256_of
 
 router = APIRouter(tags=["datasets"])
 
@@ -251,10 +258,21 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     """
     row = await asyncio.to_thread(service.library.use, id)
     path, sha256 = service.store.dataset_path(row.id), row.dataset.sha256
+    look, anew = partial(look_at, path), wants_digest(request)
     try:
-        if not await service.checksums.is_whole(path, sha256, anew=wants_digest(request)):
+        if not await service.checks.is_whole(
+            sha256, look, lambda: sha256_of(path) == sha256, anew=anew
+        ):
             await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
-        return file_response(path, sha256, PARQUET.media_type, "data.parquet", request)
+        return file_response(
+            [whole_file(path)],
+            sha256,
+            look(),
+            PARQUET,
+            request,
+            repr_digest(sha256) if anew else None,
+            name="data.parquet",
+        )
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

@@ -11,11 +11,14 @@ from georesolve.service.jobs.models import StatusInfo
 Answers = dict[int | str, dict[str, Any]]
 
 _HEADERS = {
-    "ETag": {"description": "strong: the sha256 of the bytes", "schema": {"type": "string"}},
+    "ETag": {"description": "strong: other bytes have another one", "schema": {"type": "string"}},
 }
 _FILE_HEADERS = {
     **_HEADERS,
-    "Accept-Ranges": {"description": "bytes", "schema": {"type": "string"}},
+    "Accept-Ranges": {
+        "description": "bytes; none of a result that is not Parquet",
+        "schema": {"type": "string"},
+    },
     "Repr-Digest": {
         "description": "the sha256 of the whole file, if it was wanted",
         "schema": {"type": "string"},
@@ -140,6 +143,11 @@ def file_answers(content: dict[str, Any], description: str) -> Answers:
         },
         304: {"description": "the client has it already", "headers": _HEADERS},
     }
+
+
+def stream_answers(content: dict[str, Any], description: str) -> Answers:
+    """What is made as it is sent: without a length, and whole or, if it breaks off, not at all."""
+    return {200: {"description": description, "content": content}}
 
 
 def bytes_of(media_type: str) -> dict[str, Any]:

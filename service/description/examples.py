@@ -11,6 +11,7 @@ from georesolve.service.datasets.models import DatasetInfo
 from georesolve.service.jobs.models import Report, StatusInfo, Verification
 from georesolve.service.links import EXAMPLE_BASE
 from georesolve.service.ops.models import Check, Health
+from georesolve.service.results.models import Bytes, PartInfo, Parts
 from georesolve.workers.jobs import MatchOptions
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
@@ -77,6 +78,7 @@ MATCHES_CSV = """\
 
 _SIGHTINGS_SHA256 = "533b25223517c27ce182da9abdba9e6633de0b4426c1c14351291e7e4bdea194"
 _CITIES_SHA256 = "f020695b56b9231102236178f300510dff8c9d9da80f6630aadc9dbcdc680ac0"
+_DIGEST = "01b57f8055a3616830a0ea46da36bf0086773c29d7f02c83ac65c16390fea857"
 _CREATED = "2026-11-21T14:36:33.530+00:00"
 _STARTED = "2026-11-21T14:36:33.542+00:00"
 _FINISHED = "2026-11-21T14:36:33.838+00:00"
@@ -97,6 +99,23 @@ DATASET = DatasetInfo(
     expires="2026-12-21T14:36:32.931+00:00",
 )
 
+PARTS = Parts(
+    digest=_DIGEST,
+    rows=2,
+    size_bytes=3170,
+    parts=[
+        PartInfo(
+            href=f"{EXAMPLE_BASE}/jobs/{JOB_ID}/results/parts/000000000000-000000000002.parquet",
+            rows=2,
+            size_bytes=3178,
+            digest="ENDPART",
+            row_groups=[Bytes(size_bytes=366, sha256="GROUP")],
+            ending=Bytes(size_bytes=2808, sha256="PARTENDING"),
+        )
+    ],
+    ending=Bytes(size_bytes=2800, sha256="ENDING"),
+)
+
 REPORT = Report(
     options=MatchOptions(max_distance_m=OPTIONS["max_distance_m"]),
     counts={"matched": 2, "beyond_max_distance": 0, "invalid_coordinate": 0, "no_reference": 0},
@@ -115,7 +134,7 @@ REPORT = Report(
     },
     rows=2,
     size_bytes=3170,
-    sha256="01b57f8055a3616830a0ea46da36bf0086773c29d7f02c83ac65c16390fea857",
+    digest=_DIGEST,
     observations_sha256=_SIGHTINGS_SHA256,
     references_sha256=_CITIES_SHA256,
     verification=Verification(observations=2),

@@ -119,7 +119,11 @@ class Account(BaseModel):
         description="time by stage; read, index, resolve and write are summed over chunks"
     )
     rows: int = Field(description="rows of the result")
-    size_bytes: int
+    size_bytes: int = Field(description="of the result as Parquet")
+    digest: str = Field(
+        description="of the result as Parquet, and its ETag: the SHA-256 of the SHA-256s of its "
+        "row groups and of what stands behind them, which /jobs/ID/results/parts lists"
+    )
     observations_sha256: str
     references_sha256: str
     verification: Verification = Verification(observations=0)
@@ -139,6 +143,3 @@ class Report(Account):
         description="what `distance_m` is, and what nearest means",
     )
     options: MatchOptions = Field(description="the match options of the job")
-    sha256: str | None = Field(
-        description="of the result file; null when that went before it had been counted"
-    )

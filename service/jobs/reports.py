@@ -7,8 +7,8 @@ from georesolve.intake.plausibility import remarks
 from georesolve.service.clock import seconds_between
 from georesolve.service.database.rows import DatasetRow, JobRow
 from georesolve.service.jobs.models import Account, Verification
-from georesolve.workers.assembly import Result
 from georesolve.workers.jobs import Job
+from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import Progress
 
 _VERSIONS = {
@@ -17,13 +17,14 @@ _VERSIONS = {
 }
 
 
-def account_of(job: Job, result: Result, progress: Progress, device: str) -> Account:
+def account_of(job: Job, result: Manifest, progress: Progress, device: str) -> Account:
     """What a job did, from what its parts and its result say."""
     return Account(
         counts=dict(progress.counts),
         seconds=dict(progress.seconds),
         rows=result.rows,
         size_bytes=result.size_bytes,
+        digest=result.digest,
         observations_sha256=job.observations.sha256,
         references_sha256=job.references.sha256,
         device=device,

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from georesolve.intake.representations import FORMATS, LINES, POINTS, Format
+from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description import examples
@@ -14,9 +14,11 @@ from georesolve.service.description.answers import (
     IN_DOCUMENT,
     MESSAGES,
     Answers,
+    bytes_of,
     file_answers,
     json_answer,
     matches_content,
+    stream_answers,
 )
 from georesolve.service.description.refusals import CHANGES, FILES, RESULTS, refusals
 from georesolve.service.description.requests import (
@@ -27,11 +29,17 @@ from georesolve.service.description.requests import (
     JobId,
     headers,
 )
-from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
+from georesolve.service.errors import JobDismissed, NoSuchJob, NotThere, ResultNotReady
 from georesolve.service.http.queries import JobQuery, links_of_page
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
-from georesolve.service.results.response import format_response, result_response
+from georesolve.service.results.models import Parts
+from georesolve.service.results.response import (
+    format_response,
+    manifest_of,
+    part_response,
+    result_response,
+)
 
 router = APIRouter(tags=["jobs"])
 
@@ -39,6 +47,9 @@ _LIST = {
     "jobs": [examples.DONE],
     "links": [Link(href=f"{EXAMPLE_BASE}/jobs", rel="self", title="this document")],
 }
+_PART = "000000000000-000000000002.parquet"
+_FILE_HEADERS = headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST)
+PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
 _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}
 _RESULT: Answers = {
@@ -109,7 +120,7 @@ def show_job(
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+    openapi_extra=_FILE_HEADERS,
 )
 async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -122,13 +133,16 @@ async def show_result(id: JobId, service: ServiceContext, request: Request) -> R
 
 def _get_file(format: Format) -> Callable[..., Any]:
     """The decorator of what answers with a result in a format."""
+    is_file = format == PARQUET
+    answers = file_answers if is_file else stream_answers
     return router.get(
         f"/jobs/{{id}}/results/{format.name}",
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
         response_class=Response,
-        responses=file_answers(matches_content(format), "the result") | refusals(*RESULTS, *FILES),
-        openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+        responses=answers(matches_content(format), "the result")
+        | refusals(*RESULTS, *(FILES if is_file else ())),
+        openapi_extra=_FILE_HEADERS if is_file else None,
     )
 
 
@@ -165,6 +179,42 @@ async def show_features(
 
 
 @router.get(
+    "/jobs/{id}/results/parts",
+    operation_id="getParts",
+    summary="The parts of a result",
+    responses=json_answer(examples.PARTS, "its parts")
+    | refusals(*RESULTS),
+)
+async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
+    """The files that a result is made of: each is Parquet, to be read by itself or beside others.
+
+    `matches.parquet` is the bytes `PAR1`, the row groups of all parts in their order, and its
+    ending. The SHA-256 of each is here; the digest is the SHA-256 of these, one after the other, 32
+    bytes each. A part is the same: `PAR1`, its row groups, and an ending of its own.
+    """
+    job = await asyncio.to_thread(job_of, service, id)
+    manifest = await asyncio.to_thread(manifest_of, service, job)
+    return Parts.of(manifest, f"{base_of(request)}/jobs/{job.id}/results/parts")
+
+
+@router.get(
+    "/jobs/{id}/results/parts/{name}",
+    operation_id="getPart",
+    summary="A part of a result",
+    response_class=Response,
+    responses=file_answers(bytes_of(PARQUET.media_type), "the part")
+    | refusals(*RESULTS, NotThere, *FILES),
+    openapi_extra=_FILE_HEADERS,
+)
+async def show_part(
+    id: JobId, name: PartName, service: ServiceContext, request: Request
+) -> Response:
+    """A part of the result of a job: a Parquet file of its own."""
+    job = await asyncio.to_thread(job_of, service, id)
+    return await part_response(service, job, name, request)
+
+
+@router.get(
     "/jobs/{id}/report",
     operation_id="getReport",
     summary="What a job did",
@@ -181,11 +231,7 @@ async def show_report(id: JobId, service: ServiceContext) -> Report:
             f"the job {id!r} of the process {row.process!r} is {row.status} and has no report: one "
             "comes with the result of 'nearest'"
         )
-    try:
-        sha256 = await service.checksums.of(row)
-    except OSError:
-        sha256 = None
-    return Report(**{**row.report, "sha256": sha256, "options": row.options})
+    return Report(**{**row.report, "options": row.options})
 
 
 @router.delete(

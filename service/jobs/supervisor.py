@@ -30,14 +30,14 @@ from georesolve.service.jobs.failures import problem_of_failure, problem_of_guil
 from georesolve.service.jobs.reports import account_of, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
-from georesolve.service.results.checksums import Checksums
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from georesolve.workers.estimate import Estimator, Pace, estimate
 from georesolve.workers.gpus import choose_device
-from georesolve.workers.jobs import RESULT_NAME, Job, MatchOptions
+from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.logs import about
+from georesolve.workers.manifest import read_manifest
 from georesolve.workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,7 @@ class Supervisor:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        library: Library,
-        checksums: Checksums,
-        metrics: Metrics,
+        self, settings: Settings, store: Store, library: Library, metrics: Metrics
     ) -> None:
         self.cluster: Cluster | None = None
         self.estimate: Estimator | None = None
@@ -81,7 +76,6 @@ class Supervisor:
         self._settings = settings
         self._store = store
         self._library = library
-        self._checksums = checksums
         self._metrics = metrics
         self._opened = asyncio.Event()
         self._trouble = "the cluster is being opened"
@@ -403,11 +397,7 @@ class Supervisor:
         account.seconds |= seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
         report = account.model_dump()
-        if result.sha256.done() and result.sha256.exception() is None:
-            report["sha256"] = result.sha256.result()
-        with self._checksums.expected(id, result.sha256):
-            has_ended = self._end(id, "successful", "done", report=report, expires=expires)
-        if has_ended:
+        if self._end(id, "successful", "done", report=report, expires=expires):
             self._metrics.count_rows("job", progress.rows_done, account.counts)
             logger.info("job %s successful: %s", id, account.counts)
 
@@ -429,10 +419,12 @@ def _tidy(folder: Path, *, keep_result: bool) -> None:
     if not keep_result:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    shutil.rmtree(folder / "parts", ignore_errors=True)
-    # A worker that was killed leaves the result that it was writing.
-    for path in (folder / "cancelled", *folder.glob(f".{RESULT_NAME}.*")):
-        path.unlink(missing_ok=True)
+    try:
+        read_manifest(folder).tidy()
+        (folder / "cancelled").unlink(missing_ok=True)
+    except OSError:
+        # Who asks for the result is told what is wrong with it.
+        logger.exception("the result in %s cannot be read", folder)
 
 
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:

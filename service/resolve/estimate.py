@@ -22,7 +22,7 @@ from georesolve.service.resolve.lookup import refuse_without_cluster
 from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
 from georesolve.service.resolve.point_sets import POINT_SET
 from georesolve.service.resolve.room import PlannedSet, kept_bytes, set_bytes, sizes_of
-from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
 router = APIRouter(tags=["resolve"])
@@ -143,9 +143,9 @@ async def _estimate(
         found = await estimate(*sizes, options)
     except OSError as error:
         raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
-    kept = kept_bytes(observations, references, sizes) + job_bytes(*sizes, options)
+    kept = kept_bytes(observations, references, sizes) + result_bytes(*sizes, options)
     left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
-    to_come = set_bytes(observations, references, sizes) + job_bytes(*sizes, options)
+    to_come = set_bytes(observations, references, sizes) + result_bytes(*sizes, options)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (

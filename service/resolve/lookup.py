@@ -11,7 +11,7 @@ from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import NotReady, Problem
 from georesolve.service.resolve.inputs import ROLES, Asked
 from georesolve.service.resolve.room import carried_bytes
-from georesolve.service.results.exports import CONVERTED_BYTES
+from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job
@@ -104,9 +104,7 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
                 service.library.whole(one.id, every_byte=True)
         raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
-    content = service.exports.converted(
-        answer.content, format, lambda role: getattr(inputs, role).dataset
-    )
+    content = converted(answer.content, format, lambda role: getattr(inputs, role).dataset)
     seconds = {"at_hand": time.perf_counter() - start, **answer.seconds}
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):

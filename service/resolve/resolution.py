@@ -35,7 +35,7 @@ from georesolve.service.resolve.room import kept_bytes, set_bytes, sizes_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
-from georesolve.workers.estimate import job_bytes, obstacle
+from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
 _SMALL_SETS_BYTES = 16 << 20
@@ -201,7 +201,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     sizes = sizes_of(*inputs, options)
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
-    size_bytes = job_bytes(*sizes, options)
+    size_bytes = result_bytes(*sizes, options)
     own_bytes = kept_bytes(*inputs, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))

@@ -1,56 +1,111 @@
-"""A file that never changes as an HTTP answer: whole, a range of it, or 304 (RFC 9110, 13, 14)."""
+"""Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
 
+import asyncio
 import base64
 import os
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
+from starlette.responses import MalformedRangeHeader
+from starlette.responses import RangeNotSatisfiable as NoSuchRange
 from starlette.types import Message, Receive, Scope, Send
 
+from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
 from georesolve.service.http.handlers import problem_response
+from georesolve.workers.files import Look
 
 _WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
+_BLOCK_BYTES = 1 << 20
+_HELD_FILES = 16
+"""Files that an answer holds from its begin: what has no more of them arrives whole, although its
+job is dismissed meanwhile."""
+_CHECKED_BYTES = 64 << 20
+"""So much is checked before an answer begins; what follows is checked in its turn."""
+
+
+class Piece(NamedTuple):
+    """Bytes of a file, as they stand in an answer.
+
+    Attributes
+    ----------
+    open
+        Opens the file; raises OSError.
+    start, size_bytes
+        Which bytes of it.
+    check
+        Raises a problem when the file is damaged.
+    """
+
+    open: Callable[[], BinaryIO]
+    start: int
+    size_bytes: int
+    check: Callable[[], Awaitable[None]]
+
+
+async def _nothing_to_check() -> None:
+    pass
+
+
+def whole_file(path: Path) -> Piece:
+    """All of a file that has been checked; raises FileNotFoundError."""
+    return Piece(lambda: path.open("rb"), 0, path.stat().st_size, _nothing_to_check)
 
 
 def file_response(
-    path: Path,
-    sha256: str,
-    media_type: str,
-    name: str,
+    pieces: Sequence[Piece],
+    etag: str,
+    modified: Look,
+    format: Format,
     request: Request,
     headers: Mapping[str, str] | None = None,
+    *,
+    name: str | None = None,
 ) -> Response:
-    """Answer with a file, or with 304 to whom has it already.
+    """Answer with bytes of files, or with 304 to whom has them already.
 
     Parameters
     ----------
-    sha256
-        Of the bytes of the file: its strong ETag.
-    name
-        What a browser calls the file when it saves it.
+    etag
+        What stands between the quotes of the strong ETag.
+    modified
+        A file that tells since when they are so.
     headers
         Further headers of the answer.
+    name
+        What a browser calls the file when it saves it; None for the name of the format.
 
     Raises
     ------
     FileNotFoundError
-        When it is not there any more. From then on it may be removed: the answer is whole.
+        When a file is not there any more.
     """
-    etag = f'"{sha256}"'
-    headers = {**(headers or {}), "ETag": etag, "Cache-Control": "private, immutable"}
-    if wants_digest(request):
-        digest = base64.b64encode(bytes.fromhex(sha256)).decode()
-        headers["Repr-Digest"] = f"sha-256=:{digest}:"
+    quoted = f'"{etag}"'
+    headers = {**(headers or {}), "ETag": quoted, "Cache-Control": "private, immutable"}
     known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
     # For other methods it means something else, which no client of theirs can want.
-    if request.method == "GET" and known & {etag, f"W/{etag}", "*"}:
+    if request.method == "GET" and known & {quoted, f"W/{quoted}", "*"}:
         return Response(status_code=304, headers=headers)
-    return _File(path.open("rb"), media_type=media_type, filename=name, headers=headers)
+    return _Answer(
+        pieces,
+        modified,
+        media_type=format.media_type,
+        filename=name or format.name,
+        headers=headers,
+    )
+
+
+def repr_digest(sha256: str) -> dict[str, str]:
+    """The header that tells the SHA-256 of a whole file (RFC 9530)."""
+    return {"Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"}
 
 
 def wants_digest(request: Request) -> bool:
@@ -58,14 +113,95 @@ def wants_digest(request: Request) -> bool:
     return bool(_WANTED.search(request.headers.get("want-repr-digest", "")))
 
 
-class _File(FileResponse):
-    """Starlette's, of a file that is held open, with errors that are problems."""
+class _Content:
+    """The bytes of pieces, one after the other, to be read anywhere."""
 
-    def __init__(self, file: BinaryIO, **answer: Any) -> None:
-        # Starlette opens a path again for each range: this one stays when the name is gone.
-        descriptor = file.fileno()
-        super().__init__(f"/proc/self/fd/{descriptor}", stat_result=os.fstat(descriptor), **answer)
-        self._held = file
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self._edges = list(accumulate((piece.size_bytes for piece in pieces), initial=0))
+        self.size_bytes = self._edges[-1]
+        self._at = 0
+        self._checked: set[int] = set()
+        self._held: dict[int, BinaryIO] = {}
+        try:
+            for number, piece in enumerate(pieces[:_HELD_FILES]):
+                self._held[number] = piece.open()
+        except OSError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files that are open."""
+        for file in self._held.values():
+            file.close()
+        self._held.clear()
+
+    async def check(self, start: int, stop: int) -> None:
+        """Check the files that some bytes lie in; raises their problem."""
+        number = max(0, bisect_right(self._edges, start) - 1)
+        for piece, edge in zip(self._pieces[number:], self._edges[number:], strict=False):
+            if edge >= stop:
+                return
+            if number not in self._checked:
+                await piece.check()
+                self._checked.add(number)
+            number += 1
+
+    async def seek(self, offset: int) -> None:
+        """Go elsewhere."""
+        self._at = offset
+
+    async def read(self, size: int) -> bytes:
+        """So many bytes, fewer at the end of the last piece."""
+        blocks = []
+        while size and self._at < self.size_bytes:
+            await self.check(self._at, self._at + 1)
+            number = bisect_right(self._edges, self._at) - 1
+            piece, within = self._pieces[number], self._at - self._edges[number]
+            wanted = min(size, piece.size_bytes - within)
+            block = await asyncio.to_thread(self._read, number, piece.start + within, wanted)
+            if not block:
+                raise OSError(f"a file is {wanted} bytes shorter than it was")
+            blocks.append(block)
+            self._at += len(block)
+            size -= len(block)
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def _read(self, number: int, start: int, size: int) -> bytes:
+        if number not in self._held:
+            # Another one than those that are held from the begin.
+            for other in [one for one in self._held if one >= _HELD_FILES]:
+                self._held.pop(other).close()
+            self._held[number] = self._pieces[number].open()
+        return os.pread(self._held[number].fileno(), size, start)
+
+
+class _Answer(FileResponse):
+    """Starlette's, of several files, with errors that are problems."""
+
+    chunk_size = _BLOCK_BYTES
+
+    def __init__(self, pieces: Sequence[Piece], modified: Look, **answer: Any) -> None:
+        self._content = _Content(pieces)
+        seconds = modified.changed_ns // 10**9
+        told = os.stat_result((0, 0, 0, 0, 0, 0, self._content.size_bytes, 0, seconds, seconds))
+        super().__init__("", stat_result=told, **answer)
+
+    @asynccontextmanager
+    async def _open_file(self) -> AsyncIterator[Any]:
+        # What Starlette reads from, in place of a file that it would open.
+        yield self._content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file."""
@@ -83,10 +219,21 @@ class _File(FileResponse):
             if refusal is None:
                 await send(message)
 
-        with self._held:
+        with self._content:
+            start, stop = self._wanted(Request(scope))
+            await self._content.check(start, min(stop, start + _CHECKED_BYTES))
             await super().__call__(scope, receive, as_problem)
         if refusal is not None:
             await refusal(scope, receive, send)
+
+    def _wanted(self, request: Request) -> tuple[int, int]:
+        """From which byte to which one is asked for, if that makes sense; else all of them."""
+        size = self._content.size_bytes
+        try:
+            ranges = self._parse_range_header(request.headers["range"], size)
+        except (KeyError, MalformedRangeHeader, NoSuchRange):
+            ranges = []
+        return (ranges[0][0], ranges[-1][1]) if ranges else (0, size)
 
     def _refusal(self, start: Message, request: Request) -> Response:
         given = request.headers.get("range", "")[:200]

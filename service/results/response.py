@@ -3,10 +3,11 @@
 import asyncio
 import base64
 import errno
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from georesolve.service.database.rows import Delivery, EchoOptions, JobRow
 from georesolve.service.errors import (
     JobDismissed,
     NoSuchDataset,
+    NotThere,
     Problem,
     ResultDamaged,
     ResultExpired,
@@ -30,11 +32,24 @@ from georesolve.service.errors import (
     StorageFull,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.files import file_response, wants_digest
+from georesolve.service.results.files import Piece, file_response, repr_digest, wants_digest
 from georesolve.service.results.negotiation import format_of
+from georesolve.service.results.streams import pieces_of, stream_response, up_to
 from georesolve.workers.datasets import Dataset
+from georesolve.workers.files import Look
+from georesolve.workers.manifest import (
+    Extent,
+    Manifest,
+    look_at_manifest,
+    open_matches,
+    read_manifest,
+)
+from georesolve.workers.parts import look_at_part
 
 logger = logging.getLogger(__name__)
+
+_KEPT_MANIFESTS = 16
+"""Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
 
 
 async def result_response(service: Service, job: JobRow, request: Request) -> Response:
@@ -81,15 +96,94 @@ async def format_response(
     service: Service, job: JobRow, format: Format, request: Request
 ) -> Response:
     """The result of a job in a format, whole or the range that was asked for; raises as above."""
-    _refuse_without_result(job)
-    if job.report is None:
-        raise ResultNotReady(
-            f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
-        )
+    _refuse_without_file(job)
+    headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
+    folder = service.store.job_folder(job.id)
     with _result_of(job):
-        path, sha256 = await _whole_file(service, job, format, request)
-        headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
-        return file_response(path, sha256, format.media_type, format.name, request, headers)
+        if format != PARQUET:
+            sets = partial(_set_of, service, job)
+            return await stream_response(pieces_of(folder, format, sets), format, headers)
+        manifest = await asyncio.to_thread(manifest_of, service, job)
+        if wants_digest(request):
+            headers |= repr_digest(await _counted(service, job, manifest))
+        return file_response(
+            [_piece(service, job, manifest, extent) for extent in manifest.extents()],
+            manifest.digest,
+            look_at_manifest(folder),
+            format,
+            request,
+            headers,
+        )
+
+
+async def part_response(service: Service, job: JobRow, name: str, request: Request) -> Response:
+    """A part of the result of a job, which is a Parquet file of its own; raises as above.
+
+    Raises
+    ------
+    NotThere
+        When the result has no part of this name.
+    """
+    with _result_of(job):
+        manifest = await asyncio.to_thread(manifest_of, service, job)
+        part = next((one for one in manifest.parts if one.name == name), None)
+        if part is None:
+            raise NotThere(
+                f"the result of the job {job.id!r} has no part {name[:80]!r}: "
+                f"/jobs/{job.id}/results/parts lists those that it has"
+            )
+        look, extent = look_at_part(manifest.folder, name), Extent(part, 0, part.size_bytes)
+        piece = _piece(service, job, manifest, extent)
+        return file_response([piece], part.digest, look, PARQUET, request, name=name)
+
+
+@lru_cache(_KEPT_MANIFESTS)
+def _kept_manifest(folder: Path, look: Look, digest: str) -> Manifest | None:
+    manifest = read_manifest(folder)
+    return manifest if manifest.digest == digest else None
+
+
+def manifest_of(service: Service, job: JobRow) -> Manifest:
+    """The manifest of a job's result; raises as `format_response`."""
+    _refuse_without_file(job)
+    assert job.report is not None, "a result has a report"
+    with _result_of(job):
+        folder = service.store.job_folder(job.id)
+        manifest = _kept_manifest(folder, look_at_manifest(folder), job.report["digest"])
+    if manifest is None:
+        raise _damaged(job)
+    return manifest
+
+
+def _piece(service: Service, job: JobRow, manifest: Manifest, extent: Extent) -> Piece:
+    return Piece(
+        partial(manifest.open, extent),
+        *(extent.start, extent.size_bytes),
+        partial(_check, service, job, manifest, extent, anew=False),
+    )
+
+
+async def _check(
+    service: Service, job: JobRow, manifest: Manifest, extent: Extent, *, anew: bool
+) -> None:
+    """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
+    look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
+    digest = f"{job.id}/{manifest.name_of(extent)}"
+    with _result_of(job):
+        if not await service.checks.is_whole(digest, look, check, anew=anew):
+            raise _damaged(job)
+
+
+async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
+    """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
+    for extent in manifest.extents():
+        await _check(service, job, manifest, extent, anew=True)
+    return await asyncio.to_thread(_sha256_of, manifest.folder)
+
+
+def _sha256_of(folder: Path) -> str:
+    with open_matches(folder) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -107,33 +201,6 @@ def _result_of(job: JobRow) -> Iterator[None]:
         raise _damaged(job) from None
 
 
-async def _whole_file(
-    service: Service, job: JobRow, format: Format, request: Request
-) -> tuple[Path, str]:
-    """The file of a result in a format, which has the bytes of its checksum, and that."""
-    result = service.store.job_folder(job.id) / PARQUET.name
-    anew = wants_digest(request)
-    if format == PARQUET or anew:
-        sha256 = await service.checksums.of(job)
-        if not await service.checksums.is_whole(result, sha256, anew=anew):
-            raise _damaged(job)
-        if format == PARQUET:
-            return result, sha256
-    sets = partial(_set_of, service, job)
-    storage = partial(service.quotas.storage, service.store)
-    note = partial(service.store.note_export, job.id)
-    export = await service.exports.export(result, format, sets, storage, note)
-    if export.is_new:
-        service.checksums.note_whole(export.path, export.sha256)
-    elif not await service.checksums.is_whole(export.path, export.sha256, anew=anew):
-        # It is made of the result, and can be made again.
-        logger.error("%s of the job %s is damaged, and is made anew", format.name, job.id)
-        await asyncio.to_thread(note, -export.path.stat().st_size)
-        export.path.unlink(missing_ok=True)
-        export = await service.exports.export(result, format, sets, storage, note)
-    return export.path, export.sha256
-
-
 def _set_of(service: Service, job: JobRow, role: Role) -> Dataset:
     """One of the two sets of a job; raises SetsGone and DatasetDamaged."""
     try:
@@ -148,6 +215,14 @@ def _set_of(service: Service, job: JobRow, role: Role) -> Dataset:
 
 def _url(job: JobRow, format: Format, request: Request) -> str:
     return f"{base_of(request)}/jobs/{job.id}/results/{format.address}"
+
+
+def _refuse_without_file(job: JobRow) -> None:
+    _refuse_without_result(job)
+    if job.report is None:
+        raise ResultNotReady(
+            f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
+        )
 
 
 def _refuse_without_result(job: JobRow) -> None:
@@ -203,19 +278,31 @@ def _reference(job: JobRow, format: Format, request: Request) -> Response:
 async def _document(service: Service, job: JobRow, format: Format, request: Request) -> Response:
     """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is if it is large."""
     limit = service.settings.inline_bytes
+    manifest = await asyncio.to_thread(manifest_of, service, job)
+    # As text it is larger still, and need not be made for that.
+    if manifest.size_bytes > limit:
+        return _reference(job, format, request)
+    for extent in manifest.extents():
+        await _check(service, job, manifest, extent, anew=False)
     with _result_of(job):
-        # As text it is larger still, and need not be made for that.
-        path, _ = await _whole_file(service, job, PARQUET, request)
-        if path.stat().st_size <= limit:
-            path, _ = await _whole_file(service, job, format, request)
-        if path.stat().st_size > limit:
-            return _reference(job, format, request)
-        content = await asyncio.to_thread(_in_document, path, format)
-    return Response(content, media_type="application/json")
+        content = await asyncio.to_thread(_content, service, job, format, limit)
+    if content is None:
+        return _reference(job, format, request)
+    document = await asyncio.to_thread(_in_document, content, format)
+    return Response(document, media_type="application/json")
 
 
-def _in_document(path: Path, format: Format) -> bytes:
-    value, about = path.read_bytes(), {"mediaType": format.media_type}
+def _content(service: Service, job: JobRow, format: Format, limit: int) -> bytes | None:
+    """A result in a format, if it is not larger than this."""
+    folder = service.store.job_folder(job.id)
+    if format == PARQUET:
+        with open_matches(folder) as file:
+            return file.read()
+    return up_to(limit, pieces_of(folder, format, partial(_set_of, service, job)))
+
+
+def _in_document(value: bytes, format: Format) -> bytes:
+    about = {"mediaType": format.media_type}
     if not format.is_text:
         value, about = base64.b64encode(value), {**about, "encoding": "base64"}
     if format is CSV or not format.is_text:

@@ -11,6 +11,7 @@ import pytest
 from georesolve import kernels as kernels_of_ours
 from georesolve.benchmarks import accepting, doors, kernels, pipeline, service, small_requests
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
 from tests.conftest import points, sphere
 
@@ -84,7 +85,7 @@ def test_the_floor_is_shaped_like_the_result(tmp_path, cluster):
     observations = pipeline.canonical(table.drop(["id"]), tmp_path / "observations.parquet")
     job = Job("a" * 32, tmp_path / "job", observations, references, MatchOptions())
     run(cluster, job, lambda progress: None, lambda: False)
-    want = pq.read_schema(job.result).remove_metadata()
+    want = pq.read_schema(open_matches(job.folder)).remove_metadata()
     for floor in (pipeline.our_floor, pipeline.floor_of_dask):
         folder = tmp_path / floor.__name__
         folder.mkdir()

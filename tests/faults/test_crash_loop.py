@@ -18,14 +18,14 @@ MEMORY = 2 << 30
 
 
 def join_or_hoard():
-    """Have the service take all memory where it joins the result of the guilty job."""
+    """Have the service take all memory where it gathers the result of the guilty job."""
     add = assembly.Assembly.add
 
-    def hoard(self, chunk):
+    def hoard(self, chunk, record):
         hoarded = []
         while self._job.observations.rows == GUILTY:
             hoarded.append(b"x" * (64 << 20))
-        add(self, chunk)
+        add(self, chunk, record)
 
     assembly.Assembly.add = hoard
 

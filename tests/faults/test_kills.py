@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
+from georesolve.workers.manifest import open_matches
 from tests.conftest import finished, points, running_service, wait_until
 from tests.faults.stage import ExternalStage, Stage
 from tests.service.test_resolve import csv, parquet
@@ -141,12 +142,13 @@ class Witness:
                 assert (answer.status_code, id in self.dismissed) == (410, True), answer.text
 
     def _look_at_files(self):
-        for path in self._stage.data_dir.glob("jobs/*/matches.parquet"):
+        for path in self._stage.data_dir.glob("jobs/*/manifest.json"):
             number = self.number_of.get(path.parent.name)
             if path.parent.name in self._hashed or number is None:
                 continue
             try:
-                checksum = sha256(path.read_bytes())
+                with open_matches(path.parent) as file:
+                    checksum = sha256(file.read())
             except FileNotFoundError:
                 continue
             assert checksum == self.expected[number], f"{path} is not complete"
@@ -275,9 +277,10 @@ def check_the_end(stage, witness):
         for id in set(jobs) - witness.dismissed:
             content = client.get(f"/jobs/{id}/results").content
             assert sha256(content) == witness.expected[witness.number_of[id]]
-            assert client.get(f"/jobs/{id}/report").json()["sha256"] == sha256(content)
+            told = client.get(f"/jobs/{id}/results/parts").json()
+            assert client.get(f"/jobs/{id}/report").json()["digest"] == told["digest"]
     folder = stage.data_dir / "jobs"
-    files = {id: {"matches.parquet"} for id in set(jobs) - witness.dismissed}
+    files = {id: {"manifest.json", "parts"} for id in set(jobs) - witness.dismissed}
     datasets = stage.data_dir / "datasets"
 
     def nothing_else_is_left():

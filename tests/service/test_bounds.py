@@ -247,8 +247,8 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
             if fits:
                 assert finished(client, answer.headers["location"])["status"] == "successful"
             else:
-                # The result stands beside its parts. The two sets lie there already.
-                coming = 2 * told["bytes_out"]
+                # The two sets lie there already.
+                coming = told["bytes_out"]
                 assert coming + must_stay_free > shutil.disk_usage(disk).free > coming
                 (obstacle,) = told["obstacles"]
                 assert f"{coming} bytes on the disk" in obstacle

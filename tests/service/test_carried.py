@@ -15,8 +15,8 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import streamed
 from tests.conftest import look_up, points, run_nearest, store_points
-from tests.service.test_exports import no_sets
 from tests.service.test_jobs import PARQUET, files_of, parquet
+from tests.service.test_results import no_sets
 
 LATER = {"Prefer": "respond-async"}
 LISTS = pa.array([[0] * 600_000], pa.list_(pa.int8()))
@@ -77,22 +77,6 @@ def test_a_dataset_of_before_is_measured_when_it_is_used(tmp_path):
     store.close()
 
 
-class Pieces(io.RawIOBase):
-    """Takes what is written, and tells how much at a time."""
-
-    def __init__(self):
-        self.content = bytearray()
-        self.largest = 0
-
-    def writable(self):
-        return True
-
-    def write(self, data):
-        self.content += data
-        self.largest = max(self.largest, memoryview(data).nbytes)
-        return memoryview(data).nbytes
-
-
 WIDE_ROWS = {
     "text": (pa.array(["x" * 200_000, "y"]), 120),
     "dictionary": (pa.array(["x" * 200_000, "y"]).dictionary_encode(), 120),
@@ -106,24 +90,25 @@ WIDE_ROWS = {
 def test_text_is_made_of_so_many_bytes_at_a_time(format, kind):
     values, rows = WIDE_ROWS[kind]
     table = pa.table({"wide": values.take(pa.array(np.arange(rows) % 2))})
-    source, sink = io.BytesIO(), Pieces()
+    source = io.BytesIO()
     pq.write_table(table, source)
-    format.write(streamed(source), sink, no_sets)
-    assert 2 * sink.largest < len(sink.content)
+    pieces = list(format.pieces(streamed(source), no_sets))
+    content = b"".join(pieces)
+    assert 2 * max(map(len, pieces)) < len(content)
     # A line a row, after the header or within brackets.
-    assert sink.content.count(b"\n") == rows + {"csv": 1, "json": 2}[format.suffix]
+    assert content.count(b"\n") == rows + {"csv": 1, "json": 2}[format.suffix]
 
 
 @pytest.mark.parametrize("format", FORMATS[1:4], ids=["arrows", "csv", "json"])
 def test_no_text_is_made_of_a_row_that_takes_much_memory(format):
     table = pa.table({"wide": pa.array([bytes(40 << 20)])})
-    source, sink = io.BytesIO(), io.BytesIO()
+    source = io.BytesIO()
     pq.write_table(table, source)
+    pieces = format.pieces(streamed(source), no_sets)
     if format.suffix == "arrows":
-        format.write(streamed(source), sink, no_sets)
-        assert pa.ipc.open_stream(sink.getvalue()).read_all().num_rows == 1
+        assert pa.ipc.open_stream(b"".join(pieces)).read_all().num_rows == 1
         return
     with pytest.raises(
         RowTooWide, match=f"takes {(40 << 20) + 4} bytes of memory.*Parquet or Arrow"
     ):
-        format.write(streamed(source), sink, no_sets)
+        b"".join(pieces)

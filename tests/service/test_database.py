@@ -18,11 +18,10 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.jobs import supervisor as supervisor_module
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
-from georesolve.service.results.checksums import Checksums
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.files import sha256_of
-from georesolve.workers.jobs import RESULT_NAME, MatchOptions
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.manifest import read_manifest
 from tests.conftest import points, store_points
 from tests.postgres import missing, running_postgres
 
@@ -67,14 +66,14 @@ def test_a_database_that_hangs_is_given_up_and_found_again(tmp_path, monkeypatch
 def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, monkeypatch):
     """The pool is exhausted in the moment in which the job has its result."""
     settings = Settings(data_dir=tmp_path / "data", device=cluster.device)
-    with closing(Store(settings.data_dir)) as store, Checksums(store) as checksums:
+    with closing(Store(settings.data_dir)) as store:
         library = Library(store)
         rows = [
             library.keep(Ingested(store_points(points(n, n), tmp_path / f"{n}.parquet"), {}))
             for n in (2_000, 300)
         ]
         job = store.add_job(*rows, MatchOptions(), Delivery())
-        supervisor = Supervisor(settings, store, library, checksums, Metrics())
+        supervisor = Supervisor(settings, store, library, Metrics())
         supervisor.cluster = cluster
         supervisor._opened.set()
         results, held = [], contextlib.ExitStack()
@@ -82,7 +81,7 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
 
         def run_until_no_connection_is_left(*arguments):
             result = real_run(*arguments)
-            results.append(result[0].sha256.result())
+            results.append(result[0].digest)
             if len(results) == 1:
                 store._engine.pool._timeout = 0.1
                 with contextlib.suppress(sa.exc.TimeoutError):
@@ -99,4 +98,4 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
         asyncio.run(supervisor._run_to_its_end(job))
         assert len(results) == 2, "its first end found a connection"
         assert store.job(job).status == "successful", store.job(job).problem
-        assert sha256_of(store.job_folder(job) / RESULT_NAME) == results[0]
+        assert read_manifest(store.job_folder(job)).digest == results[0]

@@ -193,8 +193,8 @@ def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
         store.finish_job(done, "successful", "done")
     unknown, half = new_id(), f".{new_id()}.parquet.{new_id()}"
     theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
-    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/matches.parquet"]
-    known = [f"jobs/{done}/matches.parquet"]
+    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/parts/0.parquet"]
+    known = [f"jobs/{done}/parts/0.parquet"]
     received = f"incoming/{new_id()}/upload"
     for name in [*theirs, *ours, *known, received]:
         (data / name).parent.mkdir(parents=True, exist_ok=True)

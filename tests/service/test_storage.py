@@ -91,11 +91,8 @@ def test_results_count_in_every_format_until_they_go(ann_and_ben):
     sets = used(ann) - before - size
     assert 2 * 10_000 * 16 < sets < 2 * 10_000 * 30
     csv = ann.get(f"{location}/results/matches.csv").raise_for_status().content
-    assert used(ann) == before + size + sets + len(csv)
-    assert ann.get(f"{location}/results/matches.csv").content == csv
-    assert used(ann) == before + size + sets + len(csv), "it is made once"
-    assert size + sets + len(csv) < QUOTA < size + sets + 2 * len(csv)
-    refused(ann.get(f"{location}/results/matches.json"))
+    assert used(ann) == before + size + sets, "it is made as it is sent"
+    assert len(csv) > size
     ann.delete(location).raise_for_status()
     assert used(ann) == before
 

@@ -1,5 +1,6 @@
 """Results put together from parts: byte for byte what Arrow writes when it has all rows at once."""
 
+import base64
 import hashlib
 import io
 import random
@@ -10,13 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.workers import footers, plan, splice
-from georesolve.workers.assembly import assembly
+from georesolve.workers import footers, plan
+from georesolve.workers.assembly import Assembly
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.partitions import part_path
+from georesolve.workers.manifest import open_matches, read_manifest
+from georesolve.workers.matches import STATUSES
+from georesolve.workers.parts import Part, is_whole, new_part, part_name
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
-from georesolve.workers.result import provenance, write_rows
-from georesolve.workers.splice import Splice
+from georesolve.workers.result import provenance
+from georesolve.workers.splice import Splice, encode
 from tests.conftest import points, store_points
 
 COUNTS = {"matched": 1}
@@ -25,8 +28,6 @@ COUNTS = {"matched": 1}
 @pytest.fixture
 def small_groups(monkeypatch):
     monkeypatch.setattr(plan, "RESULT_ROW_GROUP", 64)
-    # So that parts are moved in several blocks, as large ones are.
-    monkeypatch.setattr(splice, "_BLOCK_BYTES", 1_000)
 
 
 def rows_of(n, k=1):
@@ -58,25 +59,27 @@ def make_job(folder, n, k=1):
 
 
 def write_part(job, table, chunk):
-    with part_path(job, chunk).open("wb") as file:
+    """The part of a chunk as a worker writes it, and its record."""
+    name = part_name(*chunk)
+    with new_part(job.folder, name, durable=False) as file:
         splice = Splice(file)
         for group in chunk.row_groups(job.options.k):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
-            encoded = io.BytesIO()
-            write_rows(encoded, table.slice(start, stop - start))
-            splice.add(encoded.getbuffer())
-        splice.finish(table.schema.with_metadata({"record": str(chunk)}))
+            splice.add(encode(table.slice(start, stop - start)))
+        spliced = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}))
+    counts = dict.fromkeys(STATUSES, 0)
+    ending = base64.b64encode(spliced.ending).decode()
+    return {"part": Part.of(name, spliced), "ending": ending, "counts": counts}
 
 
 def put_together(job, table, edges, *, seed=0):
     chunks = [Chunk(*edge) for edge in pairwise(edges)]
-    for chunk in chunks:
-        write_part(job, table, chunk)
+    records = {chunk: write_part(job, table, chunk) for chunk in chunks}
     random.Random(seed).shuffle(chunks)
-    with assembly(job) as growing:
-        for chunk in chunks:
-            growing.add(chunk)
-        return growing.finish(COUNTS)
+    growing = Assembly(job)
+    for chunk in chunks:
+        growing.add(chunk, records[chunk])
+    return growing.finish(COUNTS)
 
 
 def at_once(job, table):
@@ -102,16 +105,20 @@ def at_once(job, table):
     return encoded.getvalue()
 
 
+def content_of(result):
+    return open_matches(result.folder).read()
+
+
 @pytest.mark.parametrize("edges", [[0, 1_000], [0, 64, 640, 1_000], [0, 10, 64, 129, 700, 1_000]])
 def test_the_bytes_are_those_of_one_writer(tmp_path, small_groups, edges):
     job, table = make_job(tmp_path, 1_000), rows_of(1_000)
     result = put_together(job, table, edges)
-    content = job.result.read_bytes()
+    content = content_of(result)
     assert content == at_once(job, table)
     assert (result.rows, result.size_bytes) == (1_000, len(content))
-    assert result.sha256.result() == hashlib.sha256(content).hexdigest()
-    assert pq.read_table(job.result).equals(table)
-    assert pq.read_metadata(job.result).num_row_groups == 16
+    read = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
+    assert read.read().equals(table)
+    assert read.num_row_groups == 16
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
@@ -122,31 +129,91 @@ def test_any_cut_in_any_order_gives_the_same_bytes(tmp_path, small_groups, k, se
         table = table.filter(pa.array(table["status"].combine_chunks().indices.to_numpy() == 0))
     chance = random.Random(seed)
     edges = [0, *sorted(chance.sample(range(1, 500), chance.randrange(1, 20))), 500]
-    put_together(job, table, edges, seed=seed)
-    assert job.result.read_bytes() == at_once(job, table)
-    pq.read_table(job.result, page_checksum_verification=True).validate(full=True)
+    result = put_together(job, table, edges, seed=seed)
+    content = content_of(result)
+    assert content == at_once(job, table)
+    assert digest_by_hand(content) == result.digest
+
+
+def digest_by_hand(content):
+    """As the documentation says: of where Parquet's own footer says that row groups lie."""
+    metadata = pq.read_metadata(io.BytesIO(content))
+    ends, start, each = [], 4, b""
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        columns = [group.column(j) for j in range(group.num_columns)]
+        ends.append(start + sum(column.total_compressed_size for column in columns))
+        start = ends[-1]
+    for first, last in pairwise([4, *ends, len(content)]):
+        each += hashlib.sha256(content[first:last]).digest()
+    return hashlib.sha256(each).hexdigest()
+
+
+@pytest.mark.parametrize("edges", [[0, 1_000], [0, 64, 640, 1_000], [0, 10, 64, 129, 700, 1_000]])
+def test_each_part_is_a_file_of_its_own(tmp_path, small_groups, edges):
+    job, table = make_job(tmp_path, 1_000), rows_of(1_000)
+    result = put_together(job, table, edges)
+    result.tidy()
+    assert sorted(path.name for path in job.parts.iterdir()) == [
+        *(part.name for part in result.parts),
+        "ending",
+    ]
+    read = []
+    for part in result.parts:
+        content = (job.parts / part.name).read_bytes()
+        assert (len(content), digest_by_hand(content)) == (part.size_bytes, part.digest)
+        read.append(pq.read_table(io.BytesIO(content)))
+        assert read[-1].num_rows == part.rows
+    assert pa.concat_tables(read).equals(table)
+
+
+def test_it_is_read_from_anywhere(tmp_path, small_groups):
+    job, table = make_job(tmp_path, 1_000), rows_of(1_000)
+    put_together(job, table, [0, 64, 640, 1_000])
+    whole, chance = at_once(job, table), random.Random(1)
+    with open_matches(job.folder) as file:
+        for _ in range(300):
+            start, size = chance.randrange(len(whole) + 10), chance.randrange(5_000)
+            file.seek(start)
+            assert file.read(size) == whole[start : start + size]
+        file.seek(-8, io.SEEK_END)
+        assert file.read() == whole[-8:]
 
 
 @pytest.mark.parametrize("edges", [[0, 0], [0, 32, 64, 96]])
 def test_no_rows_at_all(tmp_path, small_groups, edges):
     job = make_job(tmp_path, edges[-1])
     result = put_together(job, rows_of(10).slice(0, 0), edges)
-    table = pq.read_table(job.result)
+    table = pq.read_table(io.BytesIO(content_of(result)))
     assert (result.rows, table.num_rows) == (0, 0)
     assert table.schema.equals(rows_of(10).schema)
 
 
 def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
-    job = make_job(tmp_path, 10)
-
-    def without_its_part():
-        with assembly(job) as growing:
-            growing.add(Chunk(0, 10))
-            growing.finish(COUNTS)
-
+    job, table = make_job(tmp_path, 10), rows_of(10)
+    growing = Assembly(job)
+    growing.add(Chunk(0, 10), write_part(job, table, Chunk(0, 10)))
+    (job.parts / part_name(0, 10)).unlink()
     with pytest.raises(FileNotFoundError):
-        without_its_part()
+        growing.finish(COUNTS)
     assert [path.name for path in job.folder.iterdir()] == ["parts"]
+    with pytest.raises(FileNotFoundError):
+        read_manifest(job.folder)
+
+
+@pytest.mark.parametrize("at", [0, 4, 900, -3])
+def test_a_part_without_its_bytes_is_not_whole(tmp_path, at):
+    job, table = make_job(tmp_path, 10), rows_of(10)
+    part = write_part(job, table, Chunk(0, 10))["part"]
+    assert is_whole(job.folder, part)
+    path = job.parts / part.name
+    content = bytearray(path.read_bytes())
+    for damaged in (content[:-1], content + b"1"):
+        path.write_bytes(damaged)
+        assert not is_whole(job.folder, part)
+    content[at] ^= 1
+    path.write_bytes(content)
+    assert not is_whole(job.folder, part)
 
 
 def test_a_row_group_is_a_range_of_observations():

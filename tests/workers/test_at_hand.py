@@ -10,6 +10,7 @@ from georesolve.workers import references as residents
 from georesolve.workers.at_hand import NotAtHand, NotResident, resolve_at_hand
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.memory import in_pieces
 from georesolve.workers.pipeline import run
 from georesolve.workers.plan import QUICKLY_INDEXED
@@ -25,7 +26,7 @@ OPTIONS = [
 
 def expected(cluster, job):
     run(cluster, job, lambda progress: None, lambda: False)
-    return job.result.read_bytes()
+    return open_matches(job.folder).read()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from georesolve.workers.cluster import open_cluster
 from georesolve.workers.encryption import throw_away_security
 from georesolve.workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
 from georesolve.workers.plugin import WorkerCheckError, check_known_answer
 from georesolve.workers.settings import ClusterSettings
@@ -79,7 +80,7 @@ def test_an_existing_scheduler(cluster, device, tmp_path):
         assert existing.workers() == cluster.workers() != {}
         run(existing, job, lambda progress: None, lambda: False)
     rows, _ = nearest(*sphere(500, 1), *sphere(300, 2))
-    np.testing.assert_array_equal(pq.read_table(job.result)["reference"], rows)
+    np.testing.assert_array_equal(pq.read_table(open_matches(job.folder))["reference"], rows)
     assert cluster.client.submit(sum, [1, 2]).result() == 3, "it was theirs, and still runs"
 
 

@@ -15,13 +15,20 @@ from georesolve.workers import partitions, pipeline
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.partitions import resolve
+from georesolve.workers.parts import part_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import points, sphere, store_points, wait_until
 from tests.oracle import haversine_m, nearest
+
+
+def read_matches(job):
+    with open_matches(job.folder) as file:
+        return pq.read_table(file)
 
 
 def never():
@@ -63,7 +70,7 @@ def cut_into(monkeypatch, size):
 def test_every_row_equals_the_oracle(cluster, make_job):
     job = make_job(points(20_000, 1), points(3_000, 2))
     result, progress = run(cluster, job, ignore, never)
-    table = pq.read_table(job.result)
+    table = read_matches(job)
     rows, metres = nearest(*sphere(20_000, 1), *sphere(3_000, 2))
     np.testing.assert_array_equal(table["observation"], np.arange(20_000))
     np.testing.assert_array_equal(table["reference"], rows)
@@ -78,12 +85,13 @@ def test_every_row_equals_the_oracle(cluster, make_job):
 def test_bytes_do_not_show_the_chunks(cluster, make_job, monkeypatch):
     names = [f"place {i}" if i % 3 else None for i in range(500)]
     tables = points(5_000, 3), points(500, 4, name=names)
-    checksums = set()
+    digests, contents = set(), set()
     for size in (5_000, 1_234, 617):
         cut_into(monkeypatch, size)
         job = make_job(*tables, columns=("name",), max_distance_m=500_000.0)
-        checksums.add(run(cluster, job, ignore, never)[0].sha256.result())
-    assert len(checksums) == 1
+        digests.add(run(cluster, job, ignore, never)[0].digest)
+        contents.add(open_matches(job.folder).read())
+    assert len(digests) == len(contents) == 1
 
 
 def statuses_job(make_job, **options):
@@ -96,7 +104,7 @@ def statuses_job(make_job, **options):
 def test_statuses_nulls_and_provenance(cluster, make_job):
     job = statuses_job(make_job, max_distance_m=0.0)
     _, progress = run(cluster, job, ignore, never)
-    table = pq.read_table(job.result)
+    table = read_matches(job)
     assert table.to_pydict() == {
         "observation": [0, 1, 2, 3, 4],
         "reference": [None, 0, None, None, 1],
@@ -105,7 +113,7 @@ def test_statuses_nulls_and_provenance(cluster, make_job):
         "reference_name": [None, "a", None, None, None],
     }
     assert table.schema.field("status").type == pa.dictionary(pa.int8(), pa.string())
-    written = json.loads(pq.read_schema(job.result).metadata[b"georesolve"])
+    written = json.loads(pq.read_schema(open_matches(job.folder)).metadata[b"georesolve"])
     assert written["counts"] == dict(zip(STATUSES, (2, 1, 2, 0), strict=True))
     assert written["counts"] == dict(progress.counts)
     assert written["references_sha256"] == job.references.sha256
@@ -114,7 +122,7 @@ def test_statuses_nulls_and_provenance(cluster, make_job):
 def test_inner_keeps_matched_rows_only(cluster, make_job):
     job = statuses_job(make_job, max_distance_m=0.0, how="inner")
     result, progress = run(cluster, job, ignore, never)
-    assert pq.read_table(job.result)["observation"].to_pylist() == [1, 4]
+    assert read_matches(job)["observation"].to_pylist() == [1, 4]
     assert (result.rows, progress.rows_done) == (2, 5)
 
 
@@ -122,7 +130,7 @@ def test_k_nearest_of_a_set_against_itself(cluster, make_job):
     table = points(50, 9, name=[f"n{i}" for i in range(50)])
     job = make_job(table, table, k=60, exclude_self=True, observation_columns=("name",))
     _, progress = run(cluster, job, ignore, never)
-    result = pq.read_table(job.result)
+    result = read_matches(job)
     assert result.schema.field("rank").type == pa.int32()
     np.testing.assert_array_equal(result["observation"], np.repeat(np.arange(50), 60))
     np.testing.assert_array_equal(result["rank"], np.tile(np.arange(1, 61), 50))
@@ -142,7 +150,7 @@ def test_k_with_a_limit_tells_why_a_rank_is_empty(cluster, make_job):
     references = pa.table({"lat": [1.0, 0.0, np.nan], "lon": [0.0, 0.0, 0.0]})
     job = make_job(observations, references, k=3, max_distance_m=1000.0)
     run(cluster, job, ignore, never)
-    table = pq.read_table(job.result)
+    table = read_matches(job)
     assert table["status"].to_pylist() == [
         *("matched", "beyond_max_distance", "no_reference"),
         *["invalid_coordinate"] * 3,
@@ -154,7 +162,7 @@ def test_references_without_a_valid_row(cluster, make_job):
     references = pa.table({"lat": [np.nan], "lon": [0.0]})
     job = make_job(pa.table({"lat": [1.0, 99.0], "lon": [1.0, 1.0]}), references)
     run(cluster, job, ignore, never)
-    statuses = pq.read_table(job.result)["status"].to_pylist()
+    statuses = read_matches(job)["status"].to_pylist()
     assert statuses == ["no_reference", "invalid_coordinate"]
 
 
@@ -164,7 +172,7 @@ def test_no_observations(cluster, make_job):
     assert result.rows == 0
     names = ["observation", "reference", "distance_m", "status"]
     carried = ["observation_id", "reference_id", "reference_name"]
-    assert pq.read_table(job.result).schema.names == names + carried
+    assert read_matches(job).schema.names == names + carried
 
 
 def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch):
@@ -177,10 +185,10 @@ def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch):
     rows_done = []
     with pytest.raises(JobCancelled):
         run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 3)
-    standing = {path: path.stat().st_mtime_ns for path in job.parts.iterdir()}
+    standing = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
     assert 3 <= len(standing) < 20
     result, progress = run(cluster, job, ignore, never)
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.counts["matched"] == 20_000
     assert sum(progress.chunks_by_worker.values()) == 20
     assert {path: path.stat().st_mtime_ns for path in standing} == standing
@@ -202,7 +210,7 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
 
     result, progress = run(cluster, make_job(*tables), kill_once, never)
     assert killed
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.counts["matched"] == progress.rows_done == 20_000
     cluster.client.wait_for_workers(len(pids), timeout=60)
     assert victim not in cluster.client.run(os.getpid).values()
@@ -228,13 +236,13 @@ def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
     tables = points(2_000, 1), points(100, 2)
     job = make_job(*tables)
     expected, _ = run(cluster, job, ignore, never)
-    damaged, standing, *_ = sorted(job.parts.iterdir())
+    damaged, standing = (job.parts / part_name(start, start + 500) for start in (0, 500))
     with damaged.open("r+b") as part:
         part.seek(damaged.stat().st_size // 3)
         part.write(bytes(64))
     modified = [path.stat().st_mtime_ns for path in (damaged, standing)]
     result, progress = run(cluster, job, ignore, never)
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.rows_done == 2_000
     again = [path.stat().st_mtime_ns for path in (damaged, standing)]
     assert [old == new for old, new in zip(modified, again, strict=True)] == [False, True]
@@ -244,12 +252,12 @@ def test_a_part_of_another_version_is_made_again(cluster, make_job, monkeypatch)
     cut_into(monkeypatch, 500)
     job = make_job(points(1_000, 1), points(100, 2))
     run(cluster, job, ignore, never)
-    before = {path: path.stat().st_mtime_ns for path in job.parts.iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
     run(cluster, job, ignore, never)
-    assert {path: path.stat().st_mtime_ns for path in job.parts.iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")} == before
     monkeypatch.setattr(partitions, "__version__", "of another time")
     run(cluster, job, ignore, never)
-    after = {path: path.stat().st_mtime_ns for path in job.parts.iterdir()}
+    after = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
     assert all(after[path] > before[path] for path in before)
 
 
@@ -262,7 +270,7 @@ def test_a_worker_with_two_chunks_in_hand(device, cluster, make_job, monkeypatch
     with open_cluster(settings) as one_worker:
         assert list(one_worker.client.nthreads().values()) == [2]
         result, progress = run(one_worker, make_job(*tables), ignore, never)
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.verified == 8 * 40
     assert sum(progress.chunks_by_worker.values()) == 40
 
@@ -280,7 +288,7 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     monkeypatch.setattr(pipeline, "resolve", resolve_few)
     result, progress = run(cluster, make_job(*tables), ignore, never)
     assert "is halved" in caplog.text
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.rows_done == 10_000
 
 
@@ -332,7 +340,7 @@ def test_long_texts_are_carried_while_memory_holds_them(cluster, make_job, how):
     observations = points(140_000, 1)
     job = make_job(observations, references, columns=("text",), how=how)
     run(cluster, job, ignore, never)
-    table = pq.read_table(job.result)
+    table = read_matches(job)
     nearest_rows = table["reference"].to_numpy()
     assert table["reference_text"].equals(
         pa.chunked_array([pa.array(texts).take(pa.array(nearest_rows))])
@@ -351,18 +359,18 @@ def test_wide_values_make_row_groups_smaller(cluster, make_job, monkeypatch, kin
     references = pa.table({"lat": [0.0, 0.0], "lon": [90.0, -90.0], "wide": WIDE[kind]})
     job, other = (make_job(points(2_500, 1), references, columns=("wide",)) for _ in range(2))
     result, _ = run(cluster, job, ignore, never)
-    metadata = pq.read_metadata(job.result)
+    metadata = pq.read_metadata(open_matches(job.folder))
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert sizes == [2048, 452]
     rows = 0
-    for batch in streamed(job.result).iter_batches(512):
+    for batch in streamed(open_matches(job.folder)).iter_batches(512):
         expected = WIDE[kind].take(batch["reference"])
         assert batch["reference_wide"].cast(expected.type).equals(expected)
         rows += batch.num_rows
     assert rows == 2_500
     cut_into(monkeypatch, 1_300)
     again, _ = run(cluster, other, ignore, never)
-    assert again.sha256.result() == result.sha256.result()
+    assert again.digest == result.digest
 
 
 def test_what_is_too_wide_fails_before_it_takes_memory(cluster, make_job):
@@ -388,4 +396,5 @@ def test_a_chunk_that_fails_fails_the_job(cluster, make_job):
     job.references.file.unlink()
     with pytest.raises(FileNotFoundError):
         run(cluster, job, ignore, never)
-    assert not job.result.exists()
+    with pytest.raises(FileNotFoundError):
+        open_matches(job.folder)

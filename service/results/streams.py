@@ -1,0 +1,103 @@
+"""Results in formats other than Parquet: made of that as they are sent, a batch of rows at a time.
+
+They have no length, no ranges and no file: each is made anew, and takes as long as its client
+reads. What is wrong with the first batch is told as a problem; what goes wrong behind it ends the
+connection, so that no client takes half a result for the whole.
+"""
+
+import io
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+from anyio import CapacityLimiter, to_thread
+from fastapi.responses import StreamingResponse
+
+from georesolve.intake.geometries import PointSets
+from georesolve.intake.representations import Format
+from georesolve.service.errors import ResultTooLarge
+from georesolve.workers.manifest import open_matches
+from georesolve.workers.result import opened
+
+CONVERTED_BYTES = 64 << 20
+"""What is made in memory is not larger."""
+_limiter = CapacityLimiter(2)
+"""Batches that are made at the same time, of however many results."""
+
+
+def converted(content: bytes, format: Format, sets: PointSets) -> bytes:
+    """A small result in a format, from one in Parquet; both in memory.
+
+    Parameters
+    ----------
+    sets
+        The two sets of the request.
+
+    Raises
+    ------
+    NotAcceptable
+        When it has values that the format cannot have.
+    ResultTooLarge
+        When it would take much memory: from a job it may be had all the same.
+    """
+    if format.pieces is None:
+        return content
+    made = up_to(CONVERTED_BYTES, format.pieces(opened(io.BytesIO(content)), sets))
+    if made is None:
+        raise ResultTooLarge(
+            f"as {format.media_type} the result is larger than the limit of {CONVERTED_BYTES} "
+            "bytes: take it as Parquet"
+        )
+    return made
+
+
+def up_to(most_bytes: int, pieces: Iterator[bytes]) -> bytes | None:
+    """All pieces together; None when they are more than so many bytes."""
+    made = bytearray()
+    for piece in pieces:
+        made += piece
+        if len(made) > most_bytes:
+            return None
+    return bytes(made)
+
+
+def pieces_of(folder: Path, format: Format, sets: PointSets) -> Iterator[bytes]:
+    """The result of the job with this folder in a format other than Parquet, piece by piece.
+
+    Raises
+    ------
+    NotAcceptable
+        When it has values that the format cannot have.
+    OSError
+        When it is gone, or damaged.
+    """
+    assert format.pieces is not None, "Parquet is there"
+    with open_matches(folder) as file:
+        yield from format.pieces(opened(file), sets)
+
+
+async def stream_response(
+    pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
+) -> StreamingResponse:
+    """Answer with pieces as they are made; raises what the first one does."""
+    first = await _next(pieces)
+    return StreamingResponse(
+        _all(first, pieces),
+        media_type=format.media_type,
+        headers={
+            "Accept-Ranges": "none",
+            "Cache-Control": "private",
+            "Content-Disposition": f'attachment; filename="{format.name}"',
+            **headers,
+        },
+    )
+
+
+async def _all(first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    piece = first
+    while piece is not None:
+        yield piece
+        piece = await _next(pieces)
+
+
+async def _next(pieces: Iterator[bytes]) -> bytes | None:
+    return await to_thread.run_sync(next, pieces, None, limiter=_limiter)

@@ -1,0 +1,219 @@
+"""`matches.parquet` without such a file: parts, a manifest of them, and the footer of the whole.
+
+The row groups of a result lie in its parts, which workers wrote. What is read as `matches.parquet`
+is made of them as it is read: the magic bytes, the row groups of all parts in their order, and one
+footer that tells where they stand. Its bytes are those of a file that one writer has written.
+"""
+
+import hashlib
+import io
+import json
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from georesolve.workers.files import Look, durable, look_at
+from georesolve.workers.footers import MAGIC
+from georesolve.workers.parts import (
+    Part,
+    is_whole,
+    keep_parts,
+    look_at_part,
+    new_part,
+    open_part,
+    sync_parts,
+)
+from georesolve.workers.splice import RowGroup, digest_of
+
+MANIFEST_NAME = "manifest.json"
+_ENDING = "ending"
+
+
+class Extent(NamedTuple):
+    """Bytes of `matches.parquet` that lie in one file, from its byte `start` on.
+
+    Attributes
+    ----------
+    part
+        Whose file it is; None for the ending.
+    """
+
+    part: Part | None
+    start: int
+    size_bytes: int
+
+
+class Manifest(NamedTuple):
+    """A finished result: its parts, in the order of their rows, and what stands behind them.
+
+    Attributes
+    ----------
+    folder
+        Of the job.
+    ending
+        What stands behind the last row group of `matches.parquet`.
+    """
+
+    folder: Path
+    parts: tuple[Part, ...]
+    ending: RowGroup
+
+    @property
+    def rows(self) -> int:
+        """Of the result."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of `matches.parquet`."""
+        return sum(extent.size_bytes for extent in self.extents())
+
+    @property
+    def digest(self) -> str:
+        """Of `matches.parquet`: see `digest_of`."""
+        groups = (group for part in self.parts for group in part.groups)
+        return digest_of(groups, self.ending.sha256)
+
+    def extents(self) -> list[Extent]:
+        """What `matches.parquet` is made of, in order; the first part lends its magic bytes."""
+        first = self.parts[0]
+        return [
+            Extent(first, 0, len(MAGIC) + first.content_bytes),
+            *(Extent(part, len(MAGIC), part.content_bytes) for part in self.parts[1:]),
+            Extent(None, 0, self.ending.size_bytes),
+        ]
+
+    def name_of(self, extent: Extent) -> str:
+        """The name of the file that an extent lies in."""
+        return extent.part.name if extent.part else _ENDING
+
+    def open(self, extent: Extent) -> BinaryIO:
+        """The file that an extent lies in; raises FileNotFoundError when that has gone."""
+        return open_part(self.folder, self.name_of(extent))
+
+    def look(self, extent: Extent) -> Look:
+        """What changes with that file; raises FileNotFoundError."""
+        return look_at_part(self.folder, self.name_of(extent))
+
+    def is_whole(self, extent: Extent) -> bool:
+        """Whether that file has the bytes of its digests; reads all of it, and raises OSError."""
+        if extent.part is not None:
+            return is_whole(self.folder, extent.part)
+        with self.open(extent) as file:
+            return hashlib.sha256(file.read()).hexdigest() == self.ending.sha256
+
+    def tidy(self) -> None:
+        """Remove all files that are none of the result: records, and parts that are not listed."""
+        keep_parts(self.folder, {_ENDING, *(part.name for part in self.parts)})
+
+
+def write_manifest(folder: Path, parts: Iterable[Part], ending: bytes) -> Manifest:
+    """Make a result of parts whose bytes are on the disk; it is there once the manifest is."""
+    with new_part(folder, _ENDING, durable=True) as file:
+        file.write(ending)
+    sync_parts(folder)
+    told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
+    manifest = Manifest(folder, tuple(parts), told)
+    content = {"parts": manifest.parts, "ending": told}
+    with durable(folder / MANIFEST_NAME) as temporary:
+        temporary.write_text(json.dumps({**content, "sha256": _sha256_of(content)}))
+    return manifest
+
+
+def _sha256_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def look_at_manifest(folder: Path) -> Look:
+    """What changes with the result of the job with this folder; raises FileNotFoundError."""
+    return look_at(folder / MANIFEST_NAME)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The result of the job with this folder.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is none.
+    OSError
+        When its manifest is damaged.
+    """
+    content = (folder / MANIFEST_NAME).read_bytes()
+    try:
+        given = json.loads(content)
+        if given.pop("sha256") != _sha256_of(given):
+            raise ValueError("it has not the bytes of its checksum")
+        parts = tuple(Part.read(one) for one in given["parts"])
+        return Manifest(folder, parts, RowGroup(*given["ending"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise OSError(f"{MANIFEST_NAME} is damaged: {error}") from error
+
+
+class Matches(io.RawIOBase):
+    """`matches.parquet`, to be read anywhere; one of its files at a time is open."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._extents = manifest.extents()
+        sizes = (extent.size_bytes for extent in self._extents)
+        self._edges = list(accumulate(sizes, initial=0))
+        self._at = 0
+        self._opened: tuple[int, BinaryIO] | None = None
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def seekable(self) -> bool:
+        """From anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._edges[-1]}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read on; less than there is room for at the end of a part."""
+        number = bisect_right(self._edges, self._at) - 1
+        if number == len(self._extents):
+            return 0
+        extent, within = self._extents[number], self._at - self._edges[number]
+        file = self._file(number)
+        file.seek(extent.start + within)
+        view = memoryview(buffer).cast("B")[: extent.size_bytes - within]
+        size = file.readinto(view)  # type: ignore[attr-defined]
+        if view and not size:
+            raise OSError(f"a part of {self._manifest.folder.name} is shorter than it was")
+        self._at += size
+        return int(size)
+
+    def _file(self, number: int) -> BinaryIO:
+        if self._opened is None or self._opened[0] != number:
+            self._let_go()
+            self._opened = number, self._manifest.open(self._extents[number])
+        return self._opened[1]
+
+    def _let_go(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        self._let_go()
+        super().close()
+
+
+def open_matches(folder: Path) -> BinaryIO:
+    """`matches.parquet` of the job with this folder; raises as `read_manifest`."""
+    # Blocks of its own: a reader may ask for a few bytes at a time, and across parts.
+    return io.BufferedReader(Matches(read_manifest(folder)), 1 << 16)
