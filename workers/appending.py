@@ -22,10 +22,12 @@ def append(target: Path, others: Iterable[Path]) -> None:
     ValueError
         When one of them is no Parquet file.
     """
-    groups: list[footers.Encoded] = []
+    rows, groups = 0, []
     with target.open("r+b") as file:
         size, footer = _footer(target)
-        groups += map(footers.encode, footers.row_groups(footer))
+        for group in map(footers.movable, footers.row_groups(footer)):
+            groups.append(footers.placed(group, len(groups), 0))
+            rows += group.rows
         for path in others:
             file.seek(size)
             file.truncate()
@@ -33,14 +35,14 @@ def append(target: Path, others: Iterable[Path]) -> None:
             with path.open("rb") as source:
                 source.seek(len(footers.MAGIC))
                 shutil.copyfileobj(source, file, _BLOCK_BYTES)
-            for group in footers.row_groups(other):
-                footers.move(group, len(groups), size - len(footers.MAGIC))
-                groups.append(footers.encode(group))
+            for group in map(footers.movable, footers.row_groups(other)):
+                groups.append(footers.placed(group, len(groups), size - len(footers.MAGIC)))
+                rows += group.rows
             size += content - len(footers.MAGIC)
         # The footer of the last file was copied with it.
         file.seek(size)
         file.truncate()
-        file.write(footers.ending(footers.join(footer, groups)))
+        file.write(footers.ending(footers.join(footer, rows, groups)))
 
 
 def _footer(path: Path) -> tuple[int, footers.Struct]:

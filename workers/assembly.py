@@ -1,6 +1,5 @@
 """The end of a job: its parts become a result, of which no byte is written a second time."""
 
-import base64
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,9 @@ from georesolve.workers.result import opened, provenance
 from georesolve.workers.splice import Footer, Splice, encode
 from georesolve.workers.threads import side_by_side
 
+_OfFooter = tuple[Part, list[footers.Movable]]
+"""A part, and what footers say of its row groups."""
+
 
 class Assembly:
     """Gathers the records of a job's chunks, in whatever order they come, and ends the job.
@@ -27,7 +29,7 @@ class Assembly:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._done: dict[Chunk, tuple[Part, footers.Struct]] = {}
+        self._done: dict[Chunk, _OfFooter] = {}
         self._counts: dict[Chunk, dict[str, int]] = {}
 
     def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
@@ -38,9 +40,9 @@ class Assembly:
         ValueError
             When it is damaged.
         """
-        ending = base64.b64decode(record["ending"])
         # Read as they come: of a large result that would be long at the end.
-        self._done[chunk] = Part.read(record["part"]), footers.read(ending)
+        groups = [footers.of_json(group) for group in record["footer"]]
+        self._done[chunk] = Part.read(record["part"]), groups
         self._counts[chunk] = record["counts"]
 
     def finish(self, counts: dict[str, int]) -> Manifest:
@@ -52,8 +54,9 @@ class Assembly:
             Number of result rows by status.
         """
         job, footer, parts = self._job, Footer(), []
-        for part, of_part in side_by_side(self._part, self._runs()):
-            footer.add(of_part, part.content_bytes)
+        for part, groups in side_by_side(self._part, self._runs()):
+            for group, stands in zip(groups, part.groups, strict=True):
+                footer.add(group, stands.size_bytes)
             parts.append(part)
         with open_part(job.folder, parts[0].name) as file:
             schema = pq.read_schema(file).with_metadata(provenance(job, counts))
@@ -68,12 +71,12 @@ class Assembly:
             is_open = not is_edge(self._job, chunk.stop)
         return runs
 
-    def _part(self, run: list[Chunk]) -> tuple[Part, footers.Struct]:
+    def _part(self, run: list[Chunk]) -> _OfFooter:
         if len(run) == 1:
             return self._done[run[0]]
         return self._joined(run)
 
-    def _joined(self, run: list[Chunk]) -> tuple[Part, footers.Struct]:
+    def _joined(self, run: list[Chunk]) -> _OfFooter:
         """Parts with pieces of row groups, written anew as one."""
         job, tables = self._job, []
         for chunk in run:
@@ -88,4 +91,4 @@ class Assembly:
                 first, last = np.searchsorted(of, group)
                 splice.add(encode(table.slice(first, last - first)))
             spliced = splice.finish(table.schema.with_metadata(provenance(job, counts)))
-        return Part.of(name, spliced), footers.read(spliced.ending)
+        return Part.of(name, spliced), spliced.movable

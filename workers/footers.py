@@ -10,6 +10,7 @@ References
 .. [2] https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 MAGIC = b"PAR1"
@@ -35,11 +36,29 @@ Struct = dict[int, Typed]
 """The fields of a struct by their ids, in the order in which they stand."""
 
 
-class Encoded(NamedTuple):
-    """A row group as it stands in a footer, and how many rows it has."""
+class Movable(NamedTuple):
+    """A row group as it stands in a footer, but for what depends on where it lies.
 
-    content: bytes
+    Attributes
+    ----------
+    rows
+        Number of its rows.
+    pieces
+        The bytes before, between and behind the numbers that depend on that.
+    numbers
+        These: offsets in a file that has this row group alone, and -1 for its own number.
+    """
+
     rows: int
+    pieces: list[bytes]
+    numbers: list[int]
+
+
+class _Number(int):
+    """One of the numbers of a movable row group."""
+
+
+_ORDINAL = _Number(-1)
 
 
 class FileMetaData:
@@ -123,42 +142,63 @@ def row_groups(footer: Struct) -> list[Struct]:
     return groups
 
 
-def rows(footer: Struct) -> int:
-    """The number of rows that a footer tells of."""
-    number: int = footer[FileMetaData.NUM_ROWS].value
-    return number
-
-
-def move(group: Struct, ordinal: int, shift: int) -> None:
-    """Make a row group the one of another number, so many bytes further on in its file."""
+def movable(group: Struct) -> Movable:
+    """A row group that can be put anywhere."""
     if RowGroup.ORDINAL in group:
-        group[RowGroup.ORDINAL] = Typed(_I16, ordinal)
-    _shift(group, (RowGroup.FILE_OFFSET,), shift)
+        group[RowGroup.ORDINAL] = Typed(_I16, _ORDINAL)
+    _mark(group, (RowGroup.FILE_OFFSET,))
     for column in group[RowGroup.COLUMNS].value.value:
-        _shift(column, ColumnChunk.OFFSETS, shift)
-        _shift(column[ColumnChunk.META_DATA].value, ColumnMetaData.OFFSETS, shift)
-
-
-def encode(group: Struct) -> Encoded:
-    """A row group as it stands in a footer."""
-    content = bytearray()
+        _mark(column, ColumnChunk.OFFSETS)
+        _mark(column[ColumnChunk.META_DATA].value, ColumnMetaData.OFFSETS)
+    content = _Content()
     _write_struct(content, group)
-    return Encoded(bytes(content), group[RowGroup.NUM_ROWS].value)
+    edges = [0, *content.edges, len(content)]
+    pieces = [bytes(content[start:stop]) for start, stop in pairwise(edges)]
+    return Movable(group[RowGroup.NUM_ROWS].value, pieces, content.numbers)
 
 
-def join(footer: Struct, groups: list[Encoded]) -> Struct:
-    """A footer with other row groups."""
+def placed(group: Movable, ordinal: int, shift: int) -> bytes:
+    """A row group as the one of some number, so many bytes further on than in its own file."""
+    content = bytearray(group.pieces[0])
+    for number, piece in zip(group.numbers, group.pieces[1:], strict=True):
+        _write_integer(content, ordinal if number == _ORDINAL else number + shift)
+        content += piece
+    return bytes(content)
+
+
+def as_json(group: Movable) -> list[Any]:
+    """A movable row group for JSON."""
+    return [group.rows, [piece.decode("latin-1") for piece in group.pieces], group.numbers]
+
+
+def of_json(given: Any) -> Movable:
+    """A movable row group as `as_json` wrote it; raises TypeError or ValueError of what is none."""
+    rows, pieces, numbers = given
+    return Movable(rows, [piece.encode("latin-1") for piece in pieces], numbers)
+
+
+def join(footer: Struct, rows: int, groups: list[bytes]) -> Struct:
+    """A footer with other row groups, which have so many rows."""
     return footer | {
-        FileMetaData.NUM_ROWS: Typed(_I64, sum(group.rows for group in groups)),
+        FileMetaData.NUM_ROWS: Typed(_I64, rows),
         FileMetaData.ROW_GROUPS: Typed(_LIST, Typed(_STRUCT, groups)),
     }
 
 
-def _shift(struct: Struct, ids: tuple[int, ...], shift: int) -> None:
+def _mark(struct: Struct, ids: tuple[int, ...]) -> None:
     for id in ids:
         # Zero is what writers put where they have nothing to say.
         if id in struct and struct[id].value:
-            struct[id] = Typed(struct[id].type, struct[id].value + shift)
+            struct[id] = Typed(struct[id].type, _Number(struct[id].value))
+
+
+class _Content(bytearray):
+    """What is written of a movable row group: its numbers, and where they belong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edges: list[int] = []
+        self.numbers: list[int] = []
 
 
 class _Reader:
@@ -255,8 +295,10 @@ def _write_struct(content: bytearray, struct: Struct) -> None:
 def _write_value(content: bytearray, type: int, value: Any) -> None:
     if isinstance(value, bytes):
         content += value
-    elif isinstance(value, Encoded):
-        content += value.content
+    elif isinstance(value, _Number):
+        assert isinstance(content, _Content), "only a movable row group has such numbers"
+        content.edges.append(len(content))
+        content.numbers.append(int(value))
     elif type in (_I16, _I32, _I64):
         _write_integer(content, value)
     elif type == _LIST:

@@ -1,6 +1,5 @@
 """What runs on one partition: read a chunk, resolve it, write its part file."""
 
-import base64
 import logging
 import threading
 import time
@@ -15,6 +14,7 @@ from distributed import get_worker
 
 from georesolve import __version__
 from georesolve.kernels.coordinates import is_valid
+from georesolve.workers import footers
 from georesolve.workers.carried import carried
 from georesolve.workers.frames import Frame, backend
 from georesolve.workers.jobs import Job
@@ -155,7 +155,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         "seconds": _told.seconds,
         "verified": _told.verified,
         "part": Part.of(name, spliced),
-        "ending": base64.b64encode(spliced.ending).decode(),
+        "footer": [footers.as_json(group) for group in spliced.movable],
     }
     write_record(job.folder, name, record)
     logger.info(

@@ -35,52 +35,51 @@ class Encoded(NamedTuple):
     ----------
     content
         As it stands in a file; nothing of no rows.
-    footer
-        Of a file that has it alone.
+    group
+        What a footer says of it; None of no rows.
     sha256
         Of the content.
     """
 
     content: memoryview
-    footer: footers.Struct
+    group: footers.Movable | None
     schema: pa.Schema
     sha256: str
 
 
 def encode(rows: pa.Table) -> Encoded:
     """Encode the rows of one row group, as `write_rows` does."""
+    content, footer = _split(rows)
+    groups = [footers.movable(group) for group in footers.row_groups(footer)]
+    sha256 = hashlib.sha256(content).hexdigest()
+    return Encoded(content, groups[0] if groups else None, rows.schema, sha256)
+
+
+def _split(rows: pa.Table) -> tuple[memoryview, footers.Struct]:
     sink = pa.BufferOutputStream()
     write_rows(sink, rows)
-    content, footer = footers.split(memoryview(sink.getvalue()).cast("B"))
-    return Encoded(content, footer, rows.schema, hashlib.sha256(content).hexdigest())
+    return footers.split(memoryview(sink.getvalue()).cast("B"))
 
 
 class Footer:
-    """The footer of a file that is made of row groups of others, which grows by theirs.
+    """The footer of a file that is made of row groups, which grows by theirs.
 
     Attributes
     ----------
-    size_bytes
-        Of the file up to the end of the last row group.
+    rows
+        Of all row groups.
     """
 
     def __init__(self) -> None:
-        self.size_bytes = len(footers.MAGIC)
-        self._groups: list[footers.Encoded] = []
+        self.rows = 0
+        self._size_bytes = 0
+        self._groups: list[bytes] = []
 
-    @property
-    def rows(self) -> int:
-        """Of all row groups."""
-        return sum(group.rows for group in self._groups)
-
-    def add(self, footer: footers.Struct, size_bytes: int) -> None:
-        """Take over the row groups of another file, which has so many bytes of them."""
-        shift = self.size_bytes - len(footers.MAGIC)
-        for group in footers.row_groups(footer):
-            footers.move(group, len(self._groups), shift)
-            # Encoded as they come: of a large result that would be long at the end.
-            self._groups.append(footers.encode(group))
-        self.size_bytes += size_bytes
+    def add(self, group: footers.Movable, size_bytes: int) -> None:
+        """Append a row group, which has so many bytes."""
+        self._groups.append(footers.placed(group, len(self._groups), self._size_bytes))
+        self._size_bytes += size_bytes
+        self.rows += group.rows
 
     def ending(self, schema: pa.Schema) -> bytes:
         """All that stands behind the last row group of the file.
@@ -90,14 +89,26 @@ class Footer:
         schema
             Of the rows, with the metadata of the file.
         """
-        return footers.ending(footers.join(encode(schema.empty_table()).footer, self._groups))
+        _, empty = _split(schema.empty_table())
+        return footers.ending(footers.join(empty, self.rows, self._groups))
 
 
 class Spliced(NamedTuple):
-    """What was written: number of rows, row groups, and what stands behind these."""
+    """What was written.
+
+    Attributes
+    ----------
+    rows
+        Their number.
+    groups, movable
+        The row groups, and what footers say of them.
+    ending
+        What stands behind them.
+    """
 
     rows: int
     groups: list[RowGroup]
+    movable: list[footers.Movable]
     ending: bytes
 
 
@@ -116,14 +127,17 @@ class Splice:
         self._file = file
         self._footer = Footer()
         self._groups: list[RowGroup] = []
+        self._movable: list[footers.Movable] = []
         file.write(footers.MAGIC)
 
     def add(self, encoded: Encoded) -> None:
         """Append a row group; nothing where it has no rows."""
+        if encoded.group is None:
+            return
         size = self._file.write(encoded.content)
-        self._footer.add(encoded.footer, size)
-        if size:
-            self._groups.append(RowGroup(size, encoded.sha256))
+        self._footer.add(encoded.group, size)
+        self._groups.append(RowGroup(size, encoded.sha256))
+        self._movable.append(encoded.group)
 
     def finish(self, schema: pa.Schema) -> Spliced:
         """Write the end of the file.
@@ -135,4 +149,4 @@ class Splice:
         """
         ending = self._footer.ending(schema)
         self._file.write(ending)
-        return Spliced(self._footer.rows, self._groups, ending)
+        return Spliced(self._footer.rows, self._groups, self._movable, ending)

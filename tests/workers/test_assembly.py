@@ -1,8 +1,8 @@
 """Results put together from parts: byte for byte what Arrow writes when it has all rows at once."""
 
-import base64
 import hashlib
 import io
+import json
 import random
 from itertools import pairwise
 
@@ -68,8 +68,8 @@ def write_part(job, table, chunk):
             splice.add(encode(table.slice(start, stop - start)))
         spliced = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}))
     counts = dict.fromkeys(STATUSES, 0)
-    ending = base64.b64encode(spliced.ending).decode()
-    return {"part": Part.of(name, spliced), "ending": ending, "counts": counts}
+    groups = json.loads(json.dumps([footers.as_json(group) for group in spliced.movable]))
+    return {"part": Part.of(name, spliced), "footer": groups, "counts": counts}
 
 
 def put_together(job, table, edges, *, seed=0):
