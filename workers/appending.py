@@ -22,7 +22,8 @@ def append(target: Path, others: Iterable[Path]) -> None:
     ValueError
         When one of them is no Parquet file.
     """
-    rows, groups = 0, []
+    rows = 0
+    groups: list[bytes] = []
     with target.open("r+b") as file:
         size, footer = _footer(target)
         for group in map(footers.movable, footers.row_groups(footer)):

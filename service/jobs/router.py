@@ -182,8 +182,7 @@ async def show_features(
     "/jobs/{id}/results/parts",
     operation_id="getParts",
     summary="The parts of a result",
-    responses=json_answer(examples.PARTS, "its parts")
-    | refusals(*RESULTS),
+    responses=json_answer(examples.PARTS, "its parts") | refusals(*RESULTS),
 )
 async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
     """The files that a result is made of: each is Parquet, to be read by itself or beside others.
