@@ -54,6 +54,14 @@ class UnsupportedFormat(Refused, ValueError):
     """A file has a format that is not read."""
 
 
+class SourceNotAllowed(Refused, ValueError):
+    """An address lies below no prefix that is read from."""
+
+
+class SourceUnreadable(Refused, ValueError):
+    """Files cannot be read at the moment."""
+
+
 class NotRepresentable(Refused, ValueError):
     """A value of a result has no text in the format that was asked for."""
 

@@ -126,7 +126,7 @@ class PointTable:
         _check_names(schema.names, file)
         self.columns = find_columns(schema.names, reading, file)
         for name in self.columns[:2]:
-            _check_numeric(schema.field(name), file)
+            check_numeric(schema.field(name), file)
         types = dict.fromkeys(self.columns[:2], pa.float64())
         self.schema = pa.schema(
             [(f.name, types.get(f.name) or _plain_type(f.type)) for f in schema]
@@ -213,7 +213,13 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_binary_view(type) else type
 
 
-def _check_numeric(field: pa.Field, file: str) -> None:
+def check_numeric(field: pa.Field, file: str) -> None:
+    """Refuse a column of coordinates that holds no numbers.
+
+    Raises
+    ------
+    InvalidInput
+    """
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise InvalidInput(

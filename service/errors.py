@@ -80,6 +80,9 @@ Unauthorized = _problem("Unauthorized", 401, "unauthorized", "The request needs 
 KeyExpired = _problem("KeyExpired", 401, "key-expired", "The key has expired")
 Forbidden = _problem("Forbidden", 403, "forbidden", "The request is not allowed")
 NotThere = _problem("NotThere", 404, "not-found", "Not Found")
+SourceNotAllowed = _problem(
+    "SourceNotAllowed", 403, "source-not-allowed", "The service does not read from there"
+)
 NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
 NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
 NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
@@ -134,6 +137,8 @@ _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.InvalidInput: InvalidInput,
     intake.InvalidOption: InvalidRequest,
     intake.TooLarge: TooLarge,
+    intake.SourceNotAllowed: SourceNotAllowed,
+    intake.SourceUnreadable: NotReady,
     intake.UnsupportedFormat: UnsupportedFormat,
     intake.NotRepresentable: NotAcceptable,
     intake.RowTooWide: ResultTooLarge,

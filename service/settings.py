@@ -10,6 +10,8 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from georesolve.intake.errors import Refused
+from georesolve.intake.hrefs import prefixes_of
 from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
 from georesolve.workers.settings import ClusterSettings
@@ -141,6 +143,11 @@ class Settings(BaseSettings):
         description="time that a client may pause while it sends a body or reads an answer",
     )
     inline_bytes: int = Field(16 << 20, ge=1, description="bytes of a JSON request")
+    sources: str | None = Field(
+        None,
+        description="folders and buckets that inputs may be read from by address, separated by "
+        "commas, e.g. file:///data/,s3://bucket/observations/; by default none",
+    )
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
     index_bytes: int = Field(
@@ -181,6 +188,15 @@ class Settings(BaseSettings):
                     f"{origin!r} is no origin: give scheme, host and port as a browser sends them, "
                     "such as https://map.example or http://localhost:3000, or * for any"
                 )
+        return given
+
+    @field_validator("sources")
+    @classmethod
+    def _are_prefixes(cls, given: str | None) -> str | None:
+        try:
+            prefixes_of(given)
+        except Refused as refused:
+            raise ValueError(refused.detail) from None
         return given
 
     @field_validator("root_path")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.files import Look, look_at, sha256_of
+from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
@@ -30,6 +31,8 @@ _MEASURED_ROWS = 1024
 """Read at a time where only their widths are wanted."""
 _GEOPARQUET = "1.1.0"
 
+Content: TypeAlias = Path | pa.Buffer | Manifest
+"""Where the rows of a dataset are."""
 Geometries = dict[str, dict[str, Any]]
 """What GeoParquet says of the columns that hold geometries, by name; the primary one is first."""
 
@@ -84,9 +87,12 @@ class Dataset:
     Attributes
     ----------
     file
-        Where it lies, on storage that every worker sees; or its bytes, while it is in passing.
+        Where it lies, on storage that every worker sees; its bytes, while it is in passing; or
+        which files of its owner it is. Of these nothing is known but what their footers say: no row
+        is counted as invalid, and `bbox` is None.
     sha256
-        Of the file; equal content has an equal one.
+        Of the file; equal content has an equal one. Of files of its owner, of their names and
+        versions.
     rows, invalid_rows
         Number of rows, and of those whose coordinates are not valid.
     lat, lon, id
@@ -104,7 +110,7 @@ class Dataset:
         Rows at exactly (0, 0); none where they were not counted.
     """
 
-    file: Path | pa.Buffer
+    file: Content
     sha256: str
     rows: int
     invalid_rows: int
@@ -293,6 +299,7 @@ def measured(dataset: Dataset) -> Dataset:
     """
     if dataset.widths is not None:
         return dataset
+    assert not isinstance(dataset.file, Manifest), "its widths are told by its footers"
     tally = _Tally(dataset.columns)
     file = streamed(dataset.file if isinstance(dataset.file, Path) else BytesIO(dataset.file))
     for group in range(file.num_row_groups):
@@ -309,8 +316,10 @@ def geo(geometries: Geometries) -> dict[str, str]:
     return {"geo": json.dumps(content)}
 
 
-def geometries_of(file: Path | pa.Buffer) -> Geometries:
+def geometries_of(file: Content) -> Geometries:
     """What a dataset says of its columns that hold geometries, the primary one first."""
+    if isinstance(file, Manifest):
+        return {}
     content = (_opened(file).metadata.metadata or {}).get(b"geo")
     geometries: Geometries = json.loads(content)["columns"] if content else {}
     return geometries
@@ -343,8 +352,16 @@ def row_groups_of(start: int, stop: int) -> range:
     return range(start // ROW_GROUP, -(-stop // ROW_GROUP))
 
 
-def read_rows(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> pa.Table:
-    """Read some columns of the rows from `start` up to, not including, `stop`."""
+def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Table:
+    """Read some columns of the rows from `start` up to, not including, `stop`.
+
+    Raises
+    ------
+    SourceFailed
+        When they are those of files of their owner, and these fail: see `Manifest.read`.
+    """
+    if isinstance(file, Manifest):
+        return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)
     # Waking threads takes longer than reading one row group.
     table = _opened(file).read_row_groups(
@@ -365,8 +382,15 @@ class Coordinates:
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        file = dataset.file
-        self._file = streamed(file if isinstance(file, Path) else pa.BufferReader(file))
+        self._rows = dataset.rows
+        self._file: Manifest | pq.ParquetFile
+        match dataset.file:
+            case Manifest() as manifest:
+                self._file = manifest
+            case Path() as path:
+                self._file = streamed(path)
+            case buffer:
+                self._file = streamed(pa.BufferReader(buffer))
         self._names = [dataset.lon, dataset.lat]
 
     def of(self, rows: np.ndarray) -> np.ndarray:
@@ -391,16 +415,24 @@ class Coordinates:
         groups = np.unique(ordered // ROW_GROUP, return_index=True, return_counts=True)
         for group, first, count in zip(*(column.tolist() for column in groups), strict=True):
             own = slice(first, first + count)
-            table = self._file.read_row_group(group, columns=self._names, use_threads=False)
+            table = self._group(group)
             within = ordered[own] - group * ROW_GROUP
             for axis, name in zip(found, self._names, strict=True):
                 axis[order[own]] = table[name].to_numpy()[within]
         found[:, ~is_valid(found[1], found[0])] = np.nan
         return found
 
+    def _group(self, group: int) -> pa.Table:
+        if isinstance(self._file, Manifest):
+            start = group * ROW_GROUP
+            return self._file.read(start, min(start + ROW_GROUP, self._rows), self._names)
+        return self._file.read_row_group(group, columns=self._names, use_threads=False)
 
-def column_sizes(file: Path | pa.Buffer) -> dict[str, ColumnSize]:
+
+def column_sizes(file: Content) -> dict[str, ColumnSize]:
     """How large each column of a dataset is in its file."""
+    if isinstance(file, Manifest):
+        return {name: ColumnSize(*both) for name, *both in file.sizes}
     opened = _opened(file)
     metadata = opened.metadata
     # Columns of nested types are many in the file, one after the other. Their paths do not tell to

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP, read_rows, row_groups_of
+from georesolve.workers.datasets import ROW_GROUP, Content, read_rows, row_groups_of
+from georesolve.workers.sources import Manifest
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""
@@ -19,7 +20,7 @@ class Backend(NamedTuple):
     """What differs between the dataframe libraries and the devices that they compute on."""
 
     device: Device
-    read: Callable[[Path | pa.Buffer, int, int, list[str]], Frame]
+    read: Callable[[Content, int, int, list[str]], Frame]
     to_arrow: Callable[[Frame], pa.Table]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
@@ -27,14 +28,17 @@ class Backend(NamedTuple):
     is_alive: Callable[[], bool]
 
 
-def _read_pandas(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
+def _read_pandas(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
     # Not copied into one block: the columns are looked at, one by one.
     return read_rows(file, start, stop, columns).to_pandas(split_blocks=True)
 
 
-def _read_cudf(file: Path | pa.Buffer, start: int, stop: int, columns: list[str]) -> Frame:
+def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
     import cudf
 
+    if isinstance(file, Manifest):
+        # Not by cuDF: their bytes are not ours.
+        return cudf.DataFrame.from_arrow(read_rows(file, start, stop, columns))
     groups = row_groups_of(start, stop)
     source = str(file) if isinstance(file, Path) else io.BytesIO(file)
     frame = cudf.read_parquet(source, columns=columns, row_groups=[list(groups)])

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import Width
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
@@ -147,14 +148,18 @@ class JobRow(JobState):
 
 
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:
-    """A dataset as JSON; where its file lies follows from its id."""
-    return {name: value for name, value in asdict(dataset).items() if name != "file"}
+    """A dataset as JSON; where its file lies follows from its id, unless it stays elsewhere."""
+    stored = {name: value for name, value in asdict(dataset).items() if name != "file"}
+    if isinstance(dataset.file, Manifest):
+        stored["manifest"] = asdict(dataset.file)
+    return stored
 
 
 def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     """A row of the table of datasets, with the path of its file."""
     stored = dict(row["dataset"])
-    stored["file"] = path
+    manifest = stored.pop("manifest", None)
+    stored["file"] = path if manifest is None else Manifest.of(manifest)
     stored["columns"] = tuple(stored["columns"])
     stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
     # Those of before widths were measured have none.

@@ -25,6 +25,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset, looks_whole, measured
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
 from georesolve.workers.index_files import IndexFolder
+from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +106,16 @@ class Library:
         """Keep a dataset just made; durable once this returns."""
         id = new_id()
         path = self._store.dataset_path(id)
-        dataset = ingested.dataset
-        _place(dataset, path)
+        dataset, size_bytes = ingested.dataset, ingested.size_bytes
+        file = _place(dataset, path)
         row = DatasetRow(
             id=id,
             owner=self._store.owner or "",
             created=now(),
             expires=in_hours(self._hours) if registered else None,
             registered=registered,
-            size_bytes=path.stat().st_size,
-            dataset=replace(dataset, file=path),
+            size_bytes=size_bytes,
+            dataset=replace(dataset, file=file),
             seconds=ingested.seconds,
         )
         try:
@@ -122,13 +123,13 @@ class Library:
         except SQLAlchemyError as error:
             # Otherwise nobody knows whether the row stands; then the next start finds out.
             if is_disk_full(error):
-                path.unlink()
+                path.unlink(missing_ok=True)
             raise
         if not is_new:
             if isinstance(dataset.file, Path):
                 path.replace(dataset.file)
             else:
-                path.unlink()
+                path.unlink(missing_ok=True)
             raise _RegisteredMeanwhile
         return self.get(id)
 
@@ -312,17 +313,25 @@ def _id_in(name: str) -> str | None:
     return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None
 
 
-def _place(dataset: Dataset, path: Path) -> None:
-    """Put the file of a dataset just made where it is kept."""
+def _place(dataset: Dataset, path: Path) -> Path | Manifest:
+    """Put the file of a dataset just made where it is kept; those of its owner stay."""
+    if isinstance(dataset.file, Manifest):
+        return dataset.file
     if isinstance(dataset.file, Path):
         move_durably(dataset.file, path)
     else:
         with durable(path) as temporary:
             temporary.write_bytes(dataset.file)
+    return path
 
 
 def _is_whole(dataset: Dataset) -> bool:
-    """Whether the file of a dataset is there and has the bytes that it was made with."""
+    """Whether the file of a dataset is there and has the bytes that it was made with.
+
+    Files of its owner are looked at when they are read.
+    """
+    if isinstance(dataset.file, Manifest):
+        return True
     try:
         return looks_whole(dataset) and sha256_of(dataset.file) == dataset.sha256
     except OSError as error:

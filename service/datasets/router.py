@@ -5,10 +5,13 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from georesolve.intake.columns import Reading
+from georesolve.intake.hrefs import is_href
 from georesolve.intake.representations import PARQUET
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition
@@ -49,8 +52,9 @@ from georesolve.service.results.files import (
 )
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
-from georesolve.service.uploads.receiving import receive_body, receive_form
+from georesolve.service.uploads.receiving import Upload, receive_body, receive_form
 from georesolve.workers.files import look_at, sha256_of
+from georesolve.workers.sources import Manifest
 
 router = APIRouter(tags=["datasets"])
 
@@ -77,7 +81,13 @@ _UPLOAD: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "required": ["file"],
-                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "properties": {
+                        "file": {
+                            "description": "a file, or as a text the address of Parquet files",
+                            "type": "string",
+                            "format": "binary",
+                        }
+                    },
                 },
                 "example": {"file": examples.CITIES_CSV},
             },
@@ -113,7 +123,9 @@ async def register_dataset(
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
 
-    The options may also be fields of the form.
+    The options may also be fields of the form. Where `file` is a text, it is the address of Parquet
+    files below a prefix that the operator listed (`s3://bucket/folder/*.parquet`). They stay where
+    they are; a job fails if one of them has changed since.
 
     201 and its `Location`; 200 when the same content is registered already.
     """
@@ -167,12 +179,10 @@ async def _received(
             form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
             parameters, _ = options_of(TableParameters, request, form.fields)
             part = form.parts["file"]
-            if isinstance(part, str):
-                raise InvalidRequest("the part 'file' of the form is a text: send it with a name")
-            upload = part._replace(file=part.name or "file")
+            upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        yield await service.ingest.from_upload(upload, parameters.reading(), folder, service.owner)
+        yield await _ingested(upload, parameters.reading(), folder, service)
 
 
 def _told(
@@ -199,6 +209,20 @@ def _condition(request: Request) -> Condition:
         return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
     tags = re.findall(r'(W/)?"([^"]*)"', matches)
     return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
+
+
+async def _ingested(
+    upload: Upload | str, reading: Reading, folder: Path, service: Service
+) -> Ingested:
+    if isinstance(upload, Upload):
+        return await service.ingest.from_upload(upload, reading, folder, service.owner)
+    if not is_href(upload):
+        raise InvalidRequest(
+            "the part 'file' of the form is a text: send a file, which has a filename in its "
+            "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
+        )
+    async with service.ingest.converting.place(service.owner):
+        return await asyncio.to_thread(service.ingest.from_href, upload, reading, "file")
 
 
 def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
@@ -258,6 +282,11 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     """
     row = await asyncio.to_thread(service.library.use, id)
     path, sha256 = service.store.dataset_path(row.id), row.dataset.sha256
+    if isinstance(row.dataset.file, Manifest):
+        raise NoSuchDataset(
+            f"the points of the dataset {id!r} are not kept here: they lie at "
+            f"{row.dataset.file.href}"
+        )
     look, anew = partial(look_at, path), wants_digest(request)
     try:
         if not await service.checks.is_whole(

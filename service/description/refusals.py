@@ -28,6 +28,7 @@ from georesolve.service.errors import (
     ResultNotReady,
     ResultTooLarge,
     SetsGone,
+    SourceNotAllowed,
     StorageFull,
     TooLarge,
     TooManyBodies,
@@ -87,7 +88,7 @@ CHANGES = (StorageFull,)
 """What whoever changes something may be told."""
 BODIES = (BodyTimeout, TooLarge, UnsupportedFormat, TooManyBodies)
 """What a body may be refused with, whatever is in it."""
-TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset, DatasetDamaged)
+TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset, DatasetDamaged, SourceNotAllowed)
 """What point sets may be refused with."""
 JOBS = (
     KeyInUse,

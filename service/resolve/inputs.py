@@ -17,11 +17,13 @@ from pydantic_core import to_json
 
 from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.flat_streams import flat_table
+from georesolve.intake.hrefs import is_href
 from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
+    InvalidInput,
     InvalidRequest,
     TooLarge,
     UnsupportedFormat,
@@ -39,6 +41,7 @@ from georesolve.service.uploads.receiving import (
     receive_form,
 )
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.sources import Manifest
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _FORMAT = {"mediaType", "format", "encoding", "schema"}
@@ -103,6 +106,11 @@ class Asked(NamedTuple):
     def check(self) -> None:
         """Check that the two sets can be matched, as `intake.matching` does."""
         observations, references = (one.dataset for one in self.inputs)
+        if isinstance(references.file, Manifest) and references.file.keeps_invalid:
+            raise InvalidInput(
+                f"references: those at {references.file.href} are not counted before they are "
+                "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
+            )
         check_match(observations, references, self.options, self.on_invalid, self.pointer)
 
 
@@ -147,11 +155,12 @@ async def asked_by_json(
 def asked_by_flat_stream(service: Service, asked: StreamQuery, content: bytearray) -> Asked | None:
     """What a small Arrow stream of plain columns asks for, in this thread; None with others.
 
-    These are files of strangers, which are decoded elsewhere: `asked_by_stream` waits for them.
+    These are files of strangers, which are decoded elsewhere, as references at an address are
+    looked up: `asked_by_stream` waits for them.
     """
     start = time.perf_counter()
     table = flat_table(content)
-    if table is None:
+    if table is None or is_href(asked.query.references):
         return None
     references = service.library.use(_id_of(asked.query.references, "references"))
     reading = asked.query.reading_of("observations")
@@ -169,8 +178,9 @@ async def asked_by_stream(
     Problem
         When the query names no registered dataset as `references`, or the body is no such stream.
     """
-    id = _id_of(asked.query.references, "references")
-    references = await asyncio.to_thread(service.library.use, id)
+    references = await _named(
+        asked.query.references, "references", service, asked.query.reading_of("references")
+    )
     upload = keep_upload(bytes(content), folder, ARROW.media_type, _BODY)
     reading = asked.query.reading_of("observations")
     observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
@@ -302,8 +312,16 @@ async def _from_part(
     part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     if isinstance(part, str):
-        return await asyncio.to_thread(service.library.use, _id_of(part, role))
+        return await _named(part, role, service, reading)
     return await service.ingest.from_upload(part, reading, folder, service.owner)
+
+
+async def _named(text: str, role: str, service: Service, reading: Reading) -> Ingested | DatasetRow:
+    """The set that a text names: a registered one, or files at an address."""
+    if not is_href(text):
+        return await asyncio.to_thread(service.library.use, _id_of(text, role))
+    async with service.ingest.converting.place(service.owner):
+        return await asyncio.to_thread(service.ingest.from_href, text.strip(), reading, role)
 
 
 async def input_of_json(
@@ -311,6 +329,10 @@ async def input_of_json(
 ) -> Ingested | DatasetRow:
     """Make or find one set that stands in a JSON document."""
     value, pointer = _unwrapped(value, pointer)
+    if isinstance(value, str):
+        return await _named(value, pointer, service, reading)
+    if _is_href(value):
+        return await _named(value["href"], pointer, service, reading)
     if _is_geojson(value):
         upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
         return await service.ingest.from_upload(upload, reading, folder, service.owner)
@@ -321,10 +343,11 @@ async def input_of_json(
 def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
     """What a small JSON document asks for, in this thread; None with GeoJSON.
 
-    That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it.
+    That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it, as it
+    does for files at an address.
     """
     sets = [_unwrapped(getattr(given, role), f"/{role}") for role in ROLES]
-    if any(_is_geojson(value) for value, _ in sets):
+    if any(_is_geojson(value) or _is_href(value) for value, _ in sets):
         return None
     inputs = [
         _small_input(value, pointer, service, given.reading_of(role))
@@ -345,6 +368,16 @@ def _is_geojson(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "FeatureCollection"
 
 
+def _is_href(value: Any) -> bool:
+    match value:
+        case str():
+            return is_href(value)
+        case {"href": str(), **rest}:
+            # Links of OGC API say what is there; the files themselves do.
+            return rest.keys() <= {"type"}
+    return False
+
+
 def _small_input(
     value: Any, pointer: str, service: Service, reading: Reading
 ) -> Ingested | DatasetRow:
@@ -357,6 +390,7 @@ def _small_input(
         if not isinstance(column, list):
             raise InvalidRequest(
                 f'{pointer}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
+                'files as {{"href": "s3://..."}}, '
                 "arrays by column name, or a GeoJSON FeatureCollection",
                 [{"pointer": f"{pointer}/{step(name)}", "detail": "not an array"}],
             )
@@ -366,5 +400,7 @@ def _small_input(
 def _id_of(text: str, role: str) -> str:
     kind, _, id = text.strip().partition(":")
     if kind != "dataset" or not id:
-        raise InvalidRequest(f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>'")
+        raise InvalidRequest(
+            f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>', nor an address"
+        )
     return id

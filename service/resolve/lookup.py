@@ -8,7 +8,7 @@ from georesolve.intake.representations import Format
 from georesolve.service.clock import new_id
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
-from georesolve.service.errors import NotReady, Problem
+from georesolve.service.errors import InvalidInput, NotReady, Problem
 from georesolve.service.resolve.inputs import ROLES, Asked
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
@@ -16,6 +16,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
+from georesolve.workers.sources import SourceFailed
 
 
 def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
@@ -97,6 +98,8 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
         answer = resolve_at_hand(job, one.degrees if isinstance(one, Ingested) else None)
     except (NotAtHand, Problem):
         raise
+    except SourceFailed as failed:
+        raise InvalidInput(str(failed)) from None
     except Exception:
         # A dataset may be damaged, or removed meanwhile.
         for one in inputs:

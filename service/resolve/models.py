@@ -109,7 +109,8 @@ def _named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str,
 
 
 _POINTS = (
-    'a registered dataset as {"dataset": "<id>"} or "dataset:<id>", arrays by column name '
+    'a registered dataset as {"dataset": "<id>"} or "dataset:<id>", Parquet files below a prefix '
+    'that the operator listed as {"href": "s3://bucket/folder/*.parquet"}, arrays by column name '
     'such as {"lat": [52.5], "lon": [13.4]}, or a GeoJSON FeatureCollection of points; also as '
     "the member 'value' of an object"
 )
@@ -152,4 +153,4 @@ class NearestInputs(MatchParameters, PointSets):
 class NearestQuery(MatchParameters):
     """What stands in the query beside a stream of observations."""
 
-    references: str = Field(description="a registered dataset, as `dataset:<id>`")
+    references: str = Field(description="a registered dataset, as `dataset:<id>`, or an address")

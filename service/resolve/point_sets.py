@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from georesolve.intake.hrefs import LONGEST
+
 _POINT = {
     "title": "PointGeometry",
     "type": "object",
@@ -51,7 +53,16 @@ _BY_ID = {
     "properties": {"dataset": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
     "additionalProperties": False,
 }
-_PLAIN = [_NAMED, _BY_ID, _ARRAYS, FEATURES]
+_ADDRESS = {"type": "string", "pattern": "^(file|s3)://"}
+_BY_ADDRESS = {
+    "title": "SourceReference",
+    "description": "a Parquet file, a pattern of them, or a folder, which stay where they are",
+    "type": "object",
+    "required": ["href"],
+    "properties": {"href": {**_ADDRESS, "maxLength": LONGEST}, "type": {"type": "string"}},
+    "additionalProperties": False,
+}
+_PLAIN = [_NAMED, {**_ADDRESS, "maxLength": LONGEST}, _BY_ID, _BY_ADDRESS, _ARRAYS, FEATURES]
 _WRAPPED = {
     "title": "QualifiedPointSet",
     "description": "as OGC API - Processes wraps an object that stands for an input",

@@ -8,6 +8,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.sources import Manifest
 
 PlannedSet = int | Ingested | DatasetRow
 """A set of a job, or how many rows it will have."""
@@ -41,7 +42,12 @@ def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) ->
 def kept_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
     """Bytes of the sets of a job that will be kept for it, without those that are registered."""
     sets = zip((observations, references), sizes, strict=True)
-    return sum(size.size_bytes for one, size in sets if not isinstance(one, DatasetRow))
+    return sum(
+        size.size_bytes
+        for one, size in sets
+        if not isinstance(one, DatasetRow)
+        and (isinstance(one, int) or not isinstance(one.dataset.file, Manifest))
+    )
 
 
 def carried_bytes(observations: Dataset, references: Dataset, options: MatchOptions) -> int:
@@ -53,4 +59,4 @@ def carried_bytes(observations: Dataset, references: Dataset, options: MatchOpti
 
 
 def _lies_on_disk(one: PlannedSet) -> bool:
-    return not isinstance(one, int) and isinstance(one.dataset.file, Path)
+    return not isinstance(one, int) and isinstance(one.dataset.file, Path | Manifest)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.formats import format_of
+from georesolve.intake.hrefs import Sources
 from georesolve.intake.point_table import degrees
 from georesolve.intake.sources import Source, Table
 from georesolve.service.clock import is_id, new_id
@@ -31,6 +32,7 @@ from georesolve.service.uploads.decoders import close_decoder, decode_in_child
 from georesolve.service.uploads.decoding import Limits
 from georesolve.service.uploads.receiving import Upload
 from georesolve.workers.datasets import Dataset
+from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +57,10 @@ class Ingested(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of its file."""
+        """Of its file; none of files that stay where they are."""
         file = self.dataset.file
+        if isinstance(file, Manifest):
+            return 0
         return file.stat().st_size if isinstance(file, Path) else file.size
 
 
@@ -85,6 +89,7 @@ class Ingest:
             columns=settings.dataset_columns,
             unpacked_bytes=settings.upload_bytes,
         )
+        self._sources = Sources(settings.sources, self._limits)
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
         self._decoding = Turns(self._at_a_time)
@@ -150,6 +155,18 @@ class Ingest:
         dataset = decode_in_child(source, target, limits, self._stop)
         source.path.unlink()
         return dataset
+
+    def from_href(self, href: str, reading: Reading, file: str) -> Ingested:
+        """Make a dataset of files that stay where they are; blocks while their footers are read.
+
+        Raises
+        ------
+        Refused
+            As `Sources.dataset` does.
+        """
+        start = time.perf_counter()
+        dataset = self._sources.dataset(href, reading, file)
+        return Ingested(dataset, {"decode": time.perf_counter() - start})
 
     def from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Ingested:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WRITE_BYTES = 1 << 20
 """So much is written at a time, and by another thread; what is less takes no time worth one."""
-_TEXT_BYTES = 200
+_TEXT_BYTES = 1000
 _FIELDS_BYTES = 64 << 10
 """Of all fields of a form together, with their names: as many as a query has room for."""
 _DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
@@ -263,7 +263,7 @@ class _Parts:
         elif len(self._text) > _TEXT_BYTES:
             raise InvalidRequest(
                 f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
-                "filename in its Content-Disposition, or the text 'dataset:<id>'"
+                "filename in its Content-Disposition, the text 'dataset:<id>', or an address"
             )
 
     def _refuse_long_fields(self) -> None:

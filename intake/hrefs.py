@@ -1,0 +1,340 @@
+"""Addresses of point sets: checked against what the operator listed, and looked up.
+
+Nothing is asked for unless the address, as it is written, lies below a listed prefix. Addresses are
+plain: no percent signs, queries, user names or dots between slashes, so what is compared is what is
+asked for. Links of a folder that lead out of it are refused.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from georesolve.intake.columns import Reading, find_columns
+from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
+from georesolve.intake.point_table import Bounds, check_numeric
+from georesolve.workers.datasets import ROW_GROUP, Dataset
+from georesolve.workers.sources import (
+    Manifest,
+    Scheme,
+    SourceFile,
+    handle_of,
+    href_of,
+    object_store,
+)
+from georesolve.workers.widths import Width, value_bytes
+
+LONGEST = 1000
+"""Characters of an address at most."""
+_ADDRESS = re.compile(
+    r"(file)://(/[\w.~=+,:@/*-]+)|(s3)://([a-z0-9][a-z0-9.-]{2,62}(?:/[\w.~=+,:/*-]*)?)", re.ASCII
+)
+_SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
+_MOST_FILES = 10_000
+_LOOKS_AT_A_TIME = 16
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_TIMES_ENCODED = 4
+"""Memory of a text is taken for so many times what it takes in a file."""
+
+
+class Address(NamedTuple):
+    """Where files lie: a path, in which * stands for any characters but a slash."""
+
+    scheme: Scheme
+    path: str
+
+
+def is_href(text: str) -> bool:
+    """Whether a text is meant as an address, be it a wrong one."""
+    return "://" in text
+
+
+def address_of(href: str) -> Address:
+    """Take an address apart.
+
+    Raises
+    ------
+    SourceNotAllowed
+        When it is not written plainly, or has another scheme.
+    """
+    match = _ADDRESS.fullmatch(href) if len(href) <= LONGEST else None
+    *folders, last = href.partition("://")[2].lstrip("/").split("/")
+    if match is None or {"", ".", ".."}.intersection(folders) or last in (".", ".."):
+        raise SourceNotAllowed(
+            f"{href[:200]!r} is no address of a source: write it as in s3://bucket/folder/*.parquet"
+            f" or file:///folder/file.parquet, in at most {LONGEST} characters: letters, digits and"
+            " . ~ = + , : @ - _ *, without '..', user names, queries and percent signs"
+        )
+    scheme: Scheme = "file" if match[1] else "s3"
+    return Address(scheme, match[2] or match[4])
+
+
+def prefixes_of(listed: str | None) -> tuple[Address, ...]:
+    """The prefixes that an operator listed, separated by commas.
+
+    Raises
+    ------
+    ValueError
+        When one of them is no address of a folder.
+    """
+    prefixes = []
+    for one in filter(None, map(str.strip, (listed or "").split(","))):
+        scheme, path = address_of(one)
+        if "*" in path:
+            raise ValueError(f"{one!r} has a *, and is to be a folder")
+        prefixes.append(Address(scheme, path.rstrip("/") + "/"))
+    return tuple(prefixes)
+
+
+class Sources:
+    """Looks up point sets below the prefixes that an operator listed.
+
+    Parameters
+    ----------
+    listed
+        These, separated by commas; None for none.
+    bounds
+        How many rows and columns a set may have.
+    """
+
+    def __init__(self, listed: str | None, bounds: Bounds) -> None:
+        self._prefixes = prefixes_of(listed)
+        self._bounds = bounds
+
+    def dataset(self, href: str, reading: Reading, file: str) -> Dataset:
+        """The point set at an address, as it is now: its footers are read, its rows are not.
+
+        Parameters
+        ----------
+        href
+            A Parquet file, a pattern of them, or a folder, whose folders may be named by values
+            (`day=2026-11-22`).
+        file
+            What to call it in errors.
+
+        Raises
+        ------
+        SourceNotAllowed
+            When it lies below no prefix; then nothing was asked for.
+        InvalidInput, TooLarge
+            When there are no such files, or they are no tables of points.
+        SourceUnreadable
+            When they cannot be read now.
+        """
+        address = address_of(href)
+        prefix = self._prefix_of(address, href)
+        try:
+            if address.scheme == "file":
+                _refuse_links([_fixed(address.path)], prefix, href)
+            paths = sorted(_files(address))
+            if address.scheme == "file":
+                _refuse_links(paths, prefix, href)
+            if not paths:
+                raise InvalidInput(f"{file}: there is no Parquet file at {href}")
+            if len(paths) > _MOST_FILES:
+                raise TooLarge(
+                    f"{file}: {len(paths)} files at {href} are more than the limit of {_MOST_FILES}"
+                )
+            with ThreadPoolExecutor(_LOOKS_AT_A_TIME) as threads:
+                looks = list(threads.map(lambda path: _look(address.scheme, path), paths))
+        except OSError as error:
+            raise SourceUnreadable(f"{file}: {href} cannot be read: {str(error)[:300]}") from error
+        return self._described(address, href, looks, reading, file)
+
+    def _prefix_of(self, address: Address, href: str) -> Address:
+        for prefix in self._prefixes:
+            if address.scheme == prefix.scheme and f"{address.path}/".startswith(prefix.path):
+                return prefix
+        listed = ", ".join(href_of(*prefix) for prefix in self._prefixes) or "none"
+        raise SourceNotAllowed(
+            f"{href[:200]!r} lies below no prefix that this service reads from; its operator lists "
+            f"them with the setting sources: {listed}"
+        )
+
+    def _described(
+        self,
+        address: Address,
+        href: str,
+        looks: list["_Look"],
+        reading: Reading,
+        file: str,
+    ) -> Dataset:
+        schema = looks[0].schema
+        for look in looks:
+            if not look.schema.equals(schema):
+                one, other = (href_of(address.scheme, at.file.path) for at in (look, looks[0]))
+                raise InvalidInput(
+                    f"{file}: {one} has other columns than {other}: "
+                    f"{_differing(look.schema, schema)}"
+                )
+        rows = sum(look.file.rows for look in looks)
+        values = [_partition_of(look.file.path) for look in looks]
+        names = [name for name in values[0] if name not in schema.names]
+        partitions = tuple(
+            (name, all(_is_whole(one.get(name)) for one in values)) for name in names
+        )
+        columns = [*schema.names, *names]
+        if len(columns) > self._bounds.columns:
+            raise TooLarge(
+                f"{file}: {len(columns)} columns are more than the limit of {self._bounds.columns}"
+            )
+        if rows > self._bounds.rows:
+            raise TooLarge(f"{file}: {rows} rows are more than the limit of {self._bounds.rows}")
+        lat, lon, id = find_columns(columns, reading, file)
+        for name in (lat, lon):
+            check_numeric(
+                schema.field(name) if name in schema.names else pa.field(name, pa.string()), file
+            )
+        sizes = dict.fromkeys(columns, (0, 0))
+        for look in looks:
+            for name, (stored, encoded) in look.sizes.items():
+                sizes[name] = (sizes[name][0] + stored, sizes[name][1] + encoded)
+        files = tuple(
+            look.file._replace(
+                partition=tuple(_value(one.get(name), whole) for name, whole in partitions)
+            )
+            for look, one in zip(looks, values, strict=True)
+        )
+        manifest = Manifest(
+            href=href,
+            scheme=address.scheme,
+            files=files,
+            lat=lat,
+            lon=lon,
+            partitions=partitions,
+            keeps_invalid=reading.on_invalid == "null",
+            sizes=tuple((name, *both) for name, both in sizes.items()),
+        )
+        types = {name: schema.field(name).type for name in schema.names}
+        types |= {lat: pa.float64(), lon: pa.float64()}
+        content = json.dumps([asdict(manifest), id])
+        return Dataset(
+            file=manifest,
+            sha256=hashlib.sha256(content.encode()).hexdigest(),
+            rows=rows,
+            invalid_rows=0,
+            lat=lat,
+            lon=lon,
+            id=id,
+            columns=tuple(columns),
+            bbox=None,
+            first_invalid=(),
+            widths=tuple(
+                _width(types.get(name, pa.string()), sizes[name][1], rows) for name in columns
+            ),
+        )
+
+
+class _Look(NamedTuple):
+    """What the footer of a file says."""
+
+    file: SourceFile
+    schema: pa.Schema
+    sizes: dict[str, tuple[int, int]]
+
+
+def _files(address: Address) -> Iterator[str]:
+    """Paths of the files at an address."""
+    from pyarrow.fs import FileSelector, FileType, LocalFileSystem
+
+    scheme, path = address
+    system = LocalFileSystem() if scheme == "file" else object_store()
+    fixed = _fixed(path)
+    [found] = system.get_file_info([fixed])
+    if found.type == FileType.File and "*" not in path:
+        yield fixed
+    if found.type != FileType.Directory:
+        return
+    for one in system.get_file_info(FileSelector(fixed, recursive=True)):
+        below = one.path[len(fixed) :].strip("/").split("/")
+        is_hidden = any(segment.startswith(("_", ".")) for segment in below)
+        if one.type != FileType.File or is_hidden or not one.path.endswith(_SUFFIXES):
+            continue
+        if "*" not in path or _matches(one.path, path):
+            yield one.path
+
+
+def _fixed(path: str) -> str:
+    """The part of a path before the first folder that is a pattern."""
+    return path[: path.index("*")].rpartition("/")[0] if "*" in path else path.rstrip("/")
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Whether a path fits a pattern, segment by segment; a pattern may name folders."""
+    segments, patterns = path.split("/"), pattern.rstrip("/").split("/")
+    return len(segments) >= len(patterns) and all(map(fnmatchcase, segments, patterns))
+
+
+def _refuse_links(paths: Iterable[str], prefix: Address, href: str) -> None:
+    folder = Path(prefix.path).resolve()
+    for path in paths:
+        if not Path(path).resolve().is_relative_to(folder):
+            raise SourceNotAllowed(
+                f"{href[:200]!r}: the file {Path(path).name!r} leads out of the folder that the "
+                "operator listed"
+            )
+
+
+def _look(scheme: Scheme, path: str) -> _Look:
+    try:
+        with handle_of(scheme, path) as (handle, version):
+            size = handle.size()
+            footer = pq.read_metadata(handle)
+            schema = footer.schema.to_arrow_schema().remove_metadata()
+    except pa.ArrowException as error:
+        raise InvalidInput(
+            f"{href_of(scheme, path)}: not a readable Parquet file: {str(error)[:300]}"
+        ) from None
+    sizes: dict[str, tuple[int, int]] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(footer.num_columns)):
+            name = next(
+                one
+                for one in accumulate(column.path_in_schema.split("."), "{}.{}".format)
+                if one in schema.names
+            )
+            stored, encoded = sizes.get(name, (0, 0))
+            sizes[name] = (
+                stored + column.total_compressed_size,
+                encoded + column.total_uncompressed_size,
+            )
+    return _Look(SourceFile(path, footer.num_rows, size, version), schema, sizes)
+
+
+def _differing(schema: pa.Schema, other: pa.Schema) -> str:
+    """The first columns in which two schemas differ."""
+    columns, others = ({f"{field.name}: {field.type}" for field in one} for one in (schema, other))
+    return ", ".join(sorted(columns ^ others)[:4]) or "in another order"
+
+
+def _partition_of(path: str) -> dict[str, str | None]:
+    """What the folders of a file are named by."""
+    pairs = (segment.split("=", 1) for segment in path.split("/")[:-1] if "=" in segment)
+    return {name: None if text == _NO_VALUE else unquote(text) for name, text in pairs}
+
+
+def _is_whole(text: str | None) -> bool:
+    return text is None or (re.fullmatch("0|-?[1-9][0-9]{0,17}", text) is not None)
+
+
+def _value(text: str | None, is_whole: bool) -> str | int | None:
+    return int(text) if is_whole and text is not None else text
+
+
+def _width(type: pa.DataType, encoded: int, rows: int) -> Width:
+    """What a column takes in memory: of texts a guess, as no row is read."""
+    each: Any = value_bytes(pa.array([], type))
+    if isinstance(each, int):
+        return Width(each * rows, each * min(rows, ROW_GROUP), each)
+    mean = -(-_TIMES_ENCODED * encoded // max(1, rows))
+    return Width(mean * rows, mean * min(rows, ROW_GROUP), _TIMES_ENCODED * mean)

@@ -1,0 +1,254 @@
+"""Point sets in files that their owner keeps: read where they lie, as they were when accepted.
+
+The files are Parquet below a prefix that the operator of the service has listed (`intake.hrefs`).
+They are decoded by pyarrow, on the machines of the workers: cuDF sees what has been decoded.
+"""
+
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from georesolve.kernels.coordinates import is_valid
+
+Scheme = Literal["file", "s3"]
+
+_CONNECT_SECONDS = 10
+_REQUEST_SECONDS = 60
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+"""Where an object store is that is not Amazon's, as its other clients are told."""
+
+
+class SourceFailed(ValueError):
+    """A file of a source cannot be read, has changed, or has rows that are no points."""
+
+
+class SourceFile(NamedTuple):
+    """A file as it was when it was accepted.
+
+    Attributes
+    ----------
+    path
+        As its file system knows it: of an object, bucket and key.
+    rows, size_bytes
+        Number of its rows and of its bytes.
+    version
+        What changes with its content.
+    partition
+        Values of the columns that its folders are named by.
+    """
+
+    path: str
+    rows: int
+    size_bytes: int
+    version: str
+    partition: tuple[str | int | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a point set, in the order of their rows.
+
+    Attributes
+    ----------
+    href
+        What names them all.
+    scheme, files
+        Where they lie, and each of them.
+    lat, lon
+        Columns of the coordinates.
+    partitions
+        Names of the columns that folders are named by, and whether they hold whole numbers.
+    keeps_invalid
+        Whether rows with invalid coordinates are kept, or fail who reads them.
+    sizes
+        Bytes of each column in the files, and before they are compressed.
+    """
+
+    href: str
+    scheme: Scheme
+    files: tuple[SourceFile, ...]
+    lat: str
+    lon: str
+    partitions: tuple[tuple[str, bool], ...]
+    keeps_invalid: bool
+    sizes: tuple[tuple[str, int, int], ...]
+
+    @classmethod
+    def of(cls, stored: dict[str, Any]) -> "Manifest":
+        """A manifest that was kept as JSON."""
+        files = tuple(
+            SourceFile(path, rows, size, version, tuple(partition))
+            for path, rows, size, version, partition in stored["files"]
+        )
+        of_columns = {
+            name: tuple(tuple(one) for one in stored[name]) for name in ("partitions", "sizes")
+        }
+        return cls(**{**stored, **of_columns, "files": files})
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *accumulate(file.rows for file in self.files)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def read(self, start: int, stop: int, columns: list[str]) -> pa.Table:
+        """Read some columns of the rows from `start` up to, not including, `stop`.
+
+        Coordinates are float64, NaN where there is no number.
+
+        Raises
+        ------
+        SourceFailed
+            Naming the file, and where it is bad the row group and the row.
+        """
+        first = min(max(0, bisect_right(self._starts, start) - 1), len(self.files) - 1)
+        last = max(first + 1, bisect_left(self._starts, stop))
+        pieces = [
+            self._rows_of(file, max(start - begin, 0), min(stop - begin, file.rows), columns)
+            for file, begin in zip(self.files[first:last], self._starts[first:last], strict=False)
+        ]
+        return pa.concat_tables(pieces)
+
+    def _rows_of(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> pa.Table:
+        with opened(self.scheme, file) as parquet:
+            begins = _group_starts(self.scheme, file)
+            first = max(0, bisect_right(begins, start) - 1)
+            groups = range(first, bisect_left(begins, stop)) if start < stop else range(0)
+            kinds = dict(self.partitions)
+            own = [name for name in columns if name not in kinds]
+            table = parquet.read_row_groups(list(groups), columns=own)
+        if table.num_rows != (begins[groups.stop] - begins[first] if groups else 0):
+            raise self._failed(file, "it has not as many rows as its footer says")
+        table = table.slice(start - begins[first], stop - start)
+        values = dict(zip(kinds, file.partition, strict=True))
+        for name in columns:
+            if name in kinds:
+                type = pa.int64() if kinds[name] else pa.string()
+                column = pa.repeat(pa.scalar(values[name], type), table.num_rows)
+                table = table.append_column(name, column)
+        for name in {self.lat, self.lon}.intersection(own):
+            place = table.schema.names.index(name)
+            numbers = pc.cast(table[name], pa.float64(), safe=False).fill_null(np.nan)
+            table = table.set_column(place, name, numbers)
+        table = table.select(columns).replace_schema_metadata()
+        if not self.keeps_invalid and {self.lat, self.lon} <= set(columns):
+            self._refuse_invalid(file, start, begins, table)
+        return table
+
+    def _refuse_invalid(
+        self, file: SourceFile, start: int, begins: list[int], table: pa.Table
+    ) -> None:
+        lat, lon = table[self.lat].to_numpy(), table[self.lon].to_numpy()
+        bad = np.flatnonzero(~is_valid(lat, lon))
+        if bad.size:
+            row = start + int(bad[0])
+            group = bisect_right(begins, row) - 1
+            raise self._failed(
+                file,
+                f"row group {group}, row {row - begins[group]} of it (row {row} of the file) has "
+                f"{self.lat}={lat[bad[0]]!r}, {self.lon}={lon[bad[0]]!r}: allowed are latitudes "
+                "from -90 to 90 and longitudes from -180 to 360; mend them, or keep such rows with "
+                "the option on_invalid=null",
+            )
+
+    def _failed(self, file: SourceFile, why: str) -> SourceFailed:
+        return SourceFailed(f"{href_of(self.scheme, file.path)}: {why}")
+
+
+def href_of(scheme: Scheme, path: str) -> str:
+    """What names a file."""
+    return f"{scheme}://{path}"
+
+
+@contextmanager
+def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
+    """Open a file that has to be as it was when it was accepted, until all has been read of it.
+
+    Raises
+    ------
+    SourceFailed
+        When it has changed, is gone, or cannot be read.
+    """
+    try:
+        with _handle(scheme, file) as handle:
+            yield pq.ParquetFile(handle, metadata=_footer(scheme, file), pre_buffer=True)
+        # What was read may have been of another version, if it was replaced meanwhile.
+        with _handle(scheme, file):
+            pass
+    except (OSError, pa.ArrowException) as error:
+        name = href_of(scheme, file.path)
+        if isinstance(error, FileNotFoundError):
+            raise SourceFailed(f"{name}: it was there when it was accepted, and is gone") from None
+        raise SourceFailed(f"{name}: it cannot be read: {str(error)[:300]}") from None
+
+
+@lru_cache(maxsize=256)
+def _footer(scheme: Scheme, file: SourceFile) -> pq.FileMetaData:
+    with _handle(scheme, file) as handle:
+        return pq.read_metadata(handle)
+
+
+@lru_cache(maxsize=256)
+def _group_starts(scheme: Scheme, file: SourceFile) -> list[int]:
+    footer = _footer(scheme, file)
+    groups = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
+    return [0, *accumulate(groups)]
+
+
+@contextmanager
+def _handle(scheme: Scheme, file: SourceFile) -> Iterator[pa.NativeFile]:
+    with handle_of(scheme, file.path) as (handle, version):
+        if version != file.version:
+            raise SourceFailed(
+                f"{href_of(scheme, file.path)}: it has changed since it was accepted: send the "
+                "request again"
+            )
+        yield handle
+
+
+@contextmanager
+def handle_of(scheme: Scheme, path: str) -> Iterator[tuple[pa.NativeFile, str]]:
+    """Open a file; gives its version, too."""
+    if scheme == "s3":
+        with object_store().open_input_file(path) as handle:
+            about = handle.metadata()
+            yield handle, f"{about['ETag'].decode()} {handle.size()}"
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        found = os.fstat(descriptor)
+        # By its descriptor: another file may take its name.
+        with pa.OSFile(f"/proc/self/fd/{descriptor}") as handle:
+            yield handle, f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def object_store() -> Any:
+    """The object store of the operator: its address and keys are those of the environment."""
+    # A tenth of a second to load, for those who use it.
+    from pyarrow.fs import S3FileSystem
+
+    given = next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
+    endpoint = {}
+    if given is not None:
+        parts = urlsplit(given)
+        endpoint = {"scheme": parts.scheme, "endpoint_override": parts.netloc}
+    return S3FileSystem(
+        connect_timeout=_CONNECT_SECONDS, request_timeout=_REQUEST_SECONDS, **endpoint
+    )
