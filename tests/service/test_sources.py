@@ -105,6 +105,20 @@ def test_a_form_and_a_small_request(service, store, place):
     answer = look_up(service, {"observations": arrays, "references": {"href": references}})
     assert answer.status_code == 200, answer.text
     check(pq.read_table(pa.BufferReader(answer.content)), few)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, few.schema) as writer:
+        writer.write_table(few)
+    answer = service.post(
+        "/nearest",
+        params={"references": references},
+        content=sink.getvalue().to_pybytes(),
+        headers={
+            "Content-Type": "application/vnd.apache.arrow.stream",
+            "Accept": "application/vnd.apache.parquet",
+        },
+    )
+    assert answer.status_code == 200, answer.text
+    check(pq.read_table(pa.BufferReader(answer.content)), few)
 
 
 def test_a_registered_address(service, store, place):
