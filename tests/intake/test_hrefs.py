@@ -285,3 +285,53 @@ def test_a_file_that_has_changed_is_named(folder, change):
     (path / "year=2026/day=1/2.parquet").unlink()
     with pytest.raises(SourceFailed, match=r"day=1/2\.parquet: .* is gone"):
         read_rows(found.file, 0, 42, ["lat", "lon"])
+
+
+@pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is gone"])
+def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
+    pq.write_table(points(70_000, 1), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    faults = []
+
+    class Handler(BaseHTTPRequestHandler):
+        """An object store with one object, as far as a reader sees it."""
+
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self):
+            self.answer(content, 200)
+
+        def do_GET(self):
+            first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+            self.answer(content[int(first) : int(last) + 1], 206)
+
+        def answer(self, body, status):
+            if "refuses" in faults:
+                self.send_error(403)
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            if self.command == "GET":
+                self.close_connection = bool(faults)
+                self.wfile.write(body[: len(body) // 2] if faults else body)
+
+        def log_message(self, *_):
+            pass
+
+    with _served(Handler) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        of_workers.object_store.cache_clear()
+        sources = Sources("s3://bucket/", Bounds())
+        found = sources.dataset("s3://bucket/a.parquet", Reading(), "observations")
+        assert read_rows(found.file, 0, 70_000, ["lat", "lon"]).num_rows == 70_000
+        faults.append(fault)
+        if fault != "is gone":
+            with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
+                read_rows(found.file, 0, 70_000, ["lat", "lon"])
+    with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
+        read_rows(found.file, 0, 70_000, ["lat", "lon"])
+    of_workers.object_store.cache_clear()
