@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 import pytest
 
 from tests.conftest import NO_CLUSTER, running_service
-from tests.service.test_dask import basic
+from tests.deploy.test_dashboard import basic
 from tests.service.test_keys import new_key
 
 
@@ -71,7 +71,7 @@ def test_a_browser_is_asked_for_a_key(guarded, path, headers):
 
 def test_the_refusal_says_where_a_browser_may_ask(guarded):
     client, _ = guarded
-    assert "in a browser, /docs and /dask ask for a name" in client.get("/jobs").json()["detail"]
+    assert "in a browser, /docs asks for a name" in client.get("/jobs").json()["detail"]
 
 
 def test_a_password_opens_nothing_else(guarded):
