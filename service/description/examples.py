@@ -78,7 +78,7 @@ MATCHES_CSV = """\
 
 _SIGHTINGS_SHA256 = "533b25223517c27ce182da9abdba9e6633de0b4426c1c14351291e7e4bdea194"
 _CITIES_SHA256 = "f020695b56b9231102236178f300510dff8c9d9da80f6630aadc9dbcdc680ac0"
-_DIGEST = "01b57f8055a3616830a0ea46da36bf0086773c29d7f02c83ac65c16390fea857"
+_DIGEST = "fb122f0185d126f9db348ee282142e89d962f59469a1925b55ae2798620ecc87"
 _CREATED = "2026-11-21T14:36:33.530+00:00"
 _STARTED = "2026-11-21T14:36:33.542+00:00"
 _FINISHED = "2026-11-21T14:36:33.838+00:00"
@@ -99,22 +99,23 @@ DATASET = DatasetInfo(
     expires="2026-12-21T14:36:32.931+00:00",
 )
 
-PARTS = Parts(
-    digest=_DIGEST,
-    rows=2,
-    size_bytes=3170,
-    parts=[
-        PartInfo(
-            href=f"{EXAMPLE_BASE}/jobs/{JOB_ID}/results/parts/000000000000-000000000002.parquet",
-            rows=2,
-            size_bytes=3178,
-            digest="ENDPART",
-            row_groups=[Bytes(size_bytes=366, sha256="GROUP")],
-            ending=Bytes(size_bytes=2808, sha256="PARTENDING"),
-        )
-    ],
-    ending=Bytes(size_bytes=2800, sha256="ENDING"),
+_ENDING = Bytes(
+    size_bytes=2558,
+    sha256="f7c2f165170834f4e4014ffaeaf48492cd50e53b1ab626b812c247ac6dbc1742",
 )
+_ROW_GROUP = Bytes(
+    size_bytes=641,
+    sha256="cab3cfae0ca0cc943fc3f71b8e93d9471b889e8fcfbb1fc731a49f1357dc859e",
+)
+_PART = PartInfo(
+    href=f"{EXAMPLE_BASE}/jobs/{JOB_ID}/results/parts/000000000000-000000000002.parquet",
+    rows=2,
+    size_bytes=3203,
+    digest=_DIGEST,
+    row_groups=[_ROW_GROUP],
+    ending=_ENDING,
+)
+PARTS = Parts(digest=_DIGEST, rows=2, size_bytes=3203, parts=[_PART], ending=_ENDING)
 
 REPORT = Report(
     options=MatchOptions(max_distance_m=OPTIONS["max_distance_m"]),
@@ -133,7 +134,7 @@ REPORT = Report(
         "assemble": 0.004,
     },
     rows=2,
-    size_bytes=3170,
+    size_bytes=3203,
     digest=_DIGEST,
     observations_sha256=_SIGHTINGS_SHA256,
     references_sha256=_CITIES_SHA256,
