@@ -290,7 +290,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     look, anew = partial(look_at, path), wants_digest(request)
     try:
         if not await service.checks.is_whole(
-            sha256, look, lambda: sha256_of(path) == sha256, anew=anew
+            f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256, anew=anew
         ):
             await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
         return file_response(

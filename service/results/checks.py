@@ -27,7 +27,7 @@ class Checks:
 
     async def is_whole(
         self,
-        digest: str,
+        key: str,
         look: Callable[[], Look],
         check: Callable[[], bool],
         *,
@@ -37,6 +37,8 @@ class Checks:
 
         Parameters
         ----------
+        key
+            Names the file, and which bytes it should have.
         look
             Tells what changes with the file.
         check
@@ -49,29 +51,29 @@ class Checks:
         OSError
             When it is not there any more, or cannot be read.
         """
-        if not anew and self._whole.get(digest) == look():
+        if not anew and self._whole.get(key) == look():
             return True
-        checking = self._checking.get(digest)
+        checking = self._checking.get(key)
         if checking is None:
-            checking = self._checking[digest] = Future()
-            checking.add_done_callback(lambda _: self._checking.pop(digest, None))
+            checking = self._checking[key] = Future()
+            checking.add_done_callback(lambda _: self._checking.pop(key, None))
             # A process that ends does not wait for it.
             threading.Thread(
-                target=self._check, args=(digest, look, check, checking), daemon=True
+                target=self._check, args=(key, look, check, checking), daemon=True
             ).start()
         return await asyncio.shield(asyncio.wrap_future(checking))
 
     def _check(
-        self, digest: str, look: Callable[[], Look], check: Callable[[], bool], told: Future[bool]
+        self, key: str, look: Callable[[], Look], check: Callable[[], bool], told: Future[bool]
     ) -> None:
         try:
             before = look()
             with nullcontext() if before.size < _SMALL_BYTES else self._reading:
                 is_whole = check()
-            self._whole.pop(digest, None)
+            self._whole.pop(key, None)
             # What came into it meanwhile changed how it looks.
             if is_whole and before == look():
-                self._whole[digest] = before
+                self._whole[key] = before
                 if len(self._whole) > _MOST_WHOLE:
                     self._whole.popitem(last=False)
             told.set_result(is_whole)

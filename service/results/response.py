@@ -168,9 +168,9 @@ async def _check(
 ) -> None:
     """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
     look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
-    digest = f"{job.id}/{manifest.name_of(extent)}"
+    key = f"{job.id}/{manifest.name_of(extent)}"
     with _result_of(job):
-        if not await service.checks.is_whole(digest, look, check, anew=anew):
+        if not await service.checks.is_whole(key, look, check, anew=anew):
             raise _damaged(job)
 
 
