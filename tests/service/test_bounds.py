@@ -236,7 +236,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
     must_stay_free = 40 << 20
     flags = [*shared_cluster, "--free-bytes", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags) as client:
-        content = parquet(points(40_000, 1))
+        content = parquet(points(80_000, 1))
         headers = {"Content-Type": PARQUET}
         made = client.post("/datasets", content=content, headers=headers).json()
         body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
@@ -269,13 +269,13 @@ def test_jobs_accepted_together_fit_together(tmp_path):
     flags = [*NO_CLUSTER, "--free-bytes", 40 << 20]
     with small_disk(100) as disk, running_service(disk, *flags, ready=False) as client:
         headers = {"Content-Type": PARQUET}
-        made = client.post("/datasets", content=parquet(points(40_000, 1)), headers=headers).json()
+        made = client.post("/datasets", content=parquet(points(70_000, 1)), headers=headers).json()
         body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
 
         def send(_=None):
             return run_nearest(client, {**body, "k": 30}, LATER)
 
-        # Each is expected to write 27 MB: its result, twice for a while.
+        # Each is expected to write 24 MB, its result.
         with ThreadPoolExecutor(6) as threads:
             answers = sorted(threads.map(send, range(6)), key=lambda answer: answer.status_code)
         assert [answer.status_code for answer in answers] == [201] * 2 + [507] * 4

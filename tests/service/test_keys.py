@@ -9,8 +9,6 @@ from contextlib import closing, redirect_stdout
 
 import httpx
 import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from georesolve.service.auth.access import _without_port
 from georesolve.service.cli import main
@@ -402,15 +400,6 @@ def test_the_description_of_the_api_declares_the_key(service):
         for operation in operations.values():
             is_probe = path in ("/livez", "/readyz", "/healthz")
             assert ("security" in operation) is not is_probe, path
-
-
-def test_a_web_socket_needs_a_key_too(guarded):
-    client, ann, _ = guarded
-    url = str(client.base_url).replace("http://", "ws://") + "/anywhere"
-    for headers, status in (({}, 401), ({"Authorization": ann.headers["authorization"]}, 403)):
-        with pytest.raises(InvalidStatus) as refusal, connect(url, additional_headers=headers):
-            pass
-        assert refusal.value.response.status_code == status
 
 
 def test_the_commands_about_keys_load_no_dask():
