@@ -44,8 +44,8 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        # Only POST has a body that is read.
-        if scope["type"] != "http" or scope["method"] != "POST":
+        # Only these have a body that is read.
+        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT"):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -56,7 +56,7 @@ class BodyLimit:
         has_body = declared > 0 or "transfer-encoding" in headers
         # What is inline stays in memory unless a job is made of it, which looks for itself; a body
         # that is a file is stored, whatever it is called.
-        is_stored = has_body and (not is_inline or own_path(scope) == "/datasets")
+        is_stored = has_body and (not is_inline or own_path(scope).startswith("/datasets"))
         # What comes after a body is that the client has gone.
         is_coming = has_body
         pause = self._settings.body_seconds

@@ -207,8 +207,10 @@ def small_disk(megabytes):
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("is_form", [False, True], ids=["body", "form"])
-def test_room_is_looked_at_while_a_body_comes(is_form):
+@pytest.mark.parametrize(
+    ("is_form", "put"), [(False, False), (True, False), (False, True)], ids=["body", "form", "put"]
+)
+def test_room_is_looked_at_while_a_body_comes(is_form, put):
     """Nobody said how much would come, so it is refused on the way, with room left on the disk."""
     must_stay_free = 40 << 20
     flags = [*NO_CLUSTER, "--free-bytes", must_stay_free]
@@ -216,7 +218,9 @@ def test_room_is_looked_at_while_a_body_comes(is_form):
         start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f.csv"\r\n\r\n'
         pieces = itertools.chain([start] if is_form else [], itertools.repeat(bytes(1 << 20), 80))
         media_type = "multipart/form-data; boundary=b" if is_form else "text/csv"
-        answer = client.post("/datasets", content=pieces, headers={"Content-Type": media_type})
+        method, path = ("PUT", "/datasets/places") if put else ("POST", "/datasets")
+        headers = {"Content-Type": media_type}
+        answer = client.request(method, path, content=pieces, headers=headers)
         assert answer.status_code == 507, answer.text
         assert f"and {must_stay_free} must stay free" in problem_of(answer, "storage-full")
         wait_until(lambda: not list((disk / "incoming").iterdir()))
