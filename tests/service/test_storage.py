@@ -62,13 +62,13 @@ def test_a_key_keeps_so_many_bytes(ann_and_ben):
     assert used(ann) == made["size_bytes"]
     assert register(ann, 60_000, 1).status_code == 200, "it is kept already"
     assert register(ben, 60_000, 2).status_code == 201
-    # A job is expected to take its result twice.
     body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
-    told = ann.post("/estimate", json=body).json()
+    twice = {**body, "k": 2}
+    told = ann.post("/estimate", json=twice).json()
     (obstacle,) = told["obstacles"]
-    assert f"{2 * told['bytes_out']} bytes of what this key may keep yet" in obstacle
+    assert f"{told['bytes_out']} bytes of what this key may keep yet" in obstacle
     assert f"there are {QUOTA - made['size_bytes']}" in obstacle
-    refused(run_nearest(ann, body, LATER))
+    refused(run_nearest(ann, twice, LATER))
     assert look_up(ann, body).status_code == 200, "small ones are not kept"
     ann.delete(f"/datasets/{made['id']}").raise_for_status()
     assert used(ann) == 0
