@@ -239,19 +239,18 @@ def test_owslib(places):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-@pytest.mark.parametrize("suffix", ["parquet", "arrows", "csv", "json", "geojson"])
-def test_curl_goes_on_where_it_stopped(result, tmp_path, suffix):
+def test_curl_goes_on_where_it_stopped(result, tmp_path):
     address, key, _ = result
     whole = httpx.get(
-        f"{address}/results/matches.{suffix}",
+        f"{address}/results/matches.parquet",
         headers={"Authorization": f"Bearer {key}"},
         timeout=60,
     )
     assert whole.status_code == 200
-    download = tmp_path / f"matches.{suffix}"
+    download = tmp_path / "matches.parquet"
     download.write_bytes(whole.content[: len(whole.content) // 3])
     (code,) = SHELL
-    code = here(code, address, key).replace("matches.parquet", f"matches.{suffix}")
+    code = here(code, address, key)
     subprocess.run(["/bin/sh", "-ec", code], cwd=tmp_path, check=True, timeout=100)
     assert download.read_bytes() == whole.content
 
