@@ -9,7 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import kernels as kernels_of_ours
-from georesolve.benchmarks import accepting, doors, kernels, pipeline, service, small_requests
+from georesolve.benchmarks import (
+    accepting,
+    doors,
+    fronts,
+    kernels,
+    pipeline,
+    service,
+    small_requests,
+)
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
@@ -62,6 +70,19 @@ def test_small_requests_beside_a_bare_app(tmp_path, monkeypatch, device):
     assert {"http", "total", "at_hand", "resolve", "write"} <= figures["alone"].keys()
     assert {"bare app", "service"} <= figures["together"]["1"].keys()
     assert all(turn["p50"] > 0 for [turn] in figures["together"]["4"].values())
+
+
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="there is no wrk here")
+def test_small_requests_by_number_of_fronts(tmp_path, monkeypatch, device):
+    out = tmp_path / "out.json"
+    sizes = ["--references", "500", "--observations", "1000", "--clients", "4", "--seconds", "1"]
+    monkeypatch.setattr(sys, "argv", ["", "--device", device, *sizes, "--json", str(out)])
+    fronts.main()
+    figures = json.loads(out.read_text())["fronts"]
+    assert figures.keys() == {"1", "2"}
+    for found in figures.values():
+        assert found["alone"]["requests_a_second"] > 0
+        assert found["beside jobs"]["done"] > 0 < found["beside uploads"]["done"]
 
 
 @pytest.mark.timeout(300)
