@@ -23,7 +23,7 @@ from georesolve.benchmarks import case_study_cuda
 from georesolve.benchmarks.inputs import inputs
 from georesolve.kernels import build_index, nearest, order_cuda, reduce_cuda, tree_cuda
 from georesolve.kernels.query import Degrees, Query
-from georesolve.kernels.warp_cuda import WARP
+from georesolve.kernels.sizes_cuda import WARP
 
 BRUTE_PAIRS = 2**39
 """Pairs of observation and reference that checking and timing brute force may take."""

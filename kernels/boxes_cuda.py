@@ -44,7 +44,8 @@ from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.order_cuda import box_corners, extent, order
 from georesolve.kernels.query import Degrees
-from georesolve.kernels.warp_cuda import WARP, warp_max, warp_min
+from georesolve.kernels.sizes_cuda import WARP, level_sizes
+from georesolve.kernels.warp_cuda import warp_max, warp_min
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -90,16 +91,6 @@ class Tree(NamedTuple):
     boxes: cp.ndarray
     starts: cp.ndarray
     box: cp.ndarray
-
-
-def level_sizes(n_references: int) -> list[int]:
-    """Boxes of each level, padded to groups of 32, from the leaves to a root of one group."""
-    count = -(-n_references // WARP)
-    sizes = [-(-count // WARP) * WARP]
-    while sizes[-1] > WARP:
-        count = sizes[-1] // WARP
-        sizes.append(-(-count // WARP) * WARP)
-    return sizes
 
 
 @cuda.jit(device=True, forceinline=True)

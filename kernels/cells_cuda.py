@@ -56,10 +56,10 @@ from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.order_cuda import EMPTY, decode, encode, frame, spread, turned
 from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
-    WARP,
     ballot,
     first_lane,
     warp_max,
@@ -80,9 +80,6 @@ _LEAST_BITS = 4
 _PATIENCE = 1024
 """Points that a warp looks at before it calls its cells crowded; where references are spread evenly
 it looks at some twenty."""
-_FROM = 1 << 21
-_FROM_A_REFERENCE = 64
-"""Observations, and observations for each reference, from which cells pay for themselves."""
 _SPREAD = 1 / 4
 """Larger cells, of one a reference, that hold one, from which references are spread evenly: where
 they are at random, 0.63 of them do."""
@@ -433,16 +430,6 @@ def put(rows, found_reference, found_chord2, measure, reference, chord2):  # typ
         chord2[rows[i], 0] = distance
 
 
-def suits(n_references: int, n_observations: int, query: Query) -> bool:
-    """Whether cells may answer, and are likely to pay for themselves."""
-    return (
-        query.k == 1
-        and not query.exclude_self
-        and 0 < _FROM_A_REFERENCE * n_references <= n_observations
-        and n_observations >= _FROM
-    )
-
-
 def search(
     index: ReferenceIndex, observations: Degrees, found: Found, measure: bool
 ) -> tuple[cp.ndarray, Degrees] | None:
@@ -493,15 +480,6 @@ def search(
     if left > n * _MOST_LEFT:
         return None
     return rest[:left], Degrees(*(array[:left] for array in degrees))
-
-
-def search_bytes(n_observations: int) -> int:
-    """Device memory that a search takes at most besides its answers, in bytes.
-
-    For each of the cells, which are half as many as observations at most, its middle, reach,
-    nearest reference and row of the table; and 24 for an observation that may be left over.
-    """
-    return n_observations * (40 + 24)
 
 
 def _spread_evenly(index: ReferenceIndex, square: cp.ndarray, bits: int) -> bool:

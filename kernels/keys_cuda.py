@@ -23,7 +23,8 @@ from numba.extending import intrinsic
 
 from georesolve.kernels.coordinates_cuda import metres
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.warp_cuda import ALL_LANES, WARP, ballot
+from georesolve.kernels.sizes_cuda import WARP
+from georesolve.kernels.warp_cuda import ALL_LANES, ballot
 
 COLUMNS = WARP + 1
 """Width of the table of places, a column a lane: one more, so that rows begin in other banks."""

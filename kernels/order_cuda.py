@@ -21,7 +21,8 @@ from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import Degrees
-from georesolve.kernels.warp_cuda import WARP, warp_max
+from georesolve.kernels.sizes_cuda import WARP
+from georesolve.kernels.warp_cuda import warp_max
 
 if TYPE_CHECKING:
     import cupy as cp

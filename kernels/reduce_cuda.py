@@ -18,7 +18,8 @@ from georesolve.kernels.coordinates_cuda import distances, unit_vectors
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import Degrees, Found, Query
-from georesolve.kernels.warp_cuda import WARP, list_merge, list_store, warp_closest
+from georesolve.kernels.sizes_cuda import WARP
+from georesolve.kernels.warp_cuda import list_merge, list_store, warp_closest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

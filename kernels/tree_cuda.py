@@ -6,17 +6,17 @@ import math
 from typing import TYPE_CHECKING
 
 from georesolve.kernels import cells_cuda
-from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows, level_sizes
+from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.sizes_cuda import WARP, suits_cells
 from georesolve.kernels.walk_cuda import launch_walk
-from georesolve.kernels.warp_cuda import WARP
 
 if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
 
-__all__ = ["MAX_ROWS", "Tree", "build", "prefers_brute", "search", "search_bytes"]
+__all__ = ["MAX_ROWS", "Tree", "build", "prefers_brute", "search"]
 
 _SORT_FROM = 1 << 17
 _SORT_FROM_PLACES = 1 << 20
@@ -75,8 +75,7 @@ def search(
     elif width is not None:
         _walk(index, observations, query, width, found, measure)
     elif not (
-        cells_cuda.suits(n_references, n, query)
-        and _search_cells(index, observations, found, measure)
+        suits_cells(n_references, n, query) and _search_cells(index, observations, found, measure)
     ):
         many = n >= _SORT_FROM or n << (query.k - 1).bit_length() >= _SORT_FROM_PLACES
         _walk(index, observations, query, WARP if many else 1, found, measure)
@@ -112,20 +111,3 @@ def _search_cells(
         answer = search(index, some, Query(), width=width)
         cells_cuda.fill_in(rows, answer, found, measure)
     return True
-
-
-def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
-    """Device memory that an index and one search in it take at most, in bytes.
-
-    Beyond the degrees of both sets, which the caller holds: unit vectors, tree, cells, answers, and
-    what sorting needs besides.
-    """
-    boxes = sum(level_sizes(n_references)) * 6 * 4
-    leaves = -(-n_references // WARP) * WARP * (4 * 8 + 3 * 4)
-    index = n_references * 3 * 8 + leaves + boxes
-    # Places (4), rows (8) and the sort's second copies of both, unit vectors (32), and counters.
-    sort = 2 * (4 + 8) + 32 + 1
-    answers = n_observations * (3 * 8 + k * (8 + 8 + 8))
-    if cells_cuda.suits(n_references, n_observations, Query(k)):
-        answers += cells_cuda.search_bytes(n_observations)
-    return index + max(n_references * sort, answers + n_observations * sort) + (1 << 24)

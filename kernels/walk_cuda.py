@@ -54,9 +54,9 @@ from georesolve.kernels.keys_cuda import (
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.query import Found, Query
+from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
-    WARP,
     ballot,
     first_lane,
     warp_max,

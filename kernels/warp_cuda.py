@@ -10,8 +10,8 @@ first answer's kernels that was nearly half of the time, for the same machine co
 from numba import cuda, uint32
 
 from georesolve.kernels.distance import closer
+from georesolve.kernels.sizes_cuda import WARP
 
-WARP = 32
 ALL_LANES = 0xFFFFFFFF
 
 

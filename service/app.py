@@ -1,7 +1,6 @@
-"""`create_app`: the application, made of its parts."""
+"""`create_app`: the application of a front, made of its parts."""
 
 import contextlib
-import signal
 from collections.abc import AsyncIterator
 from contextlib import closing
 
@@ -9,12 +8,11 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
-from georesolve.service.auth.access import Access, refuse_unprotected
+from georesolve.service.auth.access import Access
 from georesolve.service.context import Service
-from georesolve.service.database.ownership import kept, owned
 from georesolve.service.database.store import Store
 from georesolve.service.datasets import router as datasets
-from georesolve.service.datasets.library import Library
+from georesolve.service.datasets.library import library_of
 from georesolve.service.description.openapi import DescribedApp
 from georesolve.service.disk import Disk
 from georesolve.service.http.bounds import BodyLimit, HeadAsGet
@@ -25,9 +23,8 @@ from georesolve.service.http.origins import sharing_with
 from georesolve.service.http.prefix import Prefix
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
+from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
-from georesolve.service.jobs.retention import Retention
-from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
 from georesolve.service.processes import router as processes
@@ -51,39 +48,29 @@ to the lowest row.
 """
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     """Make the application; nothing is opened before it starts."""
-    metrics = Metrics()
+    metrics = metrics or Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         start_decoder()
-        with (
-            owned(settings.data_dir),
-            closing(Store(settings.data_dir, settings.database)) as store,
-            store.claimed() as keep_claim,
-        ):
-            store.refuse_other_folder()
-            refuse_unprotected(settings, store.keys)
-            store.reserve.make()
+        with closing(Store(settings.data_dir, settings.database)) as store:
             disk = Disk(settings, store.promised_bytes)
+            cluster, library = ClusterView(store), library_of(settings, store)
+            metrics.read_when_asked(settings, store, cluster)
             with (
                 closing(Ingest(settings, disk)) as ingest,
                 closing(AtHand(settings)) as at_hand,
+                store.changes.watched(cluster.read, library.forget_used),
             ):
-                library = Library(
-                    store, settings.dataset_hours, settings.index_bytes, settings.free_bytes
-                )
-                library.sweep()
-                supervisor = Supervisor(settings, store, library, metrics)
-                metrics.read_when_asked(settings, store, supervisor)
                 app.state.service = Service(
                     settings=settings,
                     store=store,
                     ingest=ingest,
                     checks=Checks(),
                     library=library,
-                    supervisor=supervisor,
+                    cluster=cluster,
                     at_hand=at_hand,
                     disk=disk,
                     memory=Memory(settings),
@@ -92,15 +79,8 @@ def create_app(settings: Settings) -> FastAPI:
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
                 )
-                retention = Retention(settings, store, library)
-                async with (
-                    # Whoever has it now runs the jobs that this service still runs.
-                    kept(keep_claim, lost=lambda: signal.raise_signal(signal.SIGTERM)),
-                    supervisor.running(),
-                    retention.running(),
-                ):
-                    keep_what_is_loaded()
-                    yield
+                keep_what_is_loaded()
+                yield
 
     app = DescribedApp(
         title="georesolve",

@@ -20,7 +20,7 @@ _FROM_ENVIRONMENT = (
 )
 
 
-_OF_KEYS = ("name", "role", "expires", "given")
+_OF_KEYS = ("name", "key_role", "expires", "given")
 """Arguments of the commands about keys that are no settings."""
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("name", metavar="NAME", help="who holds it, or what for")
     create.add_argument(
         "--role",
+        dest="key_role",
         choices=ROLES,
         default="user",
         help="user: all that it makes itself; admin: the jobs of all keys, too; metrics: /metrics "
@@ -135,7 +136,8 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
     for name in names:
         field = Settings.model_fields[name]
         flag = f"--{name.replace('_', '-')}"
-        text = f"{field.description} (default: {field.default})"
+        default = field.get_default(call_default_factory=True)
+        text = f"{field.description} (default: {default})"
         if field.annotation is bool:
             parser.add_argument(flag, action="store_const", const=True, help=text)
         else:
@@ -164,10 +166,10 @@ def _serve(settings: Settings) -> int:
     return serve(settings)
 
 
-def _create_key(settings: Settings, name: str, role: Role, expires: float) -> int:
+def _create_key(settings: Settings, name: str, key_role: Role, expires: float) -> int:
     from georesolve.service.auth.commands import create_key
 
-    return create_key(settings, name, role, expires)
+    return create_key(settings, name, key_role, expires)
 
 
 def _list_keys(settings: Settings) -> int:

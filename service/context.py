@@ -9,8 +9,8 @@ from georesolve.service.database.roles import Role
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
+from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
-from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
@@ -29,7 +29,7 @@ class Service:
     ingest: Ingest
     checks: Checks
     library: Library
-    supervisor: Supervisor
+    cluster: ClusterView
     at_hand: AtHand
     disk: Disk
     memory: Memory

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.errors import StorageFull, is_disk_full
@@ -77,7 +78,8 @@ class Disk:
     Parameters
     ----------
     promised
-        Tells how many bytes accepted jobs are expected to write yet; it may ask the database.
+        Tells how many bytes accepted jobs are expected to write yet, asked with a connection of the
+        database if there is one already.
 
     Attributes
     ----------
@@ -85,7 +87,7 @@ class Disk:
         Whether a small file can be written to the data folder.
     """
 
-    def __init__(self, settings: Settings, promised: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, promised: Callable[[Connection | None], int]) -> None:
         self._folder = settings.data_dir
         self._promised = promised
         self.must_stay_free = settings.free_bytes
@@ -103,21 +105,23 @@ class Disk:
 
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
-        return self.free() - self.must_stay_free - self._promised()
+        return self.free() - self.must_stay_free - self._promised(None)
 
-    def refuse_when_low(self, coming: int = 0) -> None:
+    def refuse_when_low(self, coming: int = 0, connection: Connection | None = None) -> None:
         """Refuse what would be stored while there is no room for it.
 
         Parameters
         ----------
         coming
             Bytes that it is known to need.
+        connection
+            Of the transaction that enters what is coming, if it is entered now.
 
         Raises
         ------
         StorageFull
         """
-        free, promised = self.free(), self._promised()
+        free, promised = self.free(), self._promised(connection)
         if free - promised - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""
             needs += f", accepted jobs need {promised}" if promised else ""

@@ -1,8 +1,15 @@
-"""The metrics of one service, for Prometheus: counted as things happen, or read when asked."""
+"""The metrics of a service, for Prometheus: counted as things happen, or read when asked.
 
+Fronts of one machine count into files of one folder, and each tells what all of them have counted.
+The runner tells its own in the database, and fronts pass them on.
+"""
+
+import os
 import shutil
-from collections.abc import Iterator
-from typing import Protocol, get_args
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,10 +19,14 @@ from prometheus_client import (
     Info,
     ProcessCollector,
     generate_latest,
+    values,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from georesolve import __version__
 from georesolve.service.clock import seconds_between
@@ -23,7 +34,6 @@ from georesolve.service.database.rows import LIVE, JobRow, ProcessId
 from georesolve.service.database.store import Store
 from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
 from georesolve.service.settings import Settings
-from georesolve.workers.cluster import Cluster
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
@@ -37,28 +47,43 @@ _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class HasCluster(Protocol):
-    """What knows the cluster that is open now, and when its scheduler answered last."""
-
-    cluster: Cluster | None
-    workers: dict[str, str]
+    """What knows how the cluster is."""
 
     @property
-    def silence_seconds(self) -> float:
-        """Time since the scheduler last answered."""
+    def state(self) -> Any:
+        """The last that was told of it: a `service.jobs.cluster.ClusterState`."""
+
+    @property
+    def metrics(self) -> str:
+        """What its runner has counted, in the text format of Prometheus."""
 
     @property
     def trouble(self) -> str | None:
-        """Why the cluster cannot be asked; None while it can."""
+        """Why it cannot be asked; None while it can."""
 
 
 class Metrics:
-    """The metrics of one application, in a registry of its own."""
+    """The metrics of one process, in a registry of its own.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    folder
+        Where all fronts of this machine count; None for one alone.
+    name
+        Of this front, which another one has only after its end.
+    """
+
+    def __init__(self, folder: Path | None = None, name: str = "") -> None:
+        self._folder = folder
+        if folder is not None:
+            # It is read when metrics are made; the folder, when they first count.
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
+            values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
-        Info("georesolve", "What runs.", registry=self.registry).info({"version": __version__})
+        self._read = CollectorRegistry()
+        ProcessCollector(registry=self._read)
+        GCCollector(registry=self._read)
+        Info("georesolve", "What runs.", registry=self._read).info({"version": __version__})
         self._requests = Histogram(
             "georesolve_request_seconds",
             "Time from a request to the end of its answer.",
@@ -111,9 +136,10 @@ class Metrics:
             registry=self.registry,
         )
 
-    def read_when_asked(self, settings: Settings, store: Store, supervisor: HasCluster) -> None:
-        """Let the metrics tell how things are, too."""
-        self.registry.register(_State(settings, store, supervisor))
+    def read_when_asked(self, settings: Settings, store: Store, cluster: HasCluster) -> None:
+        """Let the metrics tell how things are, too, and what the runner has counted."""
+        self._read.register(_State(settings, store, cluster))
+        self._cluster = cluster
 
     def count_request(
         self, route: str, method: str, status: int, seconds: float, received_bytes: int
@@ -147,16 +173,56 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
+        registry = CollectorRegistry()
+        registry.register(_Sum(self._counted_by_all()))
+        return generate_latest(registry) + generate_latest(self._read)
+
+    def counted(self) -> str:
+        """What this process has counted, in the same format."""
+        return generate_latest(self.registry).decode()
+
+    def _counted_by_all(self) -> Iterator[Metric]:
+        if self._folder is None:
+            yield from self.registry.collect()
+        else:
+            folder: Collector = MultiProcessCollector(None, str(self._folder))  # type: ignore[no-untyped-call]
+            yield from folder.collect()
+        yield from text_string_to_metric_families(self._cluster.metrics)
+
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class _Sum(Collector):
+    """What several processes have counted, each added up."""
+
+    def __init__(self, counted: Iterable[Metric]) -> None:
+        self._counted = counted
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        families: dict[str, Metric] = {}
+        samples: dict[str, defaultdict[_Key, float]] = {}
+        for family in self._counted:
+            name = families.setdefault(family.name, family).name
+            added = samples.setdefault(name, defaultdict(float))
+            for sample in family.samples:
+                added[sample.name, tuple(sorted(sample.labels.items()))] += sample.value
+        for name, family in families.items():
+            family.samples = [
+                Sample(sample, dict(labels), value)
+                for (sample, labels), value in samples[name].items()
+            ]
+            yield family
 
 
 class _State(Collector):
     """What is read when it is asked for: a gauge that is kept up to date may be forgotten."""
 
-    def __init__(self, settings: Settings, store: Store, supervisor: HasCluster) -> None:
+    def __init__(self, settings: Settings, store: Store, cluster: HasCluster) -> None:
         self._settings = settings
         self._store = store
-        self._supervisor = supervisor
+        self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
@@ -170,24 +236,24 @@ class _State(Collector):
             "Observations a second that the running jobs resolve together.",
             value=sum(job.rows_a_second or 0.0 for job in live if job.status == "running"),
         )
-        cluster = self._supervisor.cluster
+        cluster = self._cluster.state
         yield GaugeMetricFamily(
             "georesolve_cluster_up",
             "Whether there is a cluster, and its scheduler answers.",
-            value=self._supervisor.trouble is None,
+            value=self._cluster.trouble is None,
         )
         yield GaugeMetricFamily(
             "georesolve_scheduler_silence_seconds",
             "Time since the scheduler last answered.",
-            value=self._supervisor.silence_seconds,
+            value=cluster.silence_seconds,
         )
         workers = GaugeMetricFamily(
             "georesolve_workers",
             "Workers that have passed their check: one a GPU where the device is cuda.",
             labels=["device"],
         )
-        if cluster is not None:
-            workers.add_metric([cluster.device], len(self._supervisor.workers))
+        if cluster.device is not None:
+            workers.add_metric([cluster.device], cluster.workers)
         yield workers
         disk = shutil.disk_usage(self._settings.data_dir)
         space = GaugeMetricFamily(

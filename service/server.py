@@ -1,89 +1,122 @@
-"""`serve`: the application under uvicorn, its log, and what a signal does."""
+"""`serve`: a runner and fronts, kept alive, or one of them alone; and what they need to start."""
 
-import asyncio
 import contextlib
+import errno
+import gc
 import logging
-import math
+import os
 import signal
 import socket
-from types import FrameType
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 
-import uvicorn
-from fastapi import FastAPI
-
-from georesolve.service.app import create_app
+from georesolve.service import front, kept, runner
+from georesolve.service.auth.access import refuse_unprotected
+from georesolve.service.clock import new_id
+from georesolve.service.database.ownership import PATIENCE_SECONDS, Ownership, owned
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import library_of
 from georesolve.service.errors import CannotStart
-from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
+from georesolve.service.http.connections import BACKLOG
+from georesolve.service.jobs import endings
 from georesolve.service.settings import Settings
-from georesolve.workers.gpus import NoGpuError
+from georesolve.service.uploads import ingest
+from georesolve.workers.gpus import NoGpuError, choose_device
 from georesolve.workers.logs import configure_log
 
 logger = logging.getLogger(__name__)
-
-_DRAIN_SECONDS = 10
-_HEADERS = [
-    ("X-Content-Type-Options", "nosniff"),
-    ("Content-Security-Policy", "frame-ancestors 'self'"),
-    ("X-Frame-Options", "SAMEORIGIN"),
-]
-"""Of every answer: a browser takes none for what it is not called, and no page of another site
-shows one in a frame."""
 
 
 class CannotListenError(CannotStart):
     """The address to listen on is not to be had."""
 
 
-class _Server(uvicorn.Server):
-    """Opens the application itself, and stops jobs at the signal.
+def serve(settings: Settings) -> int:
+    """Run the service until a signal ends it; returns the exit code of the process."""
+    configure_log(settings.log_format)
+    # That of a Ctrl-C ends the process as any other: Python's KeyboardInterrupt would wait for a
+    # cluster that is just being opened.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        with contextlib.ExitStack() as stack:
+            sockets = [] if settings.role == "runner" else stack.enter_context(_listening(settings))
+            # Where others work, too, the lease tells which of them runs jobs.
+            shared = settings.role is not None or settings.database is not None
+            return _serve(settings, sockets, stack.enter_context(owned(settings.data_dir, shared)))
+    except (CannotStart, NoGpuError) as error:
+        logger.error("%s", error)
+        return 1
 
-    uvicorn would print the stack of what goes wrong when it opens, and would stop jobs after the
-    last request: some requests wait for a job.
+
+def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownership) -> int:
+    addresses = _addresses(sockets)
+    if settings.role is not None:
+        prepare(settings, is_alone=ownership.is_alone)
+        ownership.share()
+        if settings.role == "runner":
+            return runner.run(settings)
+        logger.info("listens at %s", addresses)
+        return front.run(settings, sockets)
+    # In a process of its own: this one stays as it is now, for those that are forked from it.
+    checking = kept.fork("check", partial(_checked, settings, ownership.is_alone))
+    if code := os.waitstatus_to_exitcode(os.waitpid(checking, 0)[1]):
+        return code
+    ownership.share()
+    logger.info("listens at %s while its cluster opens", addresses)
+    # What is loaded here is that of all, and is never garbage: to look through it would copy it.
+    gc.freeze()
+    with tempfile.TemporaryDirectory(prefix="georesolve-metrics-") as metrics:
+        runs = {"runner": partial(runner.run, settings, new_id(), addresses)}
+        for number in range(settings.fronts):
+            name = f"front {number + 1}"
+            runs[name] = partial(front.run, settings, sockets, Path(metrics), name)
+        ending = kept.keep(runs)
+    signal.signal(ending, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
+    # Not taken by the first process of a container.
+    signal.raise_signal(ending)
+    return 0
+
+
+def _checked(settings: Settings, is_alone: bool) -> int:
+    try:
+        prepare(settings, is_alone=is_alone)
+    except (CannotStart, NoGpuError) as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+def prepare(settings: Settings, *, is_alone: bool) -> None:
+    """Bring the database up to date, and refuse what the service cannot run with.
+
+    Parameters
+    ----------
+    is_alone
+        Whether no other process works in the data folder: then what earlier ones left is removed.
+
+    Raises
+    ------
+    CannotStart, NoGpuError
     """
-
-    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._app = app
-        self._opened = contextlib.AsyncExitStack()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Called by uvicorn before it answers requests."""
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._app.router.lifespan_context(self._app))
-            await super().startup(sockets)
-            telling = asyncio.create_task(self._tell(_addresses(sockets or [])))
-            stack.callback(telling.cancel)
-            self._opened = stack.pop_all()
-
-    async def _tell(self, addresses: str) -> None:
-        logger.info("listens at %s while its cluster opens", addresses)
-        await self._app.state.service.supervisor.opened()
-        logger.info("answers at %s", addresses)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Called by uvicorn when it answers no more."""
-        async with self._opened:
-            hanging_up = asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self._hang_up)
-            try:
-                await super().shutdown(sockets)
-            finally:
-                hanging_up.cancel()
-
-    def _hang_up(self) -> None:
-        """End the connections on which a client still sends or reads.
-
-        uvicorn would cancel what answers them, and log that as an error with its stack.
-        """
-        for connection in list(self.server_state.connections):
-            logger.warning("a connection is ended whose client did not within %d s", _DRAIN_SECONDS)
-            connection.transport.abort()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by a signal to end."""
-        service = getattr(self._app.state, "service", None)
-        if service is not None:
-            service.supervisor.stop()
-        super().handle_exit(sig, frame)
+    with closing(Store(settings.data_dir, settings.database)) as store:
+        store.refuse_other_folder()
+        if settings.role != "runner":
+            refuse_unprotected(settings, store.keys)
+        if settings.role != "front" and not settings.cluster().is_existing:
+            choose_device(settings.device)
+        store.reserve.make()
+        library = library_of(settings, store)
+        store.jobs_folder.mkdir(exist_ok=True)
+        if is_alone:
+            store.forget_holder()
+            ingest.sweep(settings)
+            library.sweep()
+            endings.sweep(store)
 
 
 def _addresses(sockets: list[socket.socket]) -> str:
@@ -94,46 +127,15 @@ def _addresses(sockets: list[socket.socket]) -> str:
     )
 
 
-def serve(settings: Settings) -> int:
-    """Run the service until a signal ends it; returns the exit code of the process."""
-    configure_log(settings.log_format)
-    # uvicorn raises a signal again when all has ended. That of a Ctrl-C then ends the process as
-    # any other: Python's KeyboardInterrupt would wait for a cluster that is just being opened.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        sockets = _listening(settings)
-        raise_descriptors()
-        connections = Connections(settings)
-        app = create_app(settings)
-        config = uvicorn.Config(
-            app,
-            http=connections.protocol(),
-            headers=_HEADERS,
-            backlog=BACKLOG,
-            lifespan="off",
-            ws="none",
-            forwarded_allow_ips=settings.proxies,
-            log_config=None,
-            access_log=False,
-            # By then no connection is left, and what they asked for has noticed.
-            timeout_graceful_shutdown=2 * _DRAIN_SECONDS,
-            # A connection ends itself; uvicorn's own timer forgets one that has sent something.
-            timeout_keep_alive=math.ceil(2 * settings.idle_seconds),
-        )
-        _Server(app, config).run(sockets)
-    except (CannotStart, NoGpuError) as error:
-        logger.error("%s", error)
-        return 1
-    return 0
-
-
-def _listening(settings: Settings) -> list[socket.socket]:
+@contextlib.contextmanager
+def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
     """Sockets that listen on all addresses of the host, taken before anything else is begun.
 
     Raises
     ------
     CannotListenError
     """
+    until = time.monotonic() + PATIENCE_SECONDS
     place = f"{settings.host or '*'} port {settings.port}"
     with contextlib.ExitStack() as stack:
         try:
@@ -144,7 +146,7 @@ def _listening(settings: Settings) -> list[socket.socket]:
                 flags=socket.AI_PASSIVE,
             )
             sockets = [
-                stack.enter_context(socket.create_server(address[:2], family=family))
+                stack.enter_context(_listening_at(str(address[0]), int(address[1]), family, until))
                 for family, *_, address in found
             ]
         except OSError as error:
@@ -153,5 +155,15 @@ def _listening(settings: Settings) -> list[socket.socket]:
                 f"the service cannot listen on {place}: {reason}; stop what does, or take another "
                 "with --host and --port"
             ) from None
-        stack.pop_all()
-    return sockets
+        yield sockets
+
+
+def _listening_at(host: str, port: int, family: int, until: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            # A service that was killed has fronts that end a moment later.
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(0.05)

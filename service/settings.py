@@ -2,10 +2,11 @@
 
 import difflib
 import ipaddress
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -21,9 +22,11 @@ SECRETS = Path("/run/secrets")
 _CENTURY_HOURS = 876_600.0
 """What is to be kept for longer is to be kept for ever."""
 _DAY_SECONDS = 86_400.0
+Role = Literal["front", "runner"]
 _PREFIX = "GEORESOLVE_"
 _NO_SETTINGS = ("TAG",)
 """Variables of the same prefix that docker-compose.yml reads, and passes on with all of `.env`."""
+_MOST_FRONTS = 8
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -34,6 +37,17 @@ class Settings(BaseSettings):
         env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
     )
 
+    role: Role | None = Field(
+        None,
+        description="front or runner, to run one of them alone: it answers requests, or runs jobs; "
+        "by default both, each anew when it dies",
+    )
+    fronts: int = Field(
+        default_factory=lambda: max(1, min(_MOST_FRONTS, len(os.sched_getaffinity(0)) // 4)),
+        ge=1,
+        le=64,
+        description="processes that answer requests; by default one for four cores, at most 8",
+    )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     insecure: bool = Field(
@@ -128,7 +142,8 @@ class Settings(BaseSettings):
     connections: int = Field(
         1000,
         ge=1,
-        description="connections that may be open; at most a quarter of the open files allowed",
+        description="connections that one front may have open; at most a quarter of the open files "
+        "allowed",
     )
     header_seconds: float = Field(
         20.0, gt=0, le=_DAY_SECONDS, description="time that the headers of a request may take"
@@ -227,6 +242,11 @@ class Settings(BaseSettings):
                 f"{str(self.scheduler_file)!r}: name the scheduler once"
             )
         return self
+
+    @property
+    def fronts_here(self) -> int:
+        """How many fronts share this machine."""
+        return 1 if self.role == "front" else self.fronts
 
     @property
     def is_open(self) -> bool:

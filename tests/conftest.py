@@ -176,6 +176,13 @@ def children_of(process, word, *, recursive=False):
     return found
 
 
+def roles_of(process, role):
+    """The processes of a service that are fronts, or its runner."""
+    return [
+        child for child in psutil.Process(process.pid).children() if child.name().startswith(role)
+    ]
+
+
 def kill_with_children(process):
     """Kill a process and what it started, as a power cut would."""
     family = [psutil.Process(process.pid)]

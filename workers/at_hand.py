@@ -149,15 +149,17 @@ def _warm_up(job: Job, columns: list[str]) -> None:
         _warming.release()
 
 
-def prepare(memory_bytes: int | None) -> None:
+def prepare(memory_bytes: int | None, processes: int = 1) -> None:
     """Get this process ready to answer: read the machine code of the kernels, or compile it.
 
     Parameters
     ----------
     memory_bytes
-        What searches may take in this process; None for a quarter of the machine's memory.
+        What searches may take on this machine; None for a quarter of its memory.
+    processes
+        How many processes share that.
     """
-    set_memory("cpu", memory_bytes or MEMORY_LIMIT // 4, None)
+    set_memory("cpu", (memory_bytes or MEMORY_LIMIT // 4) // processes, None)
     references = _spiral(3_000)
     for rows, k, algorithm in product(_REHEARSED_ROWS, (1, 2), _ALGORITHMS):
         options = MatchOptions(k=k, algorithm=algorithm)

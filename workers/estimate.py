@@ -9,14 +9,13 @@ run: see `Pace`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from distributed import Client
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.cluster import Cluster, workers_of
+from georesolve.workers.cluster import Cluster
 from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
 from georesolve.workers.jobs import Job, MatchOptions, with_id
 from georesolve.workers.memory import (
@@ -204,69 +203,76 @@ def _planned(
     return _Planned(len(starts), largest, seconds)
 
 
-Estimator = Callable[[Size, Size, MatchOptions], Coroutine[Any, Any, Estimate]]
-"""Estimates jobs on one cluster, as `estimate` does."""
+class Capacity(NamedTuple):
+    """What an estimate knows of a cluster.
+
+    Attributes
+    ----------
+    workers
+        How many there are.
+    pace
+        See `Pace.factor`.
+    references_at_once
+        References that a worker searches at a time.
+    available_memory, column_memory
+        Bytes that a worker has for searches, and for one column of the references.
+    """
+
+    device: Device
+    workers: int
+    pace: float
+    references_at_once: int
+    available_memory: int
+    column_memory: int
 
 
-async def estimate(
-    client: Client,
-    cluster: Cluster,
-    pace: Pace,
-    observations: Size,
-    references: Size,
-    options: MatchOptions,
-) -> Estimate:
-    """Estimate a job; asks a worker for its memory.
+async def memory_of_worker(client: Client, device: Device, address: str) -> tuple[int, int, int]:
+    """The last three fields of `Capacity`, asked of a worker.
 
     Parameters
     ----------
     client
-        Of the cluster, in the event loop of the caller: who waits for a worker that does not answer
-        takes no thread from others.
+        Of the cluster, in the event loop of the caller.
 
     Raises
     ------
     OSError
-        When no worker answers within some seconds.
+        When it does not answer within some seconds.
     """
-    workers = await workers_of(client)
-    if not workers:
-        raise OSError("there are no workers")
-    rows = observations.rows, references.rows
-    carried = Carried(observations.width, references.width)
-    planned = _planned(cluster.device, len(workers), *rows, options, carried)
-    name, address = next(iter(workers.items()))
-    arguments = (cluster.device, references.rows, planned.largest_chunk, options.k)
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            memory = await client.run(_memory_of_worker, *arguments, workers=[address])
-        needed, available, column_memory = memory[address]
+            memory = await client.run(_own_memory, device, workers=[address])
+        found: tuple[int, int, int] = memory[address]
     except (TimeoutError, KeyError):
         raise OSError(
-            f"the worker {name} was asked for its memory and did not answer within "
+            f"the worker {address} was asked for its memory and did not answer within "
             f"{_ANSWER_SECONDS:g} s"
         ) from None
+    return found
+
+
+def _own_memory(device: Device) -> tuple[int, int, int]:
+    return references_at_once(device), available_bytes(), column_bytes()
+
+
+def estimate(
+    capacity: Capacity, observations: Size, references: Size, options: MatchOptions
+) -> Estimate:
+    """Estimate a job on a cluster."""
+    rows = observations.rows, references.rows
+    carried = Carried(observations.width, references.width)
+    device = capacity.device
+    planned = _planned(device, capacity.workers, *rows, options, carried)
+    n_references = min(references.rows, capacity.references_at_once)
+    n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(
         rows=observations.rows * options.k,
         chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=result_bytes(observations, references, options),
-        device_memory=needed,
-        available_memory=available,
-        column_memory=column_memory,
-        devices=len(workers),
-        seconds=planned.seconds * pace.factor,
+        device_memory=search_bytes(device, n_references, n_observations, options.k),
+        available_memory=capacity.available_memory,
+        column_memory=capacity.column_memory,
+        devices=capacity.workers,
+        seconds=planned.seconds * capacity.pace,
     )
-
-
-def _memory_of_worker(
-    device: Device, n_references: int, n_observations: int, k: int
-) -> tuple[int, int, int]:
-    """Bytes that chunks take on this worker at most, references included, and that it has.
-
-    The last are those that it has for one column of the references.
-    """
-    n_references = min(n_references, references_at_once(device))
-    n_observations *= CHUNKS_IN_HAND[device]
-    needed = search_bytes(device, n_references, n_observations, k)
-    return needed, available_bytes(), column_bytes()

@@ -47,6 +47,11 @@ def about(**fields: str) -> Iterator[None]:
         _about.reset(token)
 
 
+def subject(name: str) -> str:
+    """What the lines that are logged now carry in a field; empty for nothing."""
+    return _about.get().get(name, "")
+
+
 def configure_log(format: LogFormat) -> None:
     """Send the log of this process to standard error, a line an event."""
     logging.config.dictConfig(

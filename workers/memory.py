@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 
 import dask
 
+from georesolve.kernels import sizes_cuda
 from georesolve.kernels.devices import Device
 
 _AVAILABLE = "georesolve.available-bytes"
@@ -63,9 +64,7 @@ def search_bytes(device: Device, n_references: int, n_observations: int, k: int)
     """Memory that coordinates, an index and one search take at most, in bytes."""
     coordinates = (n_references + n_observations) * _COORDINATES_BYTES
     if device == "cuda":
-        from georesolve.kernels import tree_cuda
-
-        return coordinates + tree_cuda.search_bytes(n_references, n_observations, k)
+        return coordinates + sizes_cuda.search_bytes(n_references, n_observations, k)
     return n_references * _CPU_BYTES_A_REFERENCE + n_observations * (
         _CPU_BYTES_AN_OBSERVATION + k * _CPU_BYTES_A_NEIGHBOUR
     )

@@ -1,24 +1,74 @@
-"""Who waits for a job is woken when it changes, so that nobody asks the database in a loop."""
+"""Tells of changes in the database, of whichever process: one thread looks for all who wait."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from georesolve.service.database.schema import jobs as _jobs
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = {"sqlite": 0.02, "postgresql": 0.05}
+"""While something is waited for. A look takes SQLite some microseconds, Postgres an answer."""
+_IDLE_SECONDS = 0.25
+_RETRY_SECONDS = 1.0
+_VERSION = {
+    # Another number after each commit of another connection.
+    "sqlite": "PRAGMA data_version",
+    # Another one after each begin and end of a transaction that writes.
+    "postgresql": "SELECT pg_current_snapshot()::text",
+}
 
 
 class Changes:
-    """Tells of changed jobs within this process, from any thread."""
+    """Wakes those who wait for a job, or for anything, when the database has changed.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    stopping
+        Whether this process is about to end: those who wait are woken, and go.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.stopping = False
+        self._engine = engine
         self._lock = threading.Lock()
-        self._listeners: dict[str, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
+        self._stirred = threading.Event()
+        self._is_open = False
+        self._listeners: dict[str | None, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
+        self._seen: dict[str, tuple[object, ...]] = {}
 
     @contextmanager
-    def of(self, id: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever a job changes; who has seen it clears it."""
+    def watched(self, *also: Callable[[], None]) -> Iterator[None]:
+        """Look for changes from now on.
+
+        Parameters
+        ----------
+        also
+            What is called in the thread that looks, at the begin and after each change.
+        """
+        self._is_open = True
+        thread = threading.Thread(target=self._watch, args=(also,), name="changes", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._is_open = False
+            self._stirred.set()
+            thread.join(2 * _RETRY_SECONDS)
+
+    @contextmanager
+    def of(self, id: str | None) -> Iterator[asyncio.Event]:
+        """An event that is set when a job changes, or anything for None; its reader clears it."""
         event = asyncio.Event()
         with self._lock:
             self._listeners.setdefault(id, {})[event] = asyncio.get_running_loop()
+        self._stirred.set()
         try:
             yield event
         finally:
@@ -26,10 +76,59 @@ class Changes:
                 del self._listeners[id][event]
                 if not self._listeners[id]:
                     del self._listeners[id]
+                    self._seen.pop(id or "", None)
 
-    def tell(self, id: str) -> None:
-        """Wake who waits for a job."""
+    def stop(self) -> None:
+        """Wake all who wait: this process is about to end."""
+        self.stopping = True
+        self._wake(set(self._listeners))
+
+    def _wake(self, ids: set[str | None]) -> None:
         with self._lock:
-            listeners = list(self._listeners.get(id, {}).items())
-        for event, loop in listeners:
-            loop.call_soon_threadsafe(event.set)
+            found = [pair for id in ids for pair in self._listeners.get(id, {}).items()]
+        for event, loop in found:
+            # The loop of one who was just waiting may have ended.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(event.set)
+
+    def _watch(self, also: tuple[Callable[[], None], ...]) -> None:
+        dialect = self._engine.dialect.name
+        while self._is_open:
+            try:
+                with self._engine.connect() as connection:
+                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+                    self._watch_with(connection, _VERSION[dialect], _LOOK_SECONDS[dialect], also)
+            except SQLAlchemyError as error:
+                logger.warning("changes of the database cannot be seen: %s", error)
+                self._stirred.wait(_RETRY_SECONDS)
+                self._stirred.clear()
+
+    def _watch_with(
+        self,
+        connection: sa.Connection,
+        statement: str,
+        look_seconds: float,
+        also: tuple[Callable[[], None], ...],
+    ) -> None:
+        known: object = None
+        while self._is_open:
+            version = connection.exec_driver_sql(statement).scalar()
+            if version != known:
+                known = version
+                self._wake(self._changed(connection))
+                for look in also:
+                    look()
+            self._stirred.wait(look_seconds if self._listeners else _IDLE_SECONDS)
+            self._stirred.clear()
+
+    def _changed(self, connection: sa.Connection) -> set[str | None]:
+        """Which of those that are waited for have changed since the last look."""
+        with self._lock:
+            waited = set(self._listeners)
+        ids = waited - {None}
+        columns = (_jobs.c.id, _jobs.c.status, _jobs.c.rows_done, _jobs.c.updated)
+        rows = connection.execute(sa.select(*columns).where(_jobs.c.id.in_(ids))) if ids else ()
+        now = {row.id: tuple(row) for row in rows}
+        changed = {id for id in ids if id and now.get(id) != self._seen.get(id, ())}
+        self._seen = now
+        return {None, *changed} if None in waited else {*changed}

@@ -130,6 +130,8 @@ class JobRow(JobState):
         What its process was told; of a dismissed job they are forgotten.
     size_bytes
         What it takes on the disk: until it ends, what it is expected to.
+    request
+        The id of the request that made it.
     oom_kills
         How many processes the kernel had killed for want of memory when it was started; None while
         it does not run.
@@ -143,6 +145,7 @@ class JobRow(JobState):
     size_bytes: int
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
+    request: str = ""
     oom_kills: int | None = None
     has_expired: bool = False
 

@@ -7,13 +7,18 @@ metadata = sa.MetaData()
 # Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
 # of the key that a row was made with; empty where the service asks for none.
 
-# It has one row: whose files the data folder holds, and the time by which things expire, when it
-# was last noted.
+# It has one row: whose files the data folder holds, the time by which things expire, when it was
+# last noted, and the lease of the runner: who holds it, how often it was renewed, and how its
+# holder's cluster and metrics are, see `service.database.lease`.
 store = sa.Table(
     "store",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
     sa.Column("time", sa.String),
+    sa.Column("holder", sa.String, nullable=False, server_default=""),
+    sa.Column("beat", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("cluster", sa.JSON, nullable=False, server_default="{}"),
+    sa.Column("metrics", sa.String, nullable=False, server_default=""),
 )
 
 datasets = sa.Table(
@@ -70,6 +75,8 @@ jobs = sa.Table(
     sa.Column("owner", sa.String, nullable=False, server_default=""),
     sa.Column("process", sa.String, nullable=False, server_default="nearest"),
     sa.Column("status", sa.String, nullable=False, index=True),
+    # The id of the request that made it, for the log.
+    sa.Column("request", sa.String, nullable=False, server_default=""),
     sa.Column("created", sa.String, nullable=False),
     sa.Column("started", sa.String),
     sa.Column("finished", sa.String, index=True),

@@ -1,8 +1,8 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
@@ -14,9 +14,9 @@ from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import refuse_other_store
 from georesolve.service.database.keys import Keys
+from georesolve.service.database.lease import Lease, Told, forget_holder, told
 from georesolve.service.database.listing import ALL, Page, Selection
 from georesolve.service.database.names import Names, is_newest
-from georesolve.service.database.ownership import claimed
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
     LIVE,
@@ -44,12 +44,18 @@ from georesolve.service.errors import KeyInUse
 from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.logs import subject
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
+Admission = Callable[[sa.Connection], None]
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
+
+
+def admit_any(connection: sa.Connection) -> None:
+    """Admit every job."""
 
 
 class Store:
@@ -60,7 +66,7 @@ class Store:
     expiry
         The time by which things expire.
     changes
-        Tells of jobs that this process changed.
+        Tells of changed jobs.
     owner
         Whose rows are seen and made; None sees those of all and makes those of nobody.
     sees_all_jobs
@@ -79,8 +85,9 @@ class Store:
         self.owner: str | None = None
         self.sees_all_jobs = False
         self._data_dir = data_dir.absolute()
-        self.changes = Changes()
         self._engine = open_database(data_dir, database_url)
+        self.changes = Changes(self._engine)
+        self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
         with self._engine.connect() as connection:
             noted = connection.execute(sa.select(_store.c.time)).scalar_one()
@@ -109,9 +116,19 @@ class Store:
     def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
-    def claimed(self) -> AbstractContextManager[Callable[[], None]]:
-        """Claim the database for one service; see `service.database.ownership`."""
-        return claimed(self._engine)
+    def lease(self, holder: str) -> Lease:
+        """The lease of the jobs; from now on no job is changed here while another holds it."""
+        lease = Lease(self._engine, holder)
+        self._fence = lease.is_held
+        return lease
+
+    def forget_holder(self) -> None:
+        """Free the lease at once: no other process has the data folder."""
+        self.reserve.spend(lambda: forget_holder(self._engine))
+
+    def told(self) -> Told:
+        """What the holder of the lease told last; see `service.database.lease`."""
+        return told(self._engine)
 
     def refuse_other_folder(self) -> None:
         """Refuse the data folder of another store; see `service.database.identity`."""
@@ -160,8 +177,14 @@ class Store:
         with self._engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
-    def add_dataset(self, row: DatasetRow) -> bool:
-        """Keep a dataset; False when its owner has registered its content already."""
+    def add_dataset(self, row: DatasetRow, admit: "Admission") -> bool:
+        """Keep a dataset; False when its owner has registered its content already.
+
+        Parameters
+        ----------
+        admit
+            As for `add_job`.
+        """
         values = {
             "id": row.id,
             "owner": row.owner,
@@ -174,7 +197,7 @@ class Store:
             "seconds": row.seconds,
         }
         try:
-            with self._engine.begin() as connection:
+            with self._accepting(admit) as connection:
                 connection.execute(_datasets.insert().values(values))
         except sa.exc.IntegrityError:
             return False
@@ -210,16 +233,25 @@ class Store:
         with self._engine.begin() as connection:
             connection.execute(query.values(values))
 
-    def kept_bytes(self) -> int:
+    @contextmanager
+    def _reading(self, connection: sa.Connection | None) -> Iterator[sa.Connection]:
+        """A connection to read with: the one that a transaction has already, or another."""
+        if connection is not None:
+            yield connection
+            return
+        with self._engine.connect() as own:
+            yield own
+
+    def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets and results take, and that unfinished jobs are expected to."""
         is_kept = _jobs.c.status.in_(LIVE) | (
             (_jobs.c.status == "successful") & ~self._expired(_jobs)
         )
         of_datasets = sa.select(sa.func.sum(_datasets.c.size_bytes)).where(self._own(_datasets))
         of_jobs = sa.select(sa.func.sum(_jobs.c.size_bytes)).where(is_kept & self._own(_jobs))
-        with self._engine.connect() as connection:
+        with self._reading(connection) as reading:
             return sum(
-                int(connection.execute(query).scalar() or 0) for query in (of_datasets, of_jobs)
+                int(reading.execute(query).scalar() or 0) for query in (of_datasets, of_jobs)
             )
 
     def keep_datasets_for_ever(self) -> None:
@@ -310,6 +342,7 @@ class Store:
         delivery: Delivery,
         repeat: Repeat | None = None,
         size_bytes: int = 0,
+        admit: Admission = admit_any,
     ) -> str | None:
         """Accept a job, and keep the key that its request may be repeated by.
 
@@ -320,6 +353,9 @@ class Store:
         ----------
         size_bytes
             What the job is expected to take on the disk.
+        admit
+            Is called with the connection of the transaction that enters the job, and may refuse it
+            by raising something. No other job is entered meanwhile.
 
         Raises
         ------
@@ -346,22 +382,40 @@ class Store:
             *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
         ).where(both_exist)
         insert = _jobs.insert().from_select(list(values), row)
-        return self._insert_job(insert, repeat, lock.with_for_update(read=True, key_share=True))
+        lock = lock.with_for_update(read=True, key_share=True)
+        return self._insert_job(insert, repeat, admit, lock)
 
     def add_echo(
-        self, options: EchoOptions, delivery: Delivery, repeat: Repeat | None = None
+        self,
+        options: EchoOptions,
+        delivery: Delivery,
+        repeat: Repeat | None = None,
+        admit: Admission = admit_any,
     ) -> str:
-        """Accept a job of the process `echo`; returns its id."""
+        """Accept a job of the process `echo`, as `add_job` does; returns its id."""
         values = self._new_job("echo", options, delivery)
         values["size_bytes"] = len(options.message.encode())
-        self._insert_job(_jobs.insert().values(values), repeat)
+        self._insert_job(_jobs.insert().values(values), repeat, admit)
         return str(values["id"])
 
+    @contextmanager
+    def _accepting(self, admit: Admission) -> Iterator[sa.Connection]:
+        """A transaction that enters something, if it is admitted; others wait meanwhile."""
+        with self._engine.begin() as connection:
+            # In whichever front: this locks the row, or all of SQLite.
+            connection.execute(_store.update().values(beat=_store.c.beat))
+            admit(connection)
+            yield connection
+
     def _insert_job(
-        self, insert: sa.Insert, repeat: Repeat | None, lock: "sa.Select[Any] | None" = None
+        self,
+        insert: sa.Insert,
+        repeat: Repeat | None,
+        admit: Admission,
+        lock: "sa.Select[Any] | None" = None,
     ) -> str | None:
         try:
-            with self._engine.begin() as connection:
+            with self._accepting(admit) as connection:
                 if lock is not None:
                     connection.execute(lock)
                 id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
@@ -399,6 +453,7 @@ class Store:
             "owner": self.owner or "",
             "process": process,
             "status": "accepted",
+            "request": subject("request_id"),
             "created": time,
             "updated": time,
             "observations": "",
@@ -432,6 +487,18 @@ class Store:
             rows = connection.execute(page.of(query, _jobs)).mappings()
             return [job_state(row) for row in rows]
 
+    def has_ended(self, id: str) -> bool:
+        """Whether a job is not live any more."""
+        query = sa.select(_jobs.c.id).where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
+        with self._engine.connect() as connection:
+            return connection.execute(query).first() is None
+
+    def live_ids(self) -> list[str]:
+        """Ids of the jobs that are not finished, in the order in which they were accepted."""
+        query = sa.select(_jobs.c.id).where(_jobs.c.status.in_(LIVE)).order_by(_jobs.c.created)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
     def live_jobs(self) -> list[JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
@@ -454,19 +521,19 @@ class Store:
                 connection.execute(_idempotency.delete().where(~job_exists))
         return forgotten
 
-    def count_live(self) -> tuple[int, int]:
+    def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
         query = sa.select(sa.func.count(), sa.func.count().filter(self._own(_jobs)))
-        with self._engine.connect() as connection:
-            everyone, own = connection.execute(query.where(_jobs.c.status.in_(LIVE))).one()
+        with self._reading(connection) as reading:
+            everyone, own = reading.execute(query.where(_jobs.c.status.in_(LIVE))).one()
         return everyone, own
 
-    def promised_bytes(self) -> int:
+    def promised_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that live jobs of all owners are expected to write yet."""
         part_left = 1.0 - _jobs.c.rows_done * 1.0 / sa.func.nullif(_jobs.c.rows, 0)
         query = sa.select(sa.func.sum(_jobs.c.size_bytes * part_left))
-        with self._engine.connect() as connection:
-            return int(connection.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
+        with self._reading(connection) as reading:
+            return int(reading.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
 
     def note_time(self) -> None:
         """Note the time by which things expire: the next process goes on from there."""
@@ -539,12 +606,10 @@ class Store:
 
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
-            (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs)
+            (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs) & self._fence
         )
         with self._engine.begin() as connection:
-            done = connection.execute(query.values(updated=now(), **values))
-        self.changes.tell(id)
-        return bool(done.rowcount)
+            return bool(connection.execute(query.values(updated=now(), **values)).rowcount)
 
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.database.names import Condition, check_name
 from georesolve.service.database.rows import DatasetRow
-from georesolve.service.database.store import Store
+from georesolve.service.database.store import Admission, Store, admit_any
 from georesolve.service.errors import (
     DatasetDamaged,
     DatasetInUse,
@@ -21,6 +21,7 @@ from georesolve.service.errors import (
     Problem,
     is_disk_full,
 )
+from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset, looks_whole, measured
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
@@ -37,6 +38,11 @@ _USED_SECONDS = 60.0
 
 class _RegisteredMeanwhile(Exception):
     """Another request registered the same content first."""
+
+
+def library_of(settings: Settings, store: Store) -> "Library":
+    """The datasets of a service."""
+    return Library(store, settings.dataset_hours, settings.index_bytes, settings.free_bytes)
 
 
 class Library:
@@ -66,6 +72,10 @@ class Library:
         self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
         make_folder(store.datasets_folder)
 
+    def forget_used(self) -> None:
+        """Look for used datasets again: another front may have removed one."""
+        self._used.clear()
+
     def of(self, store: Store) -> Self:
         """The same with the store as one owner sees it; it touches no file."""
         own = copy.copy(self)
@@ -86,10 +96,11 @@ class Library:
         self._store.quarantine.take(path for id, path in found if id and id not in known)
         self.indexes.keep_only(self._store.registered_digests())
 
-    def register(self, ingested: Ingested) -> tuple[DatasetRow, bool]:
+    def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was.
 
-        What is damaged of the one that was there is replaced.
+        What is damaged of the one that was there is replaced. A new one must be admitted, as
+        `Store.add_job` has it.
         """
         row = self._store.registered_dataset(ingested.dataset)
         if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
@@ -98,12 +109,14 @@ class Library:
                 _place(ingested.dataset, self._store.dataset_path(row.id))
             return self.get(row.id), False
         try:
-            return self.keep(ingested, registered=True), True
+            return self.keep(ingested, admit, registered=True), True
         except _RegisteredMeanwhile:
-            return self.register(ingested)
+            return self.register(ingested, admit)
 
-    def keep(self, ingested: Ingested, *, registered: bool = False) -> DatasetRow:
-        """Keep a dataset just made; durable once this returns."""
+    def keep(
+        self, ingested: Ingested, admit: Admission = admit_any, *, registered: bool = False
+    ) -> DatasetRow:
+        """Keep a dataset just made, if it is admitted; durable once this returns."""
         id = new_id()
         path = self._store.dataset_path(id)
         dataset, size_bytes = ingested.dataset, ingested.size_bytes
@@ -119,7 +132,10 @@ class Library:
             seconds=ingested.seconds,
         )
         try:
-            is_new = self._store.add_dataset(row)
+            is_new = self._store.add_dataset(row, admit)
+        except Problem:
+            path.unlink(missing_ok=True)
+            raise
         except SQLAlchemyError as error:
             # Otherwise nobody knows whether the row stands; then the next start finds out.
             if is_disk_full(error):

@@ -226,9 +226,9 @@ async def _ingested(
 
 
 def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
-    is_known = service.store.registered_dataset(ingested.dataset) is not None
-    with service.quotas.room(service.store, 0 if is_known else ingested.size_bytes):
-        return service.library.register(ingested)
+    return service.library.register(
+        ingested, service.quotas.room(service.store, ingested.size_bytes)
+    )
 
 
 @router.get(

@@ -72,7 +72,7 @@ async def show_events(
     """How far a job is, told while it runs; the stream ends with the job."""
     told: JobRow | None = None
     with service.store.changes.of(id) as changed:
-        while not service.supervisor.stopping:
+        while not service.store.changes.stopping:
             changed.clear()
             row = await asyncio.to_thread(job_of, service, id)
             has_ended = row.status not in LIVE
@@ -81,7 +81,7 @@ async def show_events(
                     kind = "end"
                 else:
                     kind = "progress" if told and told.status == row.status else "status"
-                waiting = service.supervisor.waiting
+                waiting = service.cluster.waiting
                 info = StatusInfo.of(row, base_of(request), waiting).model_dump(exclude_none=True)
                 known, told = _event_id(row), row
                 yield ServerSentEvent(event=kind, data=info, id=known)

@@ -1,10 +1,9 @@
 """What may be unfinished and kept: jobs of the whole service and of a key, bytes of a key."""
 
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
+
+from sqlalchemy import Connection
 
 from georesolve.service.database.store import Store
 from georesolve.service.errors import Problem, QueueFull, StorageFull, TooManyJobs
@@ -41,32 +40,44 @@ class Storage(NamedTuple):
 
 
 class Quotas:
-    """Gives places in the queue, one to a job, and room for what is kept."""
+    """What bounds the jobs of all, and what one owner has: asked before, and again at the entry.
+
+    The second time in the transaction that enters a job, which no other does meanwhile in any
+    front: see `Store.add_job`.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._queue = settings.queue_jobs
         self._own = settings.key_jobs
         self._bytes = settings.key_bytes
-        self._lock = threading.Lock()
-        # Bytes of what is being kept and is not in the store yet, by owner.
-        self._coming = Counter[str]()
 
-    @contextmanager
-    def place(self, store: Store) -> Iterator[None]:
-        """Hold a free place, into which the caller puts a job of the store's owner.
+    def admission(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
+        """What refuses, in a transaction, a job for which there is no place or no room.
+
+        Parameters
+        ----------
+        size_bytes
+            What the job takes besides what is kept already.
+        """
+
+        def admit(connection: Connection) -> None:
+            self.refuse_when_full(store, connection)
+            self.refuse_without_room(store, size_bytes, connection)
+
+        return admit
+
+    def room(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
+        """What refuses, in a transaction, what may not be kept besides what is kept."""
+        return lambda connection: self.refuse_without_room(store, size_bytes, connection)
+
+    def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
+        """Refuse a job for which there is no place.
 
         Raises
         ------
         QueueFull, TooManyJobs
         """
-        # One at a time: between the look and the entry nobody else takes the last place.
-        with self._lock:
-            self.refuse_when_full(store)
-            yield
-
-    def refuse_when_full(self, store: Store) -> None:
-        """Refuse a job for which there is no place; raises as above."""
-        everyone, own = store.count_live()
+        everyone, own = store.count_live(connection)
         if everyone >= self._queue:
             raise QueueFull(
                 f"{everyone} jobs of the service wait or run, and {self._queue} may: come again "
@@ -80,28 +91,19 @@ class Quotas:
                 headers={"Retry-After": "5"},
             )
 
-    def storage(self, store: Store) -> Storage:
+    def storage(self, store: Store, connection: Connection | None = None) -> Storage:
         """What the owner of a store keeps, and may keep."""
-        owner = store.owner or ""
-        used = store.kept_bytes() + self._coming[owner]
-        return Storage(used, self._bytes if owner else None)
+        return Storage(store.kept_bytes(connection), self._bytes if store.owner else None)
 
-    @contextmanager
-    def room(self, store: Store, size_bytes: int) -> Iterator[None]:
-        """Hold room for what the caller keeps meanwhile for the owner of a store.
+    def refuse_without_room(
+        self, store: Store, size_bytes: int, connection: Connection | None = None
+    ) -> None:
+        """Refuse what an owner may not keep besides what is kept.
 
         Raises
         ------
         StorageFull
         """
-        owner = store.owner or ""
-        with self._lock:
-            storage = self.storage(store)
-            if storage.left is not None and size_bytes > storage.left:
-                raise storage.full(size_bytes)
-            self._coming[owner] += size_bytes
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._coming[owner] -= size_bytes
+        storage = self.storage(store, connection)
+        if storage.left is not None and size_bytes > storage.left:
+            raise storage.full(size_bytes)

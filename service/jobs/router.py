@@ -31,6 +31,7 @@ from georesolve.service.description.requests import (
 )
 from georesolve.service.errors import JobDismissed, NoSuchJob, NotThere, ResultNotReady
 from georesolve.service.http.queries import JobQuery, links_of_page
+from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import EXAMPLE_BASE, Link, base_of
 from georesolve.service.results.models import Parts
@@ -86,7 +87,7 @@ def list_jobs(
     query: Annotated[JobQuery, Query()],
 ) -> JobList:
     """Jobs, the newest first; the link `next` leads on when there are more."""
-    page, base, waiting = query.page(), base_of(request), service.supervisor.waiting
+    page, base, waiting = query.page(), base_of(request), service.cluster.waiting
     rows, owners = service.store.jobs(page, query.selection()), service.owners()
     return JobList(
         jobs=[
@@ -111,7 +112,7 @@ def show_job(
     if row.status in LIVE:
         response.headers["Retry-After"] = "1"
     owner = service.owners().get(row.owner)
-    return StatusInfo.of(row, base_of(request), service.supervisor.waiting, owner)
+    return StatusInfo.of(row, base_of(request), service.cluster.waiting, owner)
 
 
 @router.get(
@@ -244,5 +245,5 @@ async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> S
     """Stop a job, or remove a finished one with its result."""
     if (await asyncio.to_thread(job_of, service, id)).status == "dismissed":
         raise JobDismissed(f"the job {id!r} was dismissed already")
-    await service.supervisor.dismiss(id)
+    await asyncio.to_thread(dismiss, service.store, service.library, service.metrics, id)
     return StatusInfo.of(await asyncio.to_thread(job_of, service, id), base_of(request))

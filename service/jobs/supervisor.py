@@ -1,4 +1,4 @@
-"""Keeps the cluster open and runs jobs on it, also those that an earlier process accepted."""
+"""Keeps the cluster open and runs jobs on it, whichever process has accepted them."""
 
 import asyncio
 import contextlib
@@ -8,24 +8,23 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.clock import in_hours, is_id
-from georesolve.service.database.rows import LIVE, EchoOptions, JobStatus
+from georesolve.service.clock import in_hours
+from georesolve.service.database.rows import EchoOptions, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
     DatasetDamaged,
-    JobDismissed,
     NoSuchDataset,
     Problem,
     is_disk_full,
     is_out_of_descriptors,
 )
+from georesolve.service.jobs.cluster import ClusterState
+from georesolve.service.jobs.endings import clear, end
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
@@ -33,11 +32,10 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
-from georesolve.workers.estimate import Estimator, Pace, estimate
+from georesolve.workers.estimate import Capacity, Pace, memory_of_worker
 from georesolve.workers.gpus import choose_device
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.logs import about
-from georesolve.workers.manifest import read_manifest
 from georesolve.workers.pipeline import JobCancelled, Progress, run
 
 logger = logging.getLogger(__name__)
@@ -56,12 +54,12 @@ class Supervisor:
     ----------
     cluster
         The open cluster; None while there is none.
-    estimate
-        Tells what a job would take on it; None while there is no cluster.
     workers
         Addresses of its workers by name, as the scheduler told last: nobody waits for it to ask.
     pace
         How long jobs take here, for estimates.
+    news
+        Is set when `state` tells something else than before.
     stopping
         Whether jobs are being stopped, because the process is about to end.
     """
@@ -70,9 +68,10 @@ class Supervisor:
         self, settings: Settings, store: Store, library: Library, metrics: Metrics
     ) -> None:
         self.cluster: Cluster | None = None
-        self.estimate: Estimator | None = None
         self.workers: dict[str, str] = {}
         self.pace = Pace()
+        self.news = asyncio.Event()
+        self._memory: tuple[int, int, int] | None = None
         self._settings = settings
         self._store = store
         self._library = library
@@ -100,28 +99,62 @@ class Supervisor:
         """
         if not self._settings.cluster().is_existing:
             choose_device(self._settings.device)
-        self._sweep()
+        self._store.jobs_folder.mkdir(exist_ok=True)
         self._fail_guilty_jobs()
         keeper = asyncio.create_task(self._keep_cluster_open())
-        for job in self._store.live_jobs():
-            logger.info("job %s taken up again", job.id, extra={"job": job.id})
-            self.start(job.id)
+        looker = asyncio.create_task(self._look_for_jobs())
         try:
             yield
         finally:
-            self.stop()
+            self.stopping = True
+            looker.cancel()
             # A job without a cluster waits for one; one that runs sees that all is stopping.
             if self.cluster is None:
                 for task in list(self._tasks.values()):
                     task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            await asyncio.gather(keeper, looker, return_exceptions=True)
             self._threads.shutdown()
 
     async def opened(self) -> None:
         """Wait until there is a cluster, whose scheduler has answered."""
         await self._opened.wait()
+
+    async def _look_for_jobs(self) -> None:
+        """Take up the jobs that are accepted, and let go of those that others have ended."""
+        with self._store.changes.of(None) as changed:
+            while True:
+                changed.clear()
+                try:
+                    live = await asyncio.to_thread(self._store.live_ids)
+                    ended = set(self._tasks).difference(live)
+                    for id in [id for id in live if id not in self._tasks]:
+                        self._start(id)
+                    await asyncio.gather(*map(self._let_go, ended))
+                    await changed.wait()
+                except SQLAlchemyError as error:
+                    logger.warning("accepted jobs cannot be looked for: %s", error)
+                    await asyncio.sleep(_WATCH_SECONDS)
+
+    def _start(self, id: str) -> None:
+        """Run an accepted job when its turn comes."""
+        task = asyncio.create_task(self._run(id), name=f"job {id}")
+        self._tasks[id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(id, None))
+
+    async def _let_go(self, id: str) -> None:
+        """Let go of a job that was dismissed.
+
+        One that runs leaves its workers within seconds; one that waits for its turn is cleared away
+        at once.
+        """
+        if id in self._begun:
+            # What the job holds goes once its thread has let go of it.
+            self._dismissed.add(id)
+        elif id in self._tasks:
+            self._tasks[id].cancel()
+            await asyncio.to_thread(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
@@ -131,7 +164,7 @@ class Supervisor:
                 problem = problem_of_guilt()
                 logger.error("job %s failed: %s", job.id, problem, extra={"job": job.id})
                 self._fail(job.id, problem)
-                self._clear(job.id)
+                clear(self._store, self._library, job.id)
 
     def _fail(self, id: str, problem: Problem) -> None:
         self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
@@ -152,11 +185,22 @@ class Supervisor:
         last = f"it had {len(self.workers)} workers"
         return f"the scheduler has not answered for {seconds:.0f} s; {last}"
 
-    @property
-    def waiting(self) -> str | None:
-        """Why no job on the cluster gets on, in words; None while it can be asked."""
-        trouble = self.trouble
-        return None if trouble is None else f"waiting for workers: {trouble}"
+    def state(self) -> ClusterState:
+        """How the cluster is now."""
+        cluster, n_workers = self.cluster, len(self.workers)
+        if cluster is None:
+            return ClusterState(self.trouble)
+        capacity = None
+        if self._memory is not None and n_workers:
+            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._memory)
+        return ClusterState(
+            self.trouble,
+            self.silence_seconds,
+            cluster.device,
+            n_workers,
+            cluster.dashboard_url,
+            capacity,
+        )
 
     async def _keep_cluster_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
@@ -169,6 +213,7 @@ class Supervisor:
             except Exception as error:
                 # Whatever it was, without another try there would be no cluster ever again.
                 self._trouble = f"the cluster cannot be opened: {error}"
+                self.news.set()
                 logger.error(self._trouble, exc_info=not isinstance(error, OSError))
                 await asyncio.sleep(_REOPEN_SECONDS)
                 continue
@@ -183,99 +228,48 @@ class Supervisor:
                 self._opened.clear()
                 self.cluster = None
                 self._trouble = "the cluster was lost"
+                self.news.set()
                 await asyncio.to_thread(_close, opening)
 
     async def _watch(self, cluster: Cluster) -> None:
         """Keep the workers up, as long as the cluster is up."""
         async with in_event_loop(cluster) as client:
-            self.estimate = partial(estimate, client, cluster, self.pace)
-            try:
-                while cluster.is_up():
-                    cluster.restore()
-                    try:
-                        self.workers = await workers_of(client)
-                        self._heard_at = time.monotonic()
-                        self._opened.set()
-                    except OSError as error:
-                        # It is stopped, or lost. What was known of it gets old.
-                        logger.warning("%s", error)
-                    await asyncio.sleep(_WATCH_SECONDS)
-            finally:
-                self.estimate = None
-
-    def _sweep(self) -> None:
-        """Remove what an earlier process left of jobs that have ended; move unknown ones away."""
-        folder = self._store.jobs_folder
-        folder.mkdir(exist_ok=True)
-        jobs = {path for path in folder.iterdir() if is_id(path.name)}
-        known = self._store.job_ids()
-        self._store.quarantine.take(job for job in jobs if job.name not in known)
-        for job in jobs:
-            row = self._store.job(job.name)
-            if row is not None and row.status not in LIVE:
-                _tidy(job, keep_result=row.status == "successful")
-                # Nobody writes now: what is hidden was never finished.
-                for path in job.glob(".*"):
-                    path.unlink(missing_ok=True)
-
-    def stop(self) -> None:
-        """Stop all jobs within seconds; they stay accepted, for the next process to take up."""
-        self.stopping = True
-
-    def start(self, id: str) -> None:
-        """Run an accepted job when its turn comes."""
-        logger.info("job %s accepted", id, extra={"job": id})
-        task = asyncio.create_task(self._run(id), name=f"job {id}")
-        self._tasks[id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(id, None))
-
-    async def finished(self, id: str, seconds: float | None = None) -> None:
-        """Wait until a job that this process runs has ended or is stopped, or time is over."""
-        task = self._tasks.get(id)
-        if task is not None:
-            await asyncio.wait([task], timeout=seconds)
-
-    async def dismiss(self, id: str) -> None:
-        """End a live job or remove a finished one.
-
-        One that runs lets go of its workers within seconds; one that waits for its turn is cleared
-        away at once.
-
-        Raises
-        ------
-        JobDismissed
-            When that was done before. What it holds is left to who did it.
-        """
-        message = "dismissed by the client"
-        if not await asyncio.to_thread(self._end, id, "dismissed", message):
-            await asyncio.to_thread(self._remove, id)
-        elif id in self._begun:
-            # What the job holds goes once its thread has let go of it.
-            self._dismissed.add(id)
-        elif id in self._tasks:
-            self._tasks[id].cancel()
-            await asyncio.to_thread(self._clear, id)
-
-    def _remove(self, id: str) -> None:
-        if not self._store.dismiss_finished_job(id):
-            raise JobDismissed(f"the job {id!r} was dismissed already")
-        self._clear(id)
+            while cluster.is_up():
+                cluster.restore()
+                try:
+                    workers = await workers_of(client)
+                    self._heard_at = time.monotonic()
+                    if workers != self.workers or self._memory is None:
+                        await self._meet(client, cluster, workers)
+                except OSError as error:
+                    # It is stopped, or lost. What was known of it gets old.
+                    logger.warning("%s", error)
+                if not self._opened.is_set():
+                    self._opened.set()
+                    self.news.set()
+                await asyncio.sleep(_WATCH_SECONDS)
 
     def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
-        """End a live job, as `Store.finish_job` does, and count it."""
-        if not self._store.finish_job(id, status, message, **outcome):
-            return False
-        row = self._store.job(id)
-        if row is not None:
-            self._metrics.count_job(row)
-        return True
+        return end(self._store, self._metrics, id, status, message, **outcome)
+
+    async def _meet(self, client: Any, cluster: Cluster, workers: dict[str, str]) -> None:
+        """Take note of workers, and of the memory that one of them has."""
+        self._memory = None
+        try:
+            if workers:
+                address = next(iter(workers.values()))
+                self._memory = await memory_of_worker(client, cluster.device, address)
+        finally:
+            self.workers = workers
+            self.news.set()
 
     def _is_cancelled(self, id: str) -> bool:
         return self.stopping or id in self._dismissed
 
     async def _run(self, id: str) -> None:
         try:
-            with about(job=id):
+            row = await asyncio.to_thread(self._store.job, id)
+            with about(job=id, **({"request_id": row.request} if row and row.request else {})):
                 await self._run_to_its_end(id)
         finally:
             self._begun.discard(id)
@@ -330,7 +324,7 @@ class Supervisor:
             self._begun.discard(id)
         if not has_ended and id in self._dismissed:
             # Dismissed too late for the thread to notice, and it need not wait for another turn.
-            await asyncio.to_thread(self._clear, id)
+            await asyncio.to_thread(clear, self._store, self._library, id)
             return True
         return has_ended
 
@@ -361,7 +355,7 @@ class Supervisor:
                 shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
             self._fail(id, problem)
         finally:
-            self._clear(id)
+            clear(self._store, self._library, id)
         return True
 
     def _damage(self, id: str) -> Problem | None:
@@ -400,31 +394,6 @@ class Supervisor:
         if self._end(id, "successful", "done", report=report, expires=expires):
             self._metrics.count_rows("job", progress.rows_done, account.counts)
             logger.info("job %s successful: %s", id, account.counts)
-
-    def _clear(self, id: str) -> None:
-        """Remove what a job that has ended needs no more; a live one rests till it is taken up."""
-        row = self._store.job(id)
-        if row is None:
-            return
-        if row.status in LIVE:
-            self._store.rest_job(id)
-            return
-        _tidy(self._store.job_folder(id), keep_result=row.status == "successful")
-        for dataset in {row.observations, row.references}:
-            self._library.release(dataset)
-
-
-def _tidy(folder: Path, *, keep_result: bool) -> None:
-    """Remove the files of a job that has ended: all but its result, or all."""
-    if not keep_result:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    try:
-        read_manifest(folder).tidy()
-        (folder / "cancelled").unlink(missing_ok=True)
-    except OSError:
-        # Who asks for the result is told what is wrong with it.
-        logger.exception("the result in %s cannot be read", folder)
 
 
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:

@@ -122,12 +122,12 @@ def _at_hand(service: Service) -> Check:
 
 
 def _cluster(service: Service) -> list[Check]:
-    supervisor = service.supervisor
-    cluster, workers, trouble = supervisor.cluster, supervisor.workers, supervisor.trouble
-    if cluster is None or trouble is not None:
-        return [Check(name="cluster", ok=False, detail=trouble or "the cluster was lost")]
+    cluster, trouble = service.cluster.state, service.cluster.trouble
+    if trouble is not None:
+        return [Check(name="cluster", ok=False, detail=trouble)]
+    workers = cluster.workers
     return [
-        Check(name="workers", ok=bool(workers), detail=f"{len(workers)} that passed their check"),
-        Check(name="device", ok=True, detail=cluster.device),
+        Check(name="workers", ok=bool(workers), detail=f"{workers} that passed their check"),
+        Check(name="device", ok=True, detail=str(cluster.device)),
         Check(name="dashboard", ok=True, detail=cluster.dashboard_url or "none"),
     ]

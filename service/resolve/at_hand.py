@@ -37,7 +37,7 @@ class AtHand:
 
     def __init__(self, settings: Settings) -> None:
         self.trouble: str | None = "the kernels are being loaded"
-        cores = len(sched_getaffinity(0))
+        cores = max(1, len(sched_getaffinity(0)) // settings.fronts_here)
         # One is for the event loop. Most of an answer is Python, whose threads wait for each other:
         # on two cores, two of them gave 64 clients two thirds of what one gave.
         threads = min(_MOST_THREADS, max(1, cores - 1))
@@ -47,11 +47,11 @@ class AtHand:
             threads, "at hand", prepare_thread, (max(1, cores // threads),)
         )
         # Where machine code is to be compiled that takes a minute, which the end must not wait for.
-        threading.Thread(target=self._prepare, args=(settings.search_bytes,), daemon=True).start()
+        threading.Thread(target=self._prepare, args=(settings,), daemon=True).start()
 
-    def _prepare(self, memory_bytes: int | None) -> None:
+    def _prepare(self, settings: Settings) -> None:
         try:
-            prepare(memory_bytes)
+            prepare(settings.search_bytes, settings.fronts_here)
             self.trouble = None
         except Exception as error:
             logger.exception("small requests cannot be answered")

@@ -22,7 +22,7 @@ from georesolve.service.resolve.lookup import refuse_without_cluster
 from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
 from georesolve.service.resolve.point_sets import POINT_SET
 from georesolve.service.resolve.room import PlannedSet, kept_bytes, set_bytes, sizes_of
-from georesolve.workers.estimate import obstacle, result_bytes
+from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
 router = APIRouter(tags=["resolve"])
@@ -136,13 +136,12 @@ async def _estimate(
     service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
 ) -> EstimateInfo:
     sizes = await asyncio.to_thread(sizes_of, observations, references, options)
-    estimate = service.supervisor.estimate
-    try:
-        if estimate is None:
-            raise OSError("the cluster was lost")
-        found = await estimate(*sizes, options)
-    except OSError as error:
-        raise NotReady(f"nobody to ask: {error}", headers={"Retry-After": "2"}) from error
+    capacity = service.cluster.state.capacity
+    if capacity is None:
+        raise NotReady(
+            "no worker has told what it can take: try again", headers={"Retry-After": "2"}
+        )
+    found = estimate(capacity, *sizes, options)
     kept = kept_bytes(observations, references, sizes) + result_bytes(*sizes, options)
     left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
     to_come = set_bytes(observations, references, sizes) + result_bytes(*sizes, options)

@@ -21,7 +21,7 @@ from georesolve.workers.sources import SourceFailed
 
 def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
     """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
-    if (trouble := service.supervisor.trouble) is not None:
+    if (trouble := service.cluster.trouble) is not None:
         raise NotReady(f"{trouble}: {advice}", headers={"Retry-After": "2"})
 
 

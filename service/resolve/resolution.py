@@ -6,12 +6,15 @@ it becomes a response afterwards: nothing here knows HTTP.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
+
+from sqlalchemy import Connection
 
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow, Delivery, EchoOptions, JobRow, Repeat
@@ -24,6 +27,7 @@ from georesolve.service.errors import (
     ResultTooLarge,
     TooLarge,
 )
+from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.resolve.inputs import Asked
 from georesolve.service.resolve.lookup import (
     Matches,
@@ -37,6 +41,8 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
+
+logger = logging.getLogger(__name__)
 
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
@@ -118,8 +124,8 @@ def _accept_echo(
     service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
 ) -> str:
     store, size_bytes = service.store, len(options.message.encode())
-    with service.quotas.room(store, size_bytes), service.quotas.place(store):
-        return store.add_echo(options, delivery, repeat)
+    admit = service.quotas.admission(store, size_bytes)
+    return store.add_echo(options, delivery, repeat, admit)
 
 
 async def _first(service: Service, repeat: Repeat | None) -> str | None:
@@ -163,7 +169,7 @@ async def _job(
             if id is None:
                 raise
         else:
-            service.supervisor.start(id)
+            logger.info("job %s accepted", id, extra={"job": id})
     if terms.preference.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
     job = await asyncio.to_thread(service.store.job, id)
@@ -205,17 +211,17 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     own_bytes = kept_bytes(*inputs, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
+    service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
     kept: list[DatasetRow] = []
-    with service.quotas.room(service.store, size_bytes + own_bytes):
-        try:
-            kept.extend(
-                service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
-            )
-            return _enter(service, kept, options, delivery, repeat, size_bytes)
-        except BaseException:
-            for row in kept:
-                service.library.release(row.id)
-            raise
+    try:
+        kept.extend(
+            service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
+        )
+        return _enter(service, kept, options, delivery, repeat, size_bytes)
+    except BaseException:
+        for row in kept:
+            service.library.release(row.id)
+        raise
 
 
 def _enter(
@@ -228,10 +234,14 @@ def _enter(
 ) -> str:
     observations, references = kept
     store = service.store
-    with service.quotas.place(store):
+    of_quotas = service.quotas.admission(store, size_bytes)
+
+    def admit(connection: Connection) -> None:
+        of_quotas(connection)
         # Once more: what others were promised meanwhile is no longer there for this one.
-        service.disk.refuse_when_low(size_bytes)
-        id = store.add_job(observations, references, options, delivery, repeat, size_bytes)
+        service.disk.refuse_when_low(size_bytes, connection)
+
+    id = store.add_job(observations, references, options, delivery, repeat, size_bytes, admit)
     if id is None:
         raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
     return id
@@ -245,7 +255,7 @@ async def _wait(
     If the client goes, nobody else knows of its job, so that is dismissed; unless the client has a
     key to come back with.
     """
-    finished = asyncio.create_task(service.supervisor.finished(id, seconds))
+    finished = asyncio.create_task(wait_for_end(service.store, id, seconds))
     left = asyncio.create_task(gone())
     try:
         await asyncio.wait([finished, left], return_when=asyncio.FIRST_COMPLETED)
@@ -253,7 +263,9 @@ async def _wait(
             return
         if not comes_back:
             with suppress(JobDismissed):
-                await service.supervisor.dismiss(id)
+                await asyncio.to_thread(
+                    dismiss, service.store, service.library, service.metrics, id
+                )
         left.result()
     finally:
         finished.cancel()

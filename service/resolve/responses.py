@@ -52,7 +52,7 @@ async def response_of(
             return response
     url = f"{base_of(request)}/jobs/{found.id}"
     if preference.takes_a_job:
-        status = StatusInfo.of(found, base_of(request), service.supervisor.waiting)
+        status = StatusInfo.of(found, base_of(request), service.cluster.waiting)
         headers = {"Location": url, **preference.applied(by_job=True)}
         return JSONResponse(status.model_dump(exclude_none=True), 201, headers)
     raise NotReady(

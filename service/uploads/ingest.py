@@ -64,6 +64,16 @@ class Ingested(NamedTuple):
         return file.stat().st_size if isinstance(file, Path) else file.size
 
 
+def sweep(settings: Settings) -> None:
+    """Remove what an earlier service received in part: its clients got no answer."""
+    incoming = settings.data_dir / "incoming"
+    left = [folder for folder in incoming.glob("*") if is_id(folder.name)]
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        logger.info("%d requests were received in part when the service ended", len(left))
+
+
 class Ingest:
     """Makes datasets in a folder of its own, from which the caller takes what it keeps.
 
@@ -96,12 +106,6 @@ class Ingest:
         self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._stop, self._stopper = Pipe(duplex=False)
         self._incoming.mkdir(parents=True, exist_ok=True)
-        # What a killed service left half received is worth nothing: its client got no answer.
-        left = [folder for folder in self._incoming.iterdir() if is_id(folder.name)]
-        for folder in left:
-            shutil.rmtree(folder, ignore_errors=True)
-        if left:
-            logger.info("%d requests were received in part when the service ended", len(left))
 
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""

@@ -8,10 +8,12 @@ import psutil
 from tests.conftest import (
     free_port,
     kill_with_children,
+    roles_of,
     start_scheduler,
     start_service,
     start_worker,
 )
+from tests.postgres import running_postgres
 
 
 class Stage:
@@ -23,7 +25,7 @@ class Stage:
         How often what was killed.
     """
 
-    cluster_flags = ("--workers", "2")
+    cluster_flags = ("--workers", "2", "--fronts", "2")
 
     def __init__(self, folder, device):
         self.data_dir = folder / "data"
@@ -56,6 +58,8 @@ class Stage:
             "the service with its children": lambda: self._kill("service"),
             "a worker": lambda: self._kill_worker("service", 0),
             "another worker": lambda: self._kill_worker("service", 1),
+            "a front": lambda: self._kill_role("service", "front"),
+            "the runner": lambda: self._kill_role("service", "runner"),
         }
 
     def kill(self, name):
@@ -85,12 +89,25 @@ class Stage:
         """Kill a worker below a process, which has to notice and start another."""
         workers = []
         with contextlib.suppress(psutil.Error):
-            children = psutil.Process(self._processes[name].pid).children()
+            children = psutil.Process(self._processes[name].pid).children(recursive=True)
             workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
         if len(workers) <= number:
             return False
         workers[number].kill()
         return True
+
+    def _kill_role(self, name, role):
+        """Kill a process of a service, which has to start another one."""
+        found = []
+        with contextlib.suppress(psutil.Error):
+            found = roles_of(self._processes[name], role)
+        if not found:
+            return False
+        found[0].kill()
+        return True
+
+    def settle(self):
+        """Let what was left by what was killed be removed."""
 
     def close(self):
         """End everything."""
@@ -98,6 +115,49 @@ class Stage:
             if process.poll() is None:
                 kill_with_children(process)
         self.log.close()
+
+
+class PostgresStage(Stage):
+    """Two services, each with a front and a runner, on one folder and one Postgres database.
+
+    Clients ask the first one; either runs the jobs.
+    """
+
+    def __init__(self, folder, device):
+        self._postgres = contextlib.ExitStack()
+        url = self._postgres.enter_context(running_postgres())("kills")
+        self.cluster_flags = ("--workers", "1", "--database-url", url)
+        super().__init__(folder, device)
+
+    def _starters(self):
+        return super()._starters() | {
+            "other service": lambda: start_service(
+                self.data_dir, self.log, *self._flags, "--port", "0"
+            )
+        }
+
+    @property
+    def victims(self):
+        """What can be killed, and how."""
+        return {
+            "a service": lambda: self._kill("service"),
+            "another service": lambda: self._kill("other service"),
+            "a front": lambda: self._kill_role("service", "front"),
+            "a runner": lambda: self._kill_role("service", "runner"),
+            "another runner": lambda: self._kill_role("other service", "runner"),
+        }
+
+    def settle(self):
+        """Let one start alone, which removes what was left by what was killed."""
+        other = self._processes.pop("other service")
+        if other.poll() is None:
+            kill_with_children(other)
+        self._kill("service")
+
+    def close(self):
+        """End everything."""
+        super().close()
+        self._postgres.close()
 
 
 class ExternalStage(Stage):

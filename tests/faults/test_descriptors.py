@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-from tests.conftest import finished, points, running_service, wait_until
+from tests.conftest import finished, points, roles_of, running_service, wait_until
 from tests.service.test_jobs import start_job
 
 
@@ -12,7 +12,7 @@ def test_a_job_waits_until_files_can_be_opened_again(tmp_path, device):
     with running_service(tmp_path / "data", "--device", device) as client:
         job = start_job(client, points(100_000, 1), points(20_000, 2), algorithm="brute")
         wait_until(lambda: client.get(job).json()["status"] == "running")
-        process = psutil.Process(client.process.pid)
+        [process] = roles_of(client.process, "runner")
         before = process.rlimit(psutil.RLIMIT_NOFILE)
         # Fewer than are open: each new one is refused, with EMFILE.
         process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))

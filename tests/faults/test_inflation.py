@@ -39,7 +39,10 @@ def family(client):
 
 def lasting(client):
     """The service and its workers; each process that decodes a file ends with it."""
-    return {client.process.pid, *(one.pid for one in children_of(client.process, "spawn_main"))}
+    return {
+        client.process.pid,
+        *(one.pid for one in children_of(client.process, "spawn_main", recursive=True)),
+    }
 
 
 def register(client, table):

@@ -1,5 +1,6 @@
 """Everything is killed at random moments, and every accepted job ends as if nothing had been."""
 
+import contextlib
 import hashlib
 import os
 import random
@@ -16,7 +17,7 @@ import pytest
 
 from georesolve.workers.manifest import open_matches
 from tests.conftest import finished, points, running_service, wait_until
-from tests.faults.stage import ExternalStage, Stage
+from tests.faults.stage import ExternalStage, PostgresStage, Stage
 from tests.service.test_resolve import csv, parquet
 
 SEED = int(os.environ.get("GEORESOLVE_FAULT_SEED", "2022"))
@@ -204,7 +205,7 @@ def watch(stage, witness, stop):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [Stage, ExternalStage])
+@pytest.mark.parametrize("kind", [Stage, ExternalStage, PostgresStage])
 def test_every_job_ends_as_if_nothing_had_been(kind, works, expected, tmp_path, device, capsys):
     start = time.monotonic()
     draw = random.Random(f"{SEED} {kind.__name__}")
@@ -230,6 +231,7 @@ def test_every_job_ends_as_if_nothing_had_been(kind, works, expected, tmp_path, 
                 stop.set()
             watching.result(30)
         witness.look()
+        stage.settle()
         check_the_end(stage, witness)
     finally:
         stage.close()
@@ -241,7 +243,7 @@ def test_every_job_ends_as_if_nothing_had_been(kind, works, expected, tmp_path, 
 def kill_at_random(stage, witness, draw, tasks):
     """Kill something again and again, every victim equally often."""
     names = list(stage.victims)
-    order = names * (KILLS // len(names))
+    order = names * -(-KILLS // len(names))
     draw.shuffle(order)
     for name in order:
         until = time.monotonic() + draw.uniform(0, LONGEST_PAUSE)
@@ -268,6 +270,8 @@ def all_ended(stage, witness, tasks):
 
 def check_the_end(stage, witness):
     """All is as it would be undisturbed, and nothing else is left."""
+    with httpx.Client(base_url=stage.url, timeout=30) as client:
+        wait_until(lambda: is_ready(client))
     jobs = witness.status
     assert len(witness.number_of) == JOBS
     assert set(jobs) == set(witness.number_of), "a job sent again became another one"
@@ -293,6 +297,12 @@ def check_the_end(stage, witness):
         )
 
     wait_until(nothing_else_is_left, seconds=30)
+
+
+def is_ready(client):
+    with contextlib.suppress(RETRY):
+        return client.get("/readyz").is_success
+    return False
 
 
 def summary(stage, witness, seconds):

@@ -11,7 +11,7 @@ cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
 from georesolve.benchmarks import kernels_cuda, peers_cuda  # noqa: E402
 from georesolve.benchmarks.inputs import inputs as evenly  # noqa: E402
-from georesolve.kernels import build_index, cells_cuda, nearest, reduce_cuda, tree_cuda  # noqa: E402
+from georesolve.kernels import build_index, cells_cuda, nearest, reduce_cuda, sizes_cuda, tree_cuda  # noqa: E402
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
 from georesolve.kernels.query import Degrees, Found, Query  # noqa: E402
@@ -159,8 +159,8 @@ def test_every_search_finds_what_numpy_finds(case, query):
 @pytest.fixture
 def cells_for_all(monkeypatch):
     """Have every search that may take cells take them, however little it gains."""
-    monkeypatch.setattr(cells_cuda, "_FROM", 1)
-    monkeypatch.setattr(cells_cuda, "_FROM_A_REFERENCE", 0)
+    monkeypatch.setattr(sizes_cuda, "_FROM", 1)
+    monkeypatch.setattr(sizes_cuda, "_FROM_A_REFERENCE", 0)
     monkeypatch.setattr(cells_cuda, "_SPREAD", 0)
     monkeypatch.setattr(cells_cuda, "_MOST_LEFT", 1)
 
@@ -308,7 +308,7 @@ def test_search_bytes_covers_what_a_search_takes(name):
     answer = nearest(build_index(lat, lon), other_lat, other_lon, algorithm="tree")
     taken = pool.total_bytes() - before
     assert answer.reference.size == other_lat.size
-    assert taken <= tree_cuda.search_bytes(lat.size, other_lat.size)
+    assert taken <= sizes_cuda.search_bytes(lat.size, other_lat.size)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "cities", "box", "grid"])

@@ -6,10 +6,9 @@ import time
 from contextlib import ExitStack, closing
 
 import httpx
-import psutil
 import pytest
 
-from tests.conftest import NO_CLUSTER, running_service
+from tests.conftest import NO_CLUSTER, roles_of, running_service
 from tests.service.test_keys import new_key
 
 HEAD_BYTES = 64 << 10
@@ -159,7 +158,8 @@ def test_new_connections_take_the_place_of_idle_ones(hurried):
         assert httpx.get(client.base_url.join("/livez")).status_code == 200
         mine = [
             one
-            for one in psutil.Process(client.process.pid).net_connections("tcp")
+            for front in roles_of(client.process, "front")
+            for one in front.net_connections("tcp")
             if one.laddr.port == address and one.status == "ESTABLISHED"
         ]
         assert len(mine) <= MOST + 1

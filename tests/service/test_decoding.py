@@ -31,7 +31,7 @@ from georesolve.service.uploads.decoders import decode_in_child
 from georesolve.service.uploads.decoding import Limits
 from georesolve.service.uploads.ingest import Ingest
 from georesolve.service.uploads.receiving import Upload
-from tests.conftest import NO_CLUSTER, ROOT, children_of, running_service, wait_until
+from tests.conftest import NO_CLUSTER, ROOT, children_of, roles_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
@@ -52,7 +52,7 @@ def test_what_a_file_decodes_to_has_its_share_of_the_room(tmp_path):
     settings = Settings(data_dir=tmp_path, free_bytes=0, concurrent_decodes=2)
 
     def ingest(room, path):
-        disk = Disk(settings, lambda: shutil.disk_usage(tmp_path).free - room)
+        disk = Disk(settings, lambda _: shutil.disk_usage(tmp_path).free - room)
 
         async def upload():
             async with ingest.folder() as folder:
@@ -226,7 +226,7 @@ def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
             return client.post("/datasets", **sent)
 
         wait_until(lambda: decoders_of(client))
-        [server] = children_of(client.process, "forkserver")
+        [server] = servers_of(client)
         server.suspend()
         assert post(1).status_code == 201, "one waits ready"
         start = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
 def test_a_service_ends_while_its_server_of_decoders_hangs(tmp_path):
     with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         wait_until(lambda: decoders_of(client))
-        [server] = children_of(client.process, "forkserver")
+        [server] = servers_of(client)
         server.suspend()
         headers = {"Content-Type": "text/csv"}
         assert client.post("/datasets", content="lat,lon\n1,2\n", headers=headers).is_success
@@ -251,10 +251,15 @@ def test_a_service_ends_while_its_server_of_decoders_hangs(tmp_path):
         assert not server.is_running()
 
 
+def servers_of(client):
+    """The processes that fork those which decode: one a front."""
+    fronts = roles_of(client.process, "front")
+    return [server for front in fronts for server in children_of(front, "forkserver")]
+
+
 def decoders_of(client):
     """The processes of a service that decode, or wait for a file: a server of their own forks."""
-    servers = children_of(client.process, "forkserver")
-    return [decoder for server in servers for decoder in server.children()]
+    return [decoder for server in servers_of(client) for decoder in server.children()]
 
 
 def _sleep(*arguments):

@@ -138,6 +138,5 @@ def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):
         finally:
             for worker in workers:
                 worker.resume()
-        assert {answer.status_code for answer in answers} == {503}
-        assert "did not answer within 5 s" in answers[0].json()["detail"]
+        assert {answer.status_code for answer in answers} == {200}, "they ask no worker"
         assert estimate(client, body)["fits"] is True

@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +18,7 @@ from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, TooLarge
 from georesolve.service.uploads.decoders import decode_in_child
 from georesolve.service.uploads.decoding import Limits
+from tests.conftest import roles_of
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
 N = 400
@@ -255,7 +255,7 @@ def incoming(service):
 
 
 def test_a_bomb_is_in_the_child_and_not_in_the_service(service):
-    process = psutil.Process(service.process.pid)
+    [process] = roles_of(service.process, "front")
     before = process.memory_info().rss
     answer = service.post("/datasets", files={"file": ("bomb.parquet", BOMBS["zstd"][0]())})
     assert answer.status_code == 201, "it is within the limit of this service"

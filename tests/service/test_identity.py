@@ -1,13 +1,10 @@
 """A start touches nothing that is not its own: folders and databases of others are refused."""
 
-import asyncio
 import logging
 from contextlib import closing
 
 import pytest
-from fastapi import FastAPI
 
-from georesolve.service.app import create_app
 from georesolve.service.cli import main
 from georesolve.service.clock import new_id, now
 from georesolve.service.database.identity import DataDirError
@@ -17,6 +14,7 @@ from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention
+from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
@@ -37,12 +35,8 @@ def content(folder):
 def refused(data_dir):
     """What a start says that is refused."""
 
-    async def start():
-        async with create_app(Settings(data_dir=data_dir)).router.lifespan_context(FastAPI()):
-            pytest.fail("it started")
-
-    with pytest.raises(CannotStart) as refusal:
-        asyncio.run(start())
+    with pytest.raises(CannotStart) as refusal, owned(data_dir, shared=False) as ownership:
+        prepare(Settings(data_dir=data_dir), is_alone=ownership.is_alone)
     assert "\n" not in str(refusal.value)
     return str(refusal.value)
 
@@ -138,12 +132,15 @@ def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
     url, new = postgres("identity"), postgres("identity_new")
 
     def join(folder, url):
-        with owned(tmp_path / folder), closing(Store(tmp_path / folder, url)) as store:
+        with (
+            owned(tmp_path / folder, shared=False),
+            closing(Store(tmp_path / folder, url)) as store,
+        ):
             store.refuse_other_folder()
             return a_dataset(tmp_path, store).id
 
     # Before there were ids.
-    with owned(tmp_path / "data"), closing(Store(tmp_path / "data", url)) as store:
+    with owned(tmp_path / "data", shared=False), closing(Store(tmp_path / "data", url)) as store:
         a_dataset(tmp_path, store)
     before = content(tmp_path / "data")
     with pytest.raises(DataDirError, match=r"has none of the 0 datasets .* it has 'datasets/"):
@@ -165,21 +162,21 @@ def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
 def test_a_start_that_was_killed_between_the_two_marks_is_made_up_for(tmp_path):
     """The database has its id first; the next start gives it to the folder."""
     data = tmp_path / "data"
-    with owned(data), closing(Store(data)):
+    with owned(data, shared=False), closing(Store(data)):
         pass
     assert not (data / "store-id").exists()
-    with owned(data), closing(Store(data)) as store:
+    with owned(data, shared=False), closing(Store(data)) as store:
         store.refuse_other_folder()
     # What was being written when it was killed is no id.
     (data / f".store-id.{new_id()}").write_text("ab")
-    with owned(data), closing(Store(data)) as store:
+    with owned(data, shared=False), closing(Store(data)) as store:
         store.refuse_other_folder()
 
 
 def test_a_new_disk_is_an_empty_folder(tmp_path):
     (tmp_path / "lost+found").mkdir()
     (tmp_path / ".snapshot").mkdir()
-    with owned(tmp_path), closing(Store(tmp_path)) as store:
+    with owned(tmp_path, shared=False), closing(Store(tmp_path)) as store:
         store.refuse_other_folder()
 
 

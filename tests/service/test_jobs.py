@@ -213,7 +213,7 @@ def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(
         second = start_job(client, points(10, 1), points(10, 2))
         assert len(files_of(client) - before) >= 2
         client.delete(second)
-        assert files_of(client) <= before
+        wait_until(lambda: files_of(client) <= before, seconds=20)
         assert client.get(first).json()["status"] == "running"
         client.delete(first)
         # The place of the first is free, and that of the second was never taken.

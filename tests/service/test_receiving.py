@@ -92,7 +92,7 @@ def test_texts_and_large_files(tmp_path):
         (part("observations", b"1", "o") + part("other", b"2", "o"), "'observations', 'other'"),
         (part("observations", b"1", "o") + part("references", b"2", "o"), "breaks off"),
         (part("observations", b"1", "o") + part("references", b"2", "o")[:-1], "breaks off"),
-        (part("observations", b"1" * 201), "a text of more than 200 bytes"),
+        (part("observations", b"1" * 1001), "a text of more than 1000 bytes"),
         (part("k", b"1" * 65_536), "more than 65536 bytes"),
         (part("k", b"") * 65_538, "more than 65536 bytes"),
         (part("k", b"1", "k"), "k: an option is a text"),

@@ -1,6 +1,7 @@
 """The store: migrations up from the first schema, its verbs on SQLite and on Postgres."""
 
 import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -15,14 +16,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from georesolve.service.clock import now
+from georesolve.service.database import lease as lease_module
 from georesolve.service.database.engine import (
     DatabaseUnreachableError,
     DatabaseUrlError,
     open_database,
 )
 from georesolve.service.database.keys import hash_of, prefix_of
+from georesolve.service.database.lease import Lease
 from georesolve.service.database.listing import Page, Selection, cursor_after
-from georesolve.service.database.ownership import DatabaseInUseError
 from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
 from georesolve.service.database.schema import metadata
 from georesolve.service.database.store import Store
@@ -371,53 +373,64 @@ def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
     assert store.job(echo) is None
 
 
-def test_a_postgres_database_has_one_service(tmp_path, postgres):
-    url = postgres("claimed")
-    with (
-        closing(Store(tmp_path / "a", url)) as first,
-        closing(Store(tmp_path / "b", url)) as second,
-    ):
-        with (
-            first.claimed(),
-            pytest.raises(DatabaseInUseError, match="'claimed' is in use by another service"),
-            second.claimed(),
-        ):
-            pass
-        with second.claimed():
-            pass
+def test_one_runner_has_the_lease_and_another_one_gets_it(store, monkeypatch):
+    monkeypatch.setattr(lease_module, "LEASE_SECONDS", 0.3)
+    first, other, again = (Lease(store._engine, name) for name in ("first", "other", "first"))
+    assert first._take()
+    assert not other._take()
+    assert again._take(), "another process of the same name: the first one is dead"
+    for _ in range(5):
+        time.sleep(0.1)
+        assert again._renew(metrics="told")
+        assert not other._take(), "it is renewed"
+    assert store.told()[2:] == ({}, "told")
+    wait_until(other._take)
+    assert not again._renew()
+    assert other._renew(holder="")
+    assert again._take(), "it was given back"
+    for one in (first, other, again):
+        one._close()
 
 
-def test_a_claim_that_was_lost_is_taken_again_or_missed(tmp_path, postgres):
-    url = postgres("kept")
-    with (
-        closing(Store(tmp_path / "a", url)) as first,
-        closing(Store(tmp_path / "b", url)) as second,
-        first.claimed() as keep,
-    ):
-        keep()
-        end_claims(url)
-        keep()
-        with pytest.raises(DatabaseInUseError), second.claimed():
-            pass
-        end_claims(url)
-        with second.claimed():
-            for _ in range(2):
-                with pytest.raises(DatabaseInUseError):
-                    keep()
-        keep()
+def test_a_runner_that_lost_the_lease_changes_no_job(tmp_path, store):
+    file = store_points(points(5, 1), tmp_path / "five.parquet")
+    row = Library(store).keep(Ingested(file, {}), registered=True)
+    job = store.add_job(row, row, MatchOptions(), Delivery())
+    holder = copy.copy(store)
+    mine, other = holder.lease("mine"), Lease(store._engine, "other")
+    assert not holder.start_job(job), "it has not taken the lease yet"
+    assert mine._take()
+    assert holder.start_job(job)
+    store.forget_holder()
+    assert other._take()
+    assert not holder.finish_job(job, "successful", "done")
+    assert store.job(job).status == "running"
+    # Clients end jobs whoever runs them.
+    assert store.finish_job(job, "dismissed", "by the client")
+    mine._close()
+    other._close()
 
 
-def test_a_service_whose_claim_another_has_ends(tmp_path, postgres):
-    url = postgres("ends")
+def test_a_service_whose_lease_another_has_waits_for_it(tmp_path, postgres):
+    url = postgres("lease")
     flags = [*NO_CLUSTER, "--database-url", url]
     with (
-        closing(Store(tmp_path / "other", url)) as other,
         running_service(tmp_path / "data", *flags, ready=False) as client,
+        closing(Store(tmp_path / "other", url)) as store,
     ):
-        end_claims(url)
-        with other.claimed():
-            client.process.wait(30)
-        assert "this service ends: the database 'ends' is in use" in client.log.read_text()
+        wait_until(lambda: store.told().beat > 1)
+        store.forget_holder()
+        lease = Lease(store._engine, "other")
+        if lease._take():
+            echo = {"inputs": {"message": "here"}}
+            headers = {"Prefer": "respond-async"}
+            answer = client.post("/processes/echo/execution", json=echo, headers=headers)
+            assert answer.status_code == 201
+            wait_until(lambda: "another runner has taken the lease" in client.log.read_text())
+            wait_until(lambda: "has the lease: this one waits" in client.log.read_text())
+            assert client.get(answer.headers["location"]).json()["status"] == "accepted"
+            lease._close()
+            assert finished(client, answer.headers["location"])["status"] == "successful"
 
 
 def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):
@@ -441,19 +454,6 @@ def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):
         sql.execute(sa.text("ALTER DATABASE away ALLOW_CONNECTIONS true"))
         wait_until(lambda: client.get("/jobs").status_code == 200)
     admin.dispose()
-
-
-def end_claims(url):
-    """End the sessions that hold a claim on a database."""
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database ON oid = database "
-                "WHERE locktype = 'advisory' AND datname = current_database()"
-            )
-        )
-    engine.dispose()
 
 
 def test_a_dataset_stays_while_its_job_is_entered(tmp_path, store):

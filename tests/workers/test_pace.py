@@ -3,9 +3,20 @@
 import asyncio
 
 from georesolve.workers.cluster import in_event_loop
-from georesolve.workers.estimate import Pace, estimate, size_of_dataset
+from georesolve.workers.estimate import Capacity, Pace, estimate, memory_of_worker, size_of_dataset
 from georesolve.workers.jobs import Job, MatchOptions
 from tests.conftest import points, store_points
+
+
+def capacity_of(cluster, pace):
+    """What an estimate knows of a cluster."""
+
+    async def ask():
+        async with in_event_loop(cluster) as client:
+            address = next(iter(cluster.workers().values()))
+            return await memory_of_worker(client, cluster.device, address)
+
+    return Capacity(cluster.device, len(cluster.workers()), pace.factor, *asyncio.run(ask()))
 
 
 def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
@@ -15,11 +26,7 @@ def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
     pace = Pace()
 
     def seconds():
-        async def ask():
-            async with in_event_loop(cluster) as client:
-                return await estimate(client, cluster, pace, *sizes, job.options)
-
-        return asyncio.run(ask()).seconds
+        return estimate(capacity_of(cluster, pace), *sizes, job.options).seconds
 
     by_the_rates = seconds()
     # One job that was unlucky is no rule.

@@ -1,6 +1,5 @@
 """The plan: every row in exactly one chunk, chunks of a bearable size."""
 
-import asyncio
 import itertools
 import tracemalloc
 
@@ -8,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georesolve.workers.cluster import in_event_loop
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import chunks
+from tests.workers.test_pace import capacity_of
 
 
 @given(
@@ -35,11 +34,7 @@ def test_every_row_is_in_one_chunk(n_observations, n_references, options, device
 def estimated(cluster, n_observations, n_references, options):
     sizes = size_of_rows(n_observations), size_of_rows(n_references)
 
-    async def ask():
-        async with in_event_loop(cluster) as client:
-            return await estimate(client, cluster, Pace(), *sizes, options)
-
-    return asyncio.run(ask())
+    return estimate(capacity_of(cluster, Pace()), *sizes, options)
 
 
 @pytest.mark.parametrize("n_observations", [0, 1, 1000, 65_537, 3_000_000])

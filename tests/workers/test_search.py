@@ -109,7 +109,7 @@ def test_chunks_are_halved_where_memory_does_not_suffice(cluster, tmp_path, capl
     assert "is halved" in caplog.text
     assert progress.rows_done == 130_000
     ample, _ = run(cluster, job("ample"), lambda progress: None, lambda: False)
-    assert result.sha256.result() == ample.sha256.result()
+    assert result.digest == ample.digest
 
 
 def lose_device():
@@ -139,7 +139,7 @@ def test_a_lost_device_costs_its_worker_and_nothing_else(cluster, tmp_path):
     lost = cluster.client.run(lose_device, workers=[victim])
     assert "illegal" in lost[victim].lower()
     result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.rows_done == 300_000
     cluster.client.wait_for_workers(len(pids), timeout=60)
     after = cluster.client.run(os.getpid)
@@ -175,7 +175,7 @@ def test_a_device_that_is_wrong_costs_its_worker_and_nothing_else(cluster, tmp_p
     victim = sorted(pids)[0]
     cluster.client.run(answer_wrong, workers=[victim])
     result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
-    assert result.sha256.result() == expected.sha256.result()
+    assert result.digest == expected.digest
     assert progress.rows_done == 20_000
     cluster.client.wait_for_workers(len(pids), timeout=60)
     assert pids[victim] not in cluster.client.run(os.getpid).values()

@@ -1,0 +1,50 @@
+"""What a search takes of a GPU, and when cells pay: arithmetic that needs no CUDA.
+
+So a process that may not touch a GPU can tell it, too.
+"""
+
+from georesolve.kernels.query import Query
+
+WARP = 32
+_FROM = 1 << 21
+_FROM_A_REFERENCE = 64
+"""Observations, and observations for each reference, from which cells pay for themselves."""
+
+
+def suits_cells(n_references: int, n_observations: int, query: Query) -> bool:
+    """Whether cells may answer, and are likely to pay for themselves."""
+    return (
+        query.k == 1
+        and not query.exclude_self
+        and 0 < _FROM_A_REFERENCE * n_references <= n_observations
+        and n_observations >= _FROM
+    )
+
+
+def level_sizes(n_references: int) -> list[int]:
+    """Boxes of each level, padded to groups of 32, from the leaves to a root of one group."""
+    count = -(-n_references // WARP)
+    sizes = [-(-count // WARP) * WARP]
+    while sizes[-1] > WARP:
+        count = sizes[-1] // WARP
+        sizes.append(-(-count // WARP) * WARP)
+    return sizes
+
+
+def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
+    """Device memory that an index and one search in it take at most, in bytes.
+
+    Beyond the degrees of both sets, which the caller holds: unit vectors, tree, cells, answers, and
+    what sorting needs besides.
+    """
+    boxes = sum(level_sizes(n_references)) * 6 * 4
+    leaves = -(-n_references // WARP) * WARP * (4 * 8 + 3 * 4)
+    index = n_references * 3 * 8 + leaves + boxes
+    # Places (4), rows (8) and the sort's second copies of both, unit vectors (32), and counters.
+    sort = 2 * (4 + 8) + 32 + 1
+    answers = n_observations * (3 * 8 + k * (8 + 8 + 8))
+    if suits_cells(n_references, n_observations, Query(k)):
+        # Of each of the cells, which are half as many as observations at most, its middle, reach,
+        # nearest reference and row of the table; and 24 for an observation that may be left over.
+        answers += n_observations * (40 + 24)
+    return index + max(n_references * sort, answers + n_observations * sort) + (1 << 24)

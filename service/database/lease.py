@@ -1,0 +1,164 @@
+"""The lease: one runner at a time runs the jobs of a database, and tells how its cluster is.
+
+The lease is a number that its holder counts on. One who wants it takes it when nobody holds it, or
+when the number has stood still for some seconds: no two clocks are compared. A holder that was
+taken for dead finds its name gone, and none of its writes counts from then on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from georesolve.service.database.schema import store as _store
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 6.0
+"""A lease that was not renewed for so long is free."""
+_RENEW_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
+
+
+class Told(NamedTuple):
+    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
+
+    holder: str
+    beat: int
+    cluster: dict[str, Any]
+    metrics: str
+
+
+_TOLD = sa.select(*(_store.c[name] for name in Told._fields))
+
+
+def told(engine: sa.Engine) -> Told:
+    """What the holder told last."""
+    with engine.connect() as connection:
+        return Told(*connection.execute(_TOLD).one())
+
+
+def forget_holder(engine: sa.Engine) -> None:
+    """Free the lease at once: who held it is known to be dead."""
+    with engine.begin() as connection:
+        connection.execute(_store.update().values(holder="", cluster={}))
+
+
+class Lease:
+    """The lease of one database, as one that wants to hold it sees it.
+
+    Parameters
+    ----------
+    holder
+        The name to hold it by. Those who have the same never live at the same time.
+    """
+
+    def __init__(self, engine: sa.Engine, holder: str) -> None:
+        self._engine = engine
+        self._holder = holder
+        self._session: sa.Connection | None = None
+        self._seen: tuple[str, int] | None = None
+        self._seen_at = 0.0
+
+    @property
+    def is_held(self) -> sa.ColumnElement[bool]:
+        """Whether it is held by this name, for conditions of statements."""
+        return sa.exists().where(_store.c.holder == self._holder)
+
+    async def taken(self) -> None:
+        """Wait for the lease, and take it."""
+        while True:
+            try:
+                if await asyncio.to_thread(self._take):
+                    return
+            except SQLAlchemyError as error:
+                logger.warning("the lease cannot be taken: %s", error)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _take(self) -> bool:
+        holder, beat, *_ = told(self._engine)
+        if (holder, beat) != self._seen:
+            if self._seen is None and holder not in ("", self._holder):
+                logger.info("another runner has the lease: this one waits for it")
+            self._seen, self._seen_at = (holder, beat), time.monotonic()
+        stood_still = time.monotonic() - self._seen_at > LEASE_SECONDS
+        if not (stood_still or holder in ("", self._holder)):
+            return False
+        same = (_store.c.holder == holder) & (_store.c.beat == beat)
+        return self._write(same, holder=self._holder)
+
+    @asynccontextmanager
+    async def kept(
+        self, tell: Callable[[], dict[str, Any]], news: asyncio.Event, lost: Callable[[], None]
+    ) -> AsyncIterator[None]:
+        """Renew the lease from now on, and give it back in the end.
+
+        Parameters
+        ----------
+        tell
+            The columns that are told with it: how the cluster is, and metrics.
+        news
+            Is set when that should be told at once.
+        lost
+            Is called when another has taken the lease.
+        """
+        task = asyncio.create_task(self._keep(tell, news, lost), name="lease")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            try:
+                await asyncio.to_thread(partial(self._renew, holder="", cluster={}))
+            except SQLAlchemyError as error:
+                logger.warning("the lease cannot be given back: %s", error)
+            self._close()
+
+    async def _keep(
+        self, tell: Callable[[], dict[str, Any]], news: asyncio.Event, lost: Callable[[], None]
+    ) -> None:
+        is_renewed = True
+        while True:
+            news.clear()
+            try:
+                if not await asyncio.to_thread(partial(self._renew, **tell())):
+                    logger.critical("another runner has taken the lease: this one ends at once")
+                    lost()
+                    return
+                is_renewed = True
+            except SQLAlchemyError as error:
+                if is_renewed:
+                    logger.warning("the lease cannot be renewed: %s", error)
+                is_renewed = False
+            with suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), _RENEW_SECONDS)
+
+    def _renew(self, **values: Any) -> bool:
+        return self._write(_store.c.holder == self._holder, **values)
+
+    def _write(self, condition: sa.ColumnElement[bool], **values: Any) -> bool:
+        query = _store.update().where(condition).values(beat=_store.c.beat + 1, **values)
+        try:
+            if self._session is None:
+                self._session = self._engine.connect()
+                # Not one of the pool: what is told once a second need not survive a power cut.
+                self._session.detach()
+                if self._engine.dialect.name == "sqlite":
+                    self._session.exec_driver_sql("PRAGMA synchronous=NORMAL")
+                    self._session.commit()
+            with self._session.begin():
+                return bool(self._session.execute(query).rowcount)
+        except SQLAlchemyError:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

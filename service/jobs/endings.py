@@ -1,0 +1,96 @@
+"""The end of a job: waiting for it, ending it early, removing what the job needs no more."""
+
+import asyncio
+import logging
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from georesolve.service.clock import is_id
+from georesolve.service.database.rows import LIVE, JobStatus
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import Library
+from georesolve.service.errors import JobDismissed
+from georesolve.service.metrics import Metrics
+from georesolve.workers.manifest import read_manifest
+
+logger = logging.getLogger(__name__)
+
+
+async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
+    """Wait until a job has ended, this process is about to end, or time is over."""
+    with suppress(TimeoutError), store.changes.of(id) as changed:
+        async with asyncio.timeout(seconds):
+            while not store.changes.stopping:
+                changed.clear()
+                if await asyncio.to_thread(store.has_ended, id):
+                    return
+                await changed.wait()
+
+
+def end(
+    store: Store, metrics: Metrics, id: str, status: JobStatus, message: str, **outcome: Any
+) -> bool:
+    """End a live job, as `Store.finish_job` does, and count it."""
+    if not store.finish_job(id, status, message, **outcome):
+        return False
+    row = store.job(id)
+    if row is not None:
+        metrics.count_job(row)
+    return True
+
+
+def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
+    """End a live job, which its runner then lets go of, or remove a finished one.
+
+    Raises
+    ------
+    JobDismissed
+        When that was done before. What the job holds is left to the one who did it.
+    """
+    if end(store, metrics, id, "dismissed", "dismissed by the client"):
+        return
+    if not store.dismiss_finished_job(id):
+        raise JobDismissed(f"the job {id!r} was dismissed already")
+    clear(store, library, id)
+
+
+def clear(store: Store, library: Library, id: str) -> None:
+    """Remove what a job that has ended needs no more; a live one rests till it is taken up."""
+    row = store.job(id)
+    if row is None:
+        return
+    if row.status in LIVE:
+        store.rest_job(id)
+        return
+    tidy(store.job_folder(id), keep_result=row.status == "successful")
+    for dataset in {row.observations, row.references}:
+        library.release(dataset)
+
+
+def tidy(folder: Path, *, keep_result: bool) -> None:
+    """Remove the files of a job that has ended: all but its result, or all."""
+    if not keep_result:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        read_manifest(folder).tidy()
+        (folder / "cancelled").unlink(missing_ok=True)
+    except OSError:
+        # Who asks for the result is told what is wrong with it.
+        logger.exception("the result in %s cannot be read", folder)
+
+
+def sweep(store: Store) -> None:
+    """Remove what an earlier service left of jobs that have ended; move unknown ones away."""
+    known = store.job_ids()
+    jobs = {path for path in store.jobs_folder.iterdir() if is_id(path.name)}
+    store.quarantine.take(job for job in jobs if job.name not in known)
+    for job in jobs:
+        row = store.job(job.name)
+        if row is not None and row.status not in LIVE:
+            tidy(job, keep_result=row.status == "successful")
+            # Nobody writes now: what is hidden was never finished.
+            for path in job.glob(".*"):
+                path.unlink(missing_ok=True)
