@@ -1,5 +1,6 @@
 """The end of a job: its parts become a result, of which no byte is written a second time."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from georesolve.workers import footers
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import Manifest, write_manifest
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import Part, new_part, open_part, part_name
+from georesolve.workers.parts import Part, new_part, open_part, part_name, sync_part
 from georesolve.workers.plan import Chunk, is_edge
 from georesolve.workers.result import opened, provenance
 from georesolve.workers.splice import Footer, Splice, encode
@@ -18,6 +19,10 @@ from georesolve.workers.threads import side_by_side
 
 _OfFooter = tuple[Part, list[footers.Movable]]
 """A part, and what footers say of its row groups."""
+
+
+_syncing = ThreadPoolExecutor(4, thread_name_prefix="sync")
+"""Disks take several parts at a time."""
 
 
 class Assembly:
@@ -31,6 +36,7 @@ class Assembly:
         self._job = job
         self._done: dict[Chunk, _OfFooter] = {}
         self._counts: dict[Chunk, dict[str, int]] = {}
+        self._synced: list[Future[None]] = []
 
     def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
         """Take the record of a finished chunk.
@@ -42,8 +48,12 @@ class Assembly:
         """
         # Read as they come: of a large result that would be long at the end.
         groups = [footers.of_json(group) for group in record["footer"]]
-        self._done[chunk] = Part.read(record["part"]), groups
+        part = Part.read(record["part"])
+        self._done[chunk] = part, groups
         self._counts[chunk] = record["counts"]
+        # While workers make others; one that is to be joined with others need not survive.
+        if all(is_edge(self._job, row) for row in chunk):
+            self._synced.append(_syncing.submit(sync_part, self._job.folder, part.name))
 
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there.
@@ -60,6 +70,8 @@ class Assembly:
             parts.append(part)
         with open_part(job.folder, parts[0].name) as file:
             schema = pq.read_schema(file).with_metadata(provenance(job, counts))
+        for synced in self._synced:
+            synced.result()
         return write_manifest(job.folder, parts, footer.ending(schema))
 
     def _runs(self) -> list[list[Chunk]]:
@@ -85,10 +97,11 @@ class Assembly:
         table = pa.concat_tables(tables)
         counts = {name: sum(self._counts[one][name] for one in run) for name in STATUSES}
         of, name = table["observation"].to_numpy(), part_name(run[0].start, run[-1].stop)
-        with new_part(job.folder, name, durable=True) as file:
+        with new_part(job.folder, name) as file:
             splice = Splice(file)
             for group in Chunk(run[0].start, run[-1].stop).row_groups(job.options.k, job.widths()):
                 first, last = np.searchsorted(of, group)
                 splice.add(encode(table.slice(first, last - first)))
             spliced = splice.finish(table.schema.with_metadata(provenance(job, counts)))
+        sync_part(job.folder, name)
         return Part.of(name, spliced), spliced.movable

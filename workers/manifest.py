@@ -23,6 +23,7 @@ from georesolve.workers.parts import (
     look_at_part,
     new_part,
     open_part,
+    sync_part,
     sync_parts,
 )
 from georesolve.workers.splice import RowGroup, digest_of
@@ -111,8 +112,9 @@ class Manifest(NamedTuple):
 
 def write_manifest(folder: Path, parts: Iterable[Part], ending: bytes) -> Manifest:
     """Make a result of parts whose bytes are on the disk; it is there once the manifest is."""
-    with new_part(folder, _ENDING, durable=True) as file:
+    with new_part(folder, _ENDING) as file:
         file.write(ending)
+    sync_part(folder, _ENDING)
     sync_parts(folder)
     told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
     manifest = Manifest(folder, tuple(parts), told)

@@ -20,7 +20,7 @@ from georesolve.workers.frames import Frame, backend
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import matches, statuses
 from georesolve.workers.parts import Part, is_whole, new_part, part_name, read_record, write_record
-from georesolve.workers.plan import Chunk, is_edge
+from georesolve.workers.plan import Chunk
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
 from georesolve.workers.splice import Encoded, Splice, encode
@@ -137,9 +137,8 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
     name, carried_widths = part_name(*chunk), job.widths()
-    # What is to be joined with others is not synced: what a power cut damages is made again.
-    stays = all(is_edge(job, row) for row in chunk)
-    with new_part(job.folder, name, durable=stays) as file:
+    # Not synced here, where a GPU would wait for the disk: see `Assembly`.
+    with new_part(job.folder, name) as file:
         splice = Splice(file)
         for group in side_by_side(
             partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, carried_widths)

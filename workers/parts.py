@@ -6,7 +6,6 @@ chunk is done, whatever happens to the worker or to the future.
 
 import hashlib
 import json
-import os
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,19 +88,18 @@ def look_at_part(folder: Path, name: str) -> Look:
 
 
 @contextmanager
-def new_part(folder: Path, name: str, *, durable: bool) -> Iterator[BinaryIO]:
+def new_part(folder: Path, name: str) -> Iterator[BinaryIO]:
     """A part to be written; it appears complete on success, and not at all on any error.
 
-    Parameters
-    ----------
-    durable
-        Whether its bytes survive a power cut. Its name does once that of the result does.
+    It survives a power cut once it is synced, and its name once those of all parts are.
     """
     with complete(folder / _PARTS / name) as temporary, temporary.open("wb") as file:
         yield file
-        if durable:
-            file.flush()
-            os.fdatasync(file.fileno())
+
+
+def sync_part(folder: Path, name: str) -> None:
+    """Have the bytes of a part survive a power cut; raises as `open_part`."""
+    sync(folder / _PARTS / name)
 
 
 def sync_parts(folder: Path) -> None:

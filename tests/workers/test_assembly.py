@@ -61,7 +61,7 @@ def make_job(folder, n, k=1):
 def write_part(job, table, chunk):
     """The part of a chunk as a worker writes it, and its record."""
     name = part_name(*chunk)
-    with new_part(job.folder, name, durable=False) as file:
+    with new_part(job.folder, name) as file:
         splice = Splice(file)
         for group in chunk.row_groups(job.options.k):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
