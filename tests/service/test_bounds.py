@@ -307,11 +307,11 @@ def test_a_full_disk():
         name = f"dataset:{registered.json()['id']}"
         body = {"observations": name, "references": name}
         # Accepted while there is room, it waits for a cluster until there is none.
-        answer = run_nearest(client, {**body, "k": 32}, LATER)
+        answer = run_nearest(client, {**body, "k": 4}, LATER)
         assert answer.status_code == 201, answer.text
         job = answer.headers["location"]
         ballast = fill(disk, leave=len(content) // 2)
-        other = parquet(points(300_000, 2))
+        other = parquet(points(200_000, 2))
         for send in (
             lambda: client.post("/datasets", content=iter([other]), headers=headers),
             lambda: client.post("/datasets", content=other, headers=headers),
@@ -333,7 +333,7 @@ def test_a_full_disk():
             assert int(answer.headers["retry-after"]) > 0
             wait_until(lambda: files_of(client) == before)
             ballast.unlink()
-            answer = run_nearest(client, {**body, "k": 32}, LATER)
+            answer = run_nearest(client, {**body, "k": 1}, LATER)
             assert finished(client, answer.headers["location"])["status"] == "successful"
 
 

@@ -119,6 +119,9 @@ def test_the_same_that_was_accepted_meanwhile_is_the_same_job(service):
 
 def test_a_key_is_free_after_a_refusal_or_a_lost_connection(service):
     bad = {**TINY, "observations": {"lat": [91], "lon": [2]}}
+    # Jobs of the tests before this one write files until they end.
+    live = {"status": ["accepted", "running"]}
+    wait_until(lambda: not service.get("/jobs", params=live).json()["jobs"])
     before = files_of(service)
     assert send(service, "f-1", bad).status_code == 400
     with half_sent(service, "f-1"):
