@@ -137,7 +137,7 @@ async def register_dataset(
 
 
 @router.put(
-    "/datasets/{name}",
+    "/datasets/{id}",
     operation_id="putDataset",
     summary="Register a dataset under a name, or replace it",
     status_code=201,
@@ -147,7 +147,7 @@ async def register_dataset(
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST, IF_MATCH, IF_NEW),
 )
 async def put_dataset(
-    name: DatasetName,
+    id: DatasetName,
     request: Request,
     response: Response,
     service: ServiceContext,
@@ -161,13 +161,13 @@ async def put_dataset(
     """
     condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
-    await asyncio.to_thread(service.library.refuse_changed, name, condition)
+    await asyncio.to_thread(service.library.refuse_changed, id, condition)
     async with _received(request, service, parameters) as ingested:
         row, _ = await asyncio.to_thread(_register, service, ingested)
-    if not await asyncio.to_thread(service.library.name, row, name, condition):
+    if not await asyncio.to_thread(service.library.name, row, id, condition):
         response.status_code = 200
     row = await asyncio.to_thread(service.library.get, row.id)
-    return _told(row, name, service, request, response)
+    return _told(row, id, service, request, response)
 
 
 @asynccontextmanager

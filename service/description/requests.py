@@ -20,7 +20,7 @@ DatasetName = Annotated[
     str,
     Path(
         description="a letter, then up to 63 letters, digits, `.`, `_` and `-`, all lower case",
-        examples=["places"],
+        openapi_examples={"places": {"value": "places"}},
     ),
 ]
 # This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
