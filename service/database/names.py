@@ -155,7 +155,7 @@ class Names:
     def _put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
         of_name = self._own & (_names.c.name == name)
         last = (
-            sa.select(_names.c.version, _names.c.dataset, _datasets.c.sha256)
+            sa.select(_names.c.dataset, _datasets.c.sha256)
             .join(_datasets, _datasets.c.id == _names.c.dataset)
             .where(of_name & _IS_NEWEST)
         )

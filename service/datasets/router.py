@@ -189,6 +189,10 @@ def _told(
     row: DatasetRow, address: str, service: Service, request: Request, response: Response
 ) -> DatasetInfo:
     response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
+    return _info(row, service, response)
+
+
+def _info(row: DatasetRow, service: Service, response: Response) -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
     return DatasetInfo.of(row, service.store.names.of([row.id])[row.id])
 
@@ -261,9 +265,7 @@ def list_datasets(
 )
 def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
-    row = service.library.get(id)
-    response.headers["ETag"] = f'"{row.dataset.sha256}"'
-    return DatasetInfo.of(row, service.store.names.of([row.id])[row.id])
+    return _info(service.library.get(id), service, response)
 
 
 @router.get(
