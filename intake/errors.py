@@ -58,6 +58,10 @@ class SourceNotAllowed(Refused, ValueError):
     """An address lies below no prefix that is read from."""
 
 
+class SinkNotAllowed(Refused, ValueError):
+    """An address lies below no prefix that results are written to."""
+
+
 class SourceUnreadable(Refused, ValueError):
     """Files cannot be read at the moment."""
 

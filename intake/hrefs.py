@@ -1,25 +1,20 @@
-"""Addresses of point sets: checked against what the operator listed, and looked up.
-
-Nothing is asked for unless the address, as it is written, lies below a listed prefix. Addresses are
-plain: no percent signs, queries, user names or dots between slashes, so what is compared is what is
-asked for. Links of a folder that lead out of it are refused.
-"""
+"""Point sets by their address: looked up below what the operator listed (`intake.addresses`)."""
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from georesolve.intake.addresses import Address, Prefixes
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
 from georesolve.intake.point_table import Bounds, check_numeric
@@ -34,66 +29,12 @@ from georesolve.workers.sources import (
 )
 from georesolve.workers.widths import Width, value_bytes
 
-LONGEST = 1000
-"""Characters of an address at most."""
-_ADDRESS = re.compile(
-    r"(file)://(/[\w.~=+,:@/*-]+)|(s3)://([a-z0-9][a-z0-9.-]{2,62}(?:/[\w.~=+,:/*-]*)?)", re.ASCII
-)
 _SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
 _MOST_FILES = 10_000
 _LOOKS_AT_A_TIME = 16
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _TIMES_ENCODED = 4
 """Memory of a text is taken for so many times what it takes in a file."""
-
-
-class Address(NamedTuple):
-    """Where files lie: a path, in which * stands for any characters but a slash."""
-
-    scheme: Scheme
-    path: str
-
-
-def is_href(text: str) -> bool:
-    """Whether a text is meant as an address, be it a wrong one."""
-    return "://" in text
-
-
-def address_of(href: str) -> Address:
-    """Take an address apart.
-
-    Raises
-    ------
-    SourceNotAllowed
-        When it is not written plainly, or has another scheme.
-    """
-    match = _ADDRESS.fullmatch(href) if len(href) <= LONGEST else None
-    *folders, last = href.partition("://")[2].lstrip("/").split("/")
-    if match is None or {"", ".", ".."}.intersection(folders) or last in (".", ".."):
-        raise SourceNotAllowed(
-            f"{href[:200]!r} is no address of a source: write it as in s3://bucket/folder/*.parquet"
-            f" or file:///folder/file.parquet, in at most {LONGEST} characters: letters, digits and"
-            " . ~ = + , : @ - _ *, without '..', user names, queries and percent signs"
-        )
-    scheme: Scheme = "file" if match[1] else "s3"
-    return Address(scheme, match[2] or match[4])
-
-
-def prefixes_of(listed: str | None) -> tuple[Address, ...]:
-    """The prefixes that an operator listed, separated by commas.
-
-    Raises
-    ------
-    ValueError
-        When one of them is no address of a folder.
-    """
-    prefixes = []
-    for one in filter(None, map(str.strip, (listed or "").split(","))):
-        scheme, path = address_of(one)
-        if "*" in path:
-            raise ValueError(f"{one!r} has a *, and is to be a folder")
-        prefixes.append(Address(scheme, path.rstrip("/") + "/"))
-    return tuple(prefixes)
 
 
 class Sources:
@@ -108,7 +49,7 @@ class Sources:
     """
 
     def __init__(self, listed: str | None, bounds: Bounds) -> None:
-        self._prefixes = prefixes_of(listed)
+        self._prefixes = Prefixes(listed, "sources", SourceNotAllowed)
         self._bounds = bounds
 
     def dataset(self, href: str, reading: Reading, file: str) -> Dataset:
@@ -131,14 +72,11 @@ class Sources:
         SourceUnreadable
             When they cannot be read now.
         """
-        address = address_of(href)
-        prefix = self._prefix_of(address, href)
+        address, prefix = self._prefixes.find(href)
         try:
-            if address.scheme == "file":
-                _refuse_links([_fixed(address.path)], prefix, href)
+            self._prefixes.refuse_links([_fixed(address.path)], prefix, href)
             paths = sorted(_files(address))
-            if address.scheme == "file":
-                _refuse_links(paths, prefix, href)
+            self._prefixes.refuse_links(paths, prefix, href)
             if not paths:
                 raise InvalidInput(f"{file}: there is no Parquet file at {href}")
             if len(paths) > _MOST_FILES:
@@ -150,16 +88,6 @@ class Sources:
         except OSError as error:
             raise SourceUnreadable(f"{file}: {href} cannot be read: {str(error)[:300]}") from error
         return self._described(address, href, looks, reading, file)
-
-    def _prefix_of(self, address: Address, href: str) -> Address:
-        for prefix in self._prefixes:
-            if address.scheme == prefix.scheme and f"{address.path}/".startswith(prefix.path):
-                return prefix
-        listed = ", ".join(href_of(*prefix) for prefix in self._prefixes) or "none"
-        raise SourceNotAllowed(
-            f"{href[:200]!r} lies below no prefix that this service reads from; its operator lists "
-            f"them with the setting sources: {listed}"
-        )
 
     def _described(
         self,
@@ -273,16 +201,6 @@ def _matches(path: str, pattern: str) -> bool:
     """Whether a path fits a pattern, segment by segment; a pattern may name folders."""
     segments, patterns = path.split("/"), pattern.rstrip("/").split("/")
     return len(segments) >= len(patterns) and all(map(fnmatchcase, segments, patterns))
-
-
-def _refuse_links(paths: Iterable[str], prefix: Address, href: str) -> None:
-    folder = Path(prefix.path).resolve()
-    for path in paths:
-        if not Path(path).resolve().is_relative_to(folder):
-            raise SourceNotAllowed(
-                f"{href[:200]!r}: the file {Path(path).name!r} leads out of the folder that the "
-                "operator listed"
-            )
 
 
 def _look(scheme: Scheme, path: str) -> _Look:

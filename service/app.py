@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
+from georesolve.intake.addresses import Sinks
 from georesolve.service.auth.access import Access
 from georesolve.service.context import Service
 from georesolve.service.database.store import Store
@@ -68,6 +69,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     settings=settings,
                     store=store,
                     ingest=ingest,
+                    sinks=Sinks(settings.sinks),
                     checks=Checks(),
                     library=library,
                     cluster=cluster,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from georesolve.intake.addresses import Sinks
 from georesolve.service.database.roles import Role
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
@@ -27,6 +28,7 @@ class Service:
     settings: Settings
     store: Store
     ingest: Ingest
+    sinks: Sinks
     checks: Checks
     library: Library
     cluster: ClusterView

@@ -83,6 +83,9 @@ NotThere = _problem("NotThere", 404, "not-found", "Not Found")
 SourceNotAllowed = _problem(
     "SourceNotAllowed", 403, "source-not-allowed", "The service does not read from there"
 )
+SinkNotAllowed = _problem(
+    "SinkNotAllowed", 403, "sink-not-allowed", "The service does not write to there"
+)
 NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
 NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
 NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
@@ -99,6 +102,7 @@ BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body
 HeadTimeout = _problem("HeadTimeout", 408, "head-timeout", "The headers did not come in time")
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
 DatasetDamaged = _problem("DatasetDamaged", 409, "dataset-damaged", "The dataset is damaged")
+OutputTaken = _problem("OutputTaken", 409, "output-taken", "Something lies there already")
 KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
 )
@@ -138,6 +142,7 @@ _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.InvalidOption: InvalidRequest,
     intake.TooLarge: TooLarge,
     intake.SourceNotAllowed: SourceNotAllowed,
+    intake.SinkNotAllowed: SinkNotAllowed,
     intake.SourceUnreadable: NotReady,
     intake.UnsupportedFormat: UnsupportedFormat,
     intake.NotRepresentable: NotAcceptable,

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from georesolve.intake.addresses import prefixes_of
 from georesolve.intake.errors import Refused
-from georesolve.intake.hrefs import prefixes_of
 from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
 from georesolve.workers.settings import ClusterSettings
@@ -163,6 +163,11 @@ class Settings(BaseSettings):
         description="folders and buckets that inputs may be read from by address, separated by "
         "commas, e.g. file:///data/,s3://bucket/observations/; by default none",
     )
+    sinks: str | None = Field(
+        None,
+        description="folders and buckets that results may be written to by address, separated by "
+        "commas, e.g. s3://bucket/results/; by default none",
+    )
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
     index_bytes: int = Field(
@@ -205,7 +210,7 @@ class Settings(BaseSettings):
                 )
         return given
 
-    @field_validator("sources")
+    @field_validator("sources", "sinks")
     @classmethod
     def _are_prefixes(cls, given: str | None) -> str | None:
         try:

@@ -11,7 +11,8 @@ from georesolve.workers import footers
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import Manifest, write_manifest
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import Part, new_part, open_part, part_name, sync_part
+from georesolve.workers.parts import Part, part_name
+from georesolve.workers.places import named
 from georesolve.workers.plan import Chunk, is_edge
 from georesolve.workers.result import opened, provenance
 from georesolve.workers.splice import Footer, Splice, encode
@@ -53,7 +54,7 @@ class Assembly:
         self._counts[chunk] = record["counts"]
         # While workers make others; one that is to be joined with others need not survive.
         if all(is_edge(self._job, row) for row in chunk):
-            self._synced.append(_syncing.submit(sync_part, self._job.folder, part.name))
+            self._synced.append(_syncing.submit(self._job.place.sync, part.name))
 
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there.
@@ -64,15 +65,16 @@ class Assembly:
             Number of result rows by status.
         """
         job, footer, parts = self._job, Footer(), []
-        for part, groups in side_by_side(self._part, self._runs()):
-            for group, stands in zip(groups, part.groups, strict=True):
-                footer.add(group, stands.size_bytes)
-            parts.append(part)
-        with open_part(job.folder, parts[0].name) as file:
-            schema = pq.read_schema(file).with_metadata(provenance(job, counts))
-        for synced in self._synced:
-            synced.result()
-        return write_manifest(job.folder, parts, footer.ending(schema))
+        with named(job.place):
+            for part, groups in side_by_side(self._part, self._runs()):
+                for group, stands in zip(groups, part.groups, strict=True):
+                    footer.add(group, stands.size_bytes)
+                parts.append(part)
+            with job.place.open(parts[0].name) as file:
+                schema = pq.read_schema(file).with_metadata(provenance(job, counts))
+            for synced in self._synced:
+                synced.result()
+            return write_manifest(job.folder, job.output, parts, footer.ending(schema))
 
     def _runs(self) -> list[list[Chunk]]:
         """The chunks by the parts that they make: one, or those that have a row group together."""
@@ -92,16 +94,16 @@ class Assembly:
         """Parts with pieces of row groups, written anew as one."""
         job, tables = self._job, []
         for chunk in run:
-            with open_part(job.folder, self._done[chunk][0].name) as file:
+            with job.place.open(self._done[chunk][0].name) as file:
                 tables.append(opened(file).read())
         table = pa.concat_tables(tables)
         counts = {name: sum(self._counts[one][name] for one in run) for name in STATUSES}
         of, name = table["observation"].to_numpy(), part_name(run[0].start, run[-1].stop)
-        with new_part(job.folder, name) as file:
+        with job.place.new(name) as file:
             splice = Splice(file)
             for group in Chunk(run[0].start, run[-1].stop).row_groups(job.options.k, job.widths()):
                 first, last = np.searchsorted(of, group)
                 splice.add(encode(table.slice(first, last - first)))
             spliced = splice.finish(table.schema.with_metadata(provenance(job, counts)))
-        sync_part(job.folder, name)
+        job.place.sync(name)
         return Part.of(name, spliced), spliced.movable

@@ -7,8 +7,11 @@ from typing import Literal
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
+from georesolve.workers.places import Place, own_place, place_of
 from georesolve.workers.widths import Carried
 
+RECORDS = "records"
+"""Folder in that of a job: what its chunks have done."""
 How = Literal["left", "inner"]
 
 
@@ -49,7 +52,12 @@ class MatchOptions:
 class Job:
     """One job and the folder that its files live in.
 
-    `indexes` is where the index of its references is kept; None where these go with the job.
+    Attributes
+    ----------
+    indexes
+        Where the index of its references is kept; None where these go with the job.
+    output
+        Where its parts are written, if not into its folder: see `places.place_of`.
     """
 
     id: str
@@ -58,11 +66,17 @@ class Job:
     references: Dataset
     options: MatchOptions
     indexes: IndexFolder | None = None
+    output: str | None = None
 
     @property
-    def parts(self) -> Path:
-        """Folder of the parts and their records: what is done."""
-        return self.folder / "parts"
+    def place(self) -> Place:
+        """Where its parts lie."""
+        return place_of(self.output) if self.output else own_place(self.folder)
+
+    @property
+    def records(self) -> Path:
+        """Folder of the records of its chunks: what is done."""
+        return self.folder / RECORDS
 
     @property
     def cancel_flag(self) -> Path:

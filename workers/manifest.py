@@ -16,20 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from georesolve.workers.files import Look, durable, look_at
 from georesolve.workers.footers import MAGIC
-from georesolve.workers.parts import (
-    Part,
-    is_whole,
-    keep_parts,
-    look_at_part,
-    new_part,
-    open_part,
-    sync_part,
-    sync_parts,
-)
+from georesolve.workers.parts import COMPLETE, ENDING, LISTED, Part, is_whole, keep_parts
+from georesolve.workers.places import Folder, Place, own_place, place_of
 from georesolve.workers.splice import RowGroup, digest_of
 
 MANIFEST_NAME = "manifest.json"
-_ENDING = "ending"
 
 
 class Extent(NamedTuple):
@@ -51,13 +42,13 @@ class Manifest(NamedTuple):
 
     Attributes
     ----------
-    folder
-        Of the job.
+    place
+        Where they lie.
     ending
         What stands behind the last row group of `matches.parquet`.
     """
 
-    folder: Path
+    place: Place
     parts: tuple[Part, ...]
     ending: RowGroup
 
@@ -88,40 +79,90 @@ class Manifest(NamedTuple):
 
     def name_of(self, extent: Extent) -> str:
         """The name of the file that an extent lies in."""
-        return extent.part.name if extent.part else _ENDING
+        return extent.part.name if extent.part else ENDING
 
     def open(self, extent: Extent) -> BinaryIO:
         """The file that an extent lies in; raises FileNotFoundError when that has gone."""
-        return open_part(self.folder, self.name_of(extent))
+        return self.place.open(self.name_of(extent))
 
     def look(self, extent: Extent) -> Look:
-        """What changes with that file; raises FileNotFoundError."""
-        return look_at_part(self.folder, self.name_of(extent))
+        """What changes with that file, in a folder of the job; raises FileNotFoundError."""
+        assert isinstance(self.place, Folder)
+        return look_at(self.place.path / self.name_of(extent))
 
     def is_whole(self, extent: Extent) -> bool:
         """Whether that file has the bytes of its digests; reads all of it, and raises OSError."""
         if extent.part is not None:
-            return is_whole(self.folder, extent.part)
+            return is_whole(self.place, extent.part)
         with self.open(extent) as file:
             return hashlib.sha256(file.read()).hexdigest() == self.ending.sha256
 
     def tidy(self) -> None:
-        """Remove all files that are none of the result: records, and parts that are not listed."""
-        keep_parts(self.folder, {_ENDING, *(part.name for part in self.parts)})
+        """Remove the parts that are not listed."""
+        keep_parts(self.place, {ENDING, LISTED, COMPLETE, *(part.name for part in self.parts)})
+
+    def document(self, base: str = "") -> dict[str, Any]:
+        """What readers are told of the parts, whose addresses begin with `base`.
+
+        It is what the service answers with, and `_manifest.json` of a result that lies elsewhere.
+        """
+        return {
+            "digest": self.digest,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "parts": [
+                {
+                    "href": f"{base}{part.name}",
+                    "rows": part.rows,
+                    "size_bytes": part.size_bytes,
+                    "digest": part.digest,
+                    "row_groups": [group._asdict() for group in part.groups],
+                    "ending": part.ending._asdict(),
+                }
+                for part in self.parts
+            ],
+            "ending": self.ending._asdict(),
+        }
 
 
-def write_manifest(folder: Path, parts: Iterable[Part], ending: bytes) -> Manifest:
-    """Make a result of parts whose bytes are on the disk; it is there once the manifest is."""
-    with new_part(folder, _ENDING) as file:
-        file.write(ending)
-    sync_part(folder, _ENDING)
-    sync_parts(folder)
+def write_manifest(
+    folder: Path, output: str | None, parts: Iterable[Part], ending: bytes
+) -> Manifest:
+    """Make a result of parts whose bytes are on the disk; it is there once the manifest is.
+
+    Parameters
+    ----------
+    folder
+        Of the job.
+    output
+        Where its parts lie, if not there: readers of that place find a manifest beside them, and
+        last of all an object that has its SHA-256.
+    """
+    place = _place(folder, output)
     told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
-    manifest = Manifest(folder, tuple(parts), told)
-    content = {"parts": manifest.parts, "ending": told}
+    manifest = Manifest(place, tuple(parts), told)
+    _put(place, ENDING, ending)
+    if output:
+        listed = json.dumps(manifest.document(), indent=1).encode()
+        manifest.tidy()
+        _put(place, LISTED, listed)
+        place.sync()
+        _put(place, COMPLETE, f"{hashlib.sha256(listed).hexdigest()}\n".encode())
+    place.sync()
+    content = {"parts": manifest.parts, "ending": told, "output": output}
     with durable(folder / MANIFEST_NAME) as temporary:
         temporary.write_text(json.dumps({**content, "sha256": _sha256_of(content)}))
     return manifest
+
+
+def _place(folder: Path, output: str | None) -> Place:
+    return place_of(output) if output else own_place(folder)
+
+
+def _put(place: Place, name: str, content: bytes) -> None:
+    with place.new(name) as file:
+        file.write(content)
+    place.sync(name)
 
 
 def _sha256_of(content: dict[str, Any]) -> str:
@@ -149,7 +190,7 @@ def read_manifest(folder: Path) -> Manifest:
         if given.pop("sha256") != _sha256_of(given):
             raise ValueError("it has not the bytes of its checksum")
         parts = tuple(Part.read(one) for one in given["parts"])
-        return Manifest(folder, parts, RowGroup(*given["ending"]))
+        return Manifest(_place(folder, given["output"]), parts, RowGroup(*given["ending"]))
     except (ValueError, TypeError, KeyError) as error:
         raise OSError(f"{MANIFEST_NAME} is damaged: {error}") from error
 
@@ -194,7 +235,7 @@ class Matches(io.RawIOBase):
         view = memoryview(buffer).cast("B")[: extent.size_bytes - within]
         size = file.readinto(view)  # type: ignore[attr-defined]
         if view and not size:
-            raise OSError(f"a part of {self._manifest.folder.name} is shorter than it was")
+            raise OSError(f"a part in {self._manifest.place.href} is shorter than it was")
         self._at += size
         return int(size)
 

@@ -19,7 +19,7 @@ from georesolve.workers.carried import carried
 from georesolve.workers.frames import Frame, backend
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import matches, statuses
-from georesolve.workers.parts import Part, is_whole, new_part, part_name, read_record, write_record
+from georesolve.workers.parts import Part, is_whole, part_name, read_record, write_record
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
@@ -138,7 +138,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     rows, counts = matches(job.options.k, chunk, answer)
     name, carried_widths = part_name(*chunk), job.widths()
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.
-    with new_part(job.folder, name) as file:
+    with job.place.new(name) as file:
         splice = Splice(file)
         for group in side_by_side(
             partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, carried_widths)
@@ -156,7 +156,12 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         "part": Part.of(name, spliced),
         "footer": [footers.as_json(group) for group in spliced.movable],
     }
-    write_record(job.folder, name, record)
+    try:
+        write_record(job.records, name, record)
+    except FileNotFoundError:
+        # The job has ended meanwhile, and its folder has gone: nothing of it stays elsewhere.
+        job.place.remove([name])
+        raise
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
@@ -179,11 +184,11 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     """
     name = part_name(*chunk)
     try:
-        record = read_record(job.folder, name)
+        record = read_record(job.records, name)
         # Another version may encode it otherwise: a result is of one.
         if record["version"] != __version__:
             return None
-        if is_whole(job.folder, Part.read(record["part"])):
+        if is_whole(job.place, Part.read(record["part"])):
             return record
         trouble = "it has not the bytes of its digests"
     except FileNotFoundError:

@@ -1,21 +1,31 @@
-"""Where the parts of a result lie, and how they are read: no other module opens one.
+"""The parts of a result, and the records of the chunks that they were made of.
 
-A part is a Parquet file of its own. Beside it lies the record of its chunk: once that stands, the
-chunk is done, whatever happens to the worker or to the future.
+A part is a Parquet file of its own, in the place of its job (`workers.places`). The record of its
+chunk lies in the folder of the job: once that stands, the chunk is done, whatever happens to the
+worker or to the future.
 """
 
 import hashlib
 import json
-from collections.abc import Container, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from georesolve.workers.files import Look, complete, look_at, sync
+from georesolve.workers.files import complete
 from georesolve.workers.footers import MAGIC
+from georesolve.workers.places import Place
 from georesolve.workers.splice import RowGroup, Spliced, digest_of
 
-_PARTS = "parts"
+ENDING = "_ending"
+"""What stands behind the row groups of `matches.parquet`, in a file beside the parts."""
+LISTED = "_manifest.json"
+"""What tells readers of a folder or a bucket which parts a result has."""
+COMPLETE = "_SUCCESS"
+"""What is written there last."""
+_NAMES = (r"[0-9]{12}-[0-9]{12}\.parquet", ENDING, LISTED, COMPLETE)
+_OURS = re.compile(rf"\.?({'|'.join(_NAMES)})(\.[0-9a-f]{{32}})?", re.ASCII)
+"""Files of a result, be they half written."""
 
 
 class Part(NamedTuple):
@@ -72,49 +82,18 @@ def part_name(start: int, stop: int) -> str:
     return f"{start:012d}-{stop:012d}.parquet"
 
 
-def open_part(folder: Path, name: str) -> BinaryIO:
-    """A part of the job with this folder, to be read anywhere.
-
-    Raises
-    ------
-    FileNotFoundError
-    """
-    return (folder / _PARTS / name).open("rb", buffering=0)
+def keep_parts(place: Place, names: Container[str]) -> None:
+    """Remove all files of a result but these; what others lay there stays."""
+    found = [name for name in place.names() if _OURS.fullmatch(name)]
+    # What says that a result is complete goes first.
+    place.remove(sorted((name for name in found if name not in names), key=_by_weight))
 
 
-def look_at_part(folder: Path, name: str) -> Look:
-    """What changes with the file of a part; raises as `open_part`."""
-    return look_at(folder / _PARTS / name)
+def _by_weight(name: str) -> bool:
+    return name != COMPLETE
 
 
-@contextmanager
-def new_part(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """A part to be written; it appears complete on success, and not at all on any error.
-
-    It survives a power cut once it is synced, and its name once those of all parts are.
-    """
-    with complete(folder / _PARTS / name) as temporary, temporary.open("wb") as file:
-        yield file
-
-
-def sync_part(folder: Path, name: str) -> None:
-    """Have the bytes of a part survive a power cut; raises as `open_part`."""
-    sync(folder / _PARTS / name)
-
-
-def sync_parts(folder: Path) -> None:
-    """Have the names of all parts survive a power cut."""
-    sync(folder / _PARTS)
-
-
-def keep_parts(folder: Path, names: Container[str]) -> None:
-    """Remove all files beside the parts, and all parts but these."""
-    for path in (folder / _PARTS).iterdir():
-        if path.name not in names:
-            path.unlink(missing_ok=True)
-
-
-def is_whole(folder: Path, part: Part) -> bool:
+def is_whole(place: Place, part: Part) -> bool:
     """Whether the file of a part has the bytes of its digests; reads all of it.
 
     Raises
@@ -122,7 +101,7 @@ def is_whole(folder: Path, part: Part) -> bool:
     OSError
         When it is not there, or cannot be read.
     """
-    with open_part(folder, part.name) as file:
+    with place.open(part.name) as file:
         if file.read(len(MAGIC)) != MAGIC:
             return False
         each = (*part.groups, part.ending)
@@ -134,7 +113,7 @@ def _has(file: BinaryIO, group: RowGroup) -> bool:
 
 
 def write_record(folder: Path, name: str, record: dict[str, Any]) -> None:
-    """Write the record of a chunk beside its part, once that stands."""
+    """Write the record of a chunk into the folder of its job, once its part stands."""
     with complete(_record(folder, name)) as temporary:
         temporary.write_text(json.dumps(record))
 
@@ -153,4 +132,4 @@ def read_record(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _record(folder: Path, name: str) -> Path:
-    return folder / _PARTS / f"{name}.json"
+    return folder / f"{name}.json"

@@ -20,6 +20,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
 from georesolve.workers.parts import part_name, read_record
+from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import Chunk, chunks, too_wide
 from georesolve.workers.suspects import Suspects
 
@@ -112,7 +113,13 @@ def run(
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):
         raise CarriedTooLong(obstacle)
-    make_folder(job.parts)
+    if job.output and not job.records.is_dir():
+        # Of another job, or of others: what lies there is not removed when this job fails.
+        with named(job.place):
+            if job.place.is_taken():
+                raise OutputFailed(f"{job.output}: something lies there, since it was accepted")
+    make_folder(job.records)
+    job.place.make()
     job.cancel_flag.unlink(missing_ok=True)
     progress = Progress(job.observations.rows)
     # Asked once: the scheduler tells it, and has other things to do.
@@ -236,7 +243,7 @@ def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | No
     """
     try:
         if future.status == "finished":
-            return read_record(job.folder, part_name(*chunk))
+            return read_record(job.records, part_name(*chunk))
         future.result()
     except (KilledWorker, CancelledError) as error:
         logger.warning("job %s: a task was lost: %s", job.id, error)

@@ -61,12 +61,16 @@ class Delivery:
     keeps_sets
         Whether the sets that came with the request are kept as long as the result, which has no
         coordinates of its own.
+    output
+        The address that its parts are written to, with a slash at its end; None for the folder of
+        the service.
     """
 
     response: Literal["raw", "document"] = "raw"
     transmission: Literal["value", "reference"] = "value"
     media_type: str | None = None
     keeps_sets: bool = False
+    output: str | None = None
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
 from georesolve.service.disk import Probe
-from georesolve.service.errors import KeyInUse
+from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
@@ -528,6 +528,22 @@ class Store:
             everyone, own = reading.execute(query.where(_jobs.c.status.in_(LIVE))).one()
         return everyone, own
 
+    def refuse_output_of_others(self, output: str, connection: sa.Connection) -> None:
+        """Refuse to write where the result of a live job will lie, of whatever owner.
+
+        Raises
+        ------
+        OutputTaken
+        """
+        theirs = _jobs.c.delivery["output"].as_string()
+        query = sa.select(theirs).where(_jobs.c.status.in_(LIVE) & theirs.is_not(None))
+        for other in connection.execute(query).scalars():
+            if other.startswith(output) or output.startswith(other):
+                raise OutputTaken(
+                    f"another job will write its result to {other}: name another folder than "
+                    f"{output}"
+                )
+
     def promised_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that live jobs of all owners are expected to write yet."""
         part_left = 1.0 - _jobs.c.rows_done * 1.0 / sa.func.nullif(_jobs.c.rows, 0)
@@ -596,7 +612,10 @@ class Store:
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
             # An echo has no report: it keeps what was counted of it.
-            values |= {"size_bytes": report.get("size_bytes", 0)} if report else {}
+            if report:
+                is_elsewhere = _jobs.c.delivery["output"].as_string().is_not(None)
+                size_bytes = report.get("size_bytes", 0)
+                values["size_bytes"] = sa.case((is_elsewhere, 0), else_=size_bytes)
         else:
             values["size_bytes"] = 0
         if status == "dismissed":

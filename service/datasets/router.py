@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from georesolve.intake.addresses import is_href
 from georesolve.intake.columns import Reading
-from georesolve.intake.hrefs import is_href
 from georesolve.intake.representations import PARQUET
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition

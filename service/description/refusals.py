@@ -20,6 +20,7 @@ from georesolve.service.errors import (
     NoSuchJob,
     NotAcceptable,
     NotReady,
+    OutputTaken,
     Problem,
     QueueFull,
     RangeNotSatisfiable,
@@ -28,6 +29,7 @@ from georesolve.service.errors import (
     ResultNotReady,
     ResultTooLarge,
     SetsGone,
+    SinkNotAllowed,
     SourceNotAllowed,
     StorageFull,
     TooLarge,
@@ -101,6 +103,8 @@ JOBS = (
     ResultDamaged,
 )
 """What stands in the way of a job, or of an answer at once."""
+OUTPUTS = (SinkNotAllowed, OutputTaken)
+"""What the place that a client names for a result may be refused with."""
 RESULTS = (
     NoSuchJob,
     NotAcceptable,

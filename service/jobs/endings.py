@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from georesolve.service.clock import is_id
-from georesolve.service.database.rows import LIVE, JobStatus
+from georesolve.service.database.rows import LIVE, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
+from georesolve.workers.jobs import RECORDS
 from georesolve.workers.manifest import read_manifest
+from georesolve.workers.parts import keep_parts
+from georesolve.workers.places import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,22 +67,46 @@ def clear(store: Store, library: Library, id: str) -> None:
     if row.status in LIVE:
         store.rest_job(id)
         return
-    tidy(store.job_folder(id), keep_result=row.status == "successful")
+    tidy(store.job_folder(id), row)
     for dataset in {row.observations, row.references}:
         library.release(dataset)
 
 
-def tidy(folder: Path, *, keep_result: bool) -> None:
+def tidy(folder: Path, row: JobRow) -> None:
     """Remove the files of a job that has ended: all but its result, or all."""
-    if not keep_result:
-        shutil.rmtree(folder, ignore_errors=True)
+    if row.status != "successful":
+        remove(folder, row)
         return
     try:
         read_manifest(folder).tidy()
+        shutil.rmtree(folder / RECORDS, ignore_errors=True)
         (folder / "cancelled").unlink(missing_ok=True)
     except OSError:
         # Who asks for the result is told what is wrong with it.
         logger.exception("the result in %s cannot be read", folder)
+
+
+def remove(folder: Path, row: JobRow) -> None:
+    """Remove all files of a job, but those of a result that was finished elsewhere.
+
+    Of one that was not, none stays there. If they cannot be removed now, its folder stays: who
+    sweeps later finds its records.
+    """
+    if row.delivery.output and not row.has_succeeded and (folder / RECORDS).is_dir():
+        try:
+            keep_parts(place_of(row.delivery.output), ())
+        except OSError as error:
+            logger.warning("job %s: its parts stay for now: %s", row.id, error)
+            return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_unfinished(store: Store) -> None:
+    """Remove what is left of jobs that ended without a result, elsewhere and here."""
+    for records in store.jobs_folder.glob(f"*/{RECORDS}"):
+        row = store.job(records.parent.name)
+        if row is not None and row.status not in LIVE:
+            tidy(records.parent, row)
 
 
 def sweep(store: Store) -> None:
@@ -90,7 +117,7 @@ def sweep(store: Store) -> None:
     for job in jobs:
         row = store.job(job.name)
         if row is not None and row.status not in LIVE:
-            tidy(job, keep_result=row.status == "successful")
+            tidy(job, row)
             # Nobody writes now: what is hidden was never finished.
             for path in job.glob(".*"):
                 path.unlink(missing_ok=True)

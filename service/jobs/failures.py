@@ -2,6 +2,7 @@
 
 from georesolve.service.errors import JobFailed, Problem, disk_full, is_disk_full
 from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.places import OutputFailed
 from georesolve.workers.sources import SourceFailed
 from georesolve.workers.suspects import WorkerLost
 
@@ -19,7 +20,7 @@ def problem_of_failure(error: BaseException) -> Problem:
     """What the client is told of a job that ended with an error of ours."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, CarriedTooLong | SourceFailed | WorkerLost):
+    if isinstance(error, CarriedTooLong | OutputFailed | SourceFailed | WorkerLost):
         return JobFailed(str(error))
     if is_disk_full(error):
         return disk_full()

@@ -12,6 +12,7 @@ from time import monotonic
 from georesolve.service.clock import is_id, seconds_to_catch_up
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.endings import sweep_unfinished
 from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Retention:
                 for dataset in {job.observations, job.references}:
                     self._library.release(dataset)
             logger.info("the result of the job %s has expired", id)
+        sweep_unfinished(self._store)
         for id in self._store.expired_datasets():
             if self._library.expire(id):
                 logger.info("the dataset %s has expired", id)

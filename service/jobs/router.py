@@ -194,7 +194,8 @@ async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Pa
     """
     job = await asyncio.to_thread(job_of, service, id)
     manifest = await asyncio.to_thread(manifest_of, service, job)
-    return Parts.of(manifest, f"{base_of(request)}/jobs/{job.id}/results/parts")
+    base = job.delivery.output or f"{base_of(request)}/jobs/{job.id}/results/parts/"
+    return Parts.model_validate(manifest.document(base))
 
 
 @router.get(

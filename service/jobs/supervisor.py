@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import shutil
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from georesolve.service.errors import (
     is_out_of_descriptors,
 )
 from georesolve.service.jobs.cluster import ClusterState
-from georesolve.service.jobs.endings import clear, end
+from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
@@ -350,9 +349,9 @@ class Supervisor:
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or problem_of_failure(error)
-            if is_disk_full(error):
+            if is_disk_full(error) and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
-                shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+                remove(self._store.job_folder(id), row)
             self._fail(id, problem)
         finally:
             clear(self._store, self._library, id)
@@ -379,7 +378,8 @@ class Supervisor:
         references = self._library.whole(row.references)
         folder = self._store.job_folder(id)
         indexes = self._library.indexes_of(references)
-        job = Job(id, folder, observations.dataset, references.dataset, row.options, indexes)
+        sets = observations.dataset, references.dataset
+        job = Job(id, folder, *sets, row.options, indexes, row.delivery.output)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id)
         start = time.monotonic()

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from georesolve import __version__
+from georesolve.intake.addresses import LONGEST
 from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
 from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
@@ -63,11 +64,24 @@ class MessageOutput(Parameters):
     transmissionMode: Literal["value"] = "value"
 
 
+class Output(Parameters):
+    """Where the result of a job is written."""
+
+    href: str = Field(
+        max_length=LONGEST,
+        description="address of an empty folder below a prefix that the operator listed",
+        examples=["s3://bucket/results/today/"],
+    )
+
+
 class NearestExecution(Parameters):
     """A request to run the process `nearest`."""
 
     inputs: NearestInputs
     outputs: dict[Literal["matches"], MatchesOutput] = Field({})
+    output: Output | None = Field(
+        None, description="where the parts of the result are written, instead of being kept here"
+    )
     response: Literal["raw", "document"] = "raw"
 
     def delivery(self) -> Delivery:

@@ -18,7 +18,14 @@ from georesolve.service.description.answers import (
     matches_answer,
     message_answer,
 )
-from georesolve.service.description.refusals import BODIES, CHANGES, JOBS, TABLES, refusals
+from georesolve.service.description.refusals import (
+    BODIES,
+    CHANGES,
+    JOBS,
+    OUTPUTS,
+    TABLES,
+    refusals,
+)
 from georesolve.service.description.requests import (
     IDEMPOTENCY_KEY,
     PREFER,
@@ -92,7 +99,7 @@ _MATCHES: Answers = {
     **TAKEN,
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
-    **refusals(*TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+    **refusals(*TABLES, *JOBS, *OUTPUTS, NotAcceptable, ResultTooLarge),
 }
 _MESSAGE: Answers = {
     **TAKEN,
@@ -125,7 +132,8 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
     """What an execution asks for; nothing of its body stays in memory."""
     async with json_content(request, service) as content:
         execution = await parsed(service, content, NearestExecution)
-        asked = await asked_by_json(service, execution.inputs, folder, _INPUTS)
+        output = execution.output.href if execution.output else None
+        asked = await asked_by_json(service, execution.inputs, folder, _INPUTS, output)
     return asked, execution.delivery()
 
 

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Request, Response
 from georesolve.service.context import ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.answers import TAKEN, matches_answer
-from georesolve.service.description.refusals import JOBS, TABLES, refusals
+from georesolve.service.description.refusals import JOBS, OUTPUTS, TABLES, refusals
 from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
 from georesolve.service.description.schemas import as_texts, schema_of
 from georesolve.service.errors import NotAcceptable, ResultTooLarge
 from georesolve.service.resolve.inputs import ROLES, asked_by_form
-from georesolve.service.resolve.models import MatchParameters
+from georesolve.service.resolve.models import JobParameters
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.responses import gone, response_of
 from georesolve.service.resolve.terms import Terms
@@ -21,7 +21,7 @@ from georesolve.service.resolve.terms import Terms
 router = APIRouter(tags=["resolve"])
 
 _FILE = {"type": "string", "format": "binary", "description": "a file, or the text dataset:<id>"}
-_OPTIONS = schema_of(MatchParameters)["properties"]
+_OPTIONS = schema_of(JobParameters)["properties"]
 _FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -48,7 +48,7 @@ _FORM: dict[str, Any] = {
     response_class=Response,
     responses=matches_answer("the result, in the format that the header Accept likes best")
     | TAKEN
-    | refusals(*TABLES, *JOBS, NotAcceptable, ResultTooLarge),
+    | refusals(*TABLES, *JOBS, *OUTPUTS, NotAcceptable, ResultTooLarge),
     openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def resolve_files(request: Request, service: ServiceContext) -> Response:
@@ -60,7 +60,8 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     is a name as it stands.
 
     The answer is the result as Parquet, or, with `Prefer: respond-async`, a job to ask again. With
-    `Prefer: wait=N` it is the result if that is there within N seconds, and else the job.
+    `Prefer: wait=N` it is the result if that is there within N seconds, and else the job. With
+    `output` it is a link to where the result lies.
     """
     terms = Terms.of(request.headers)
     await refuse_unready(service, terms)

@@ -15,9 +15,9 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
+from georesolve.intake.addresses import is_href
 from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.flat_streams import flat_table
-from georesolve.intake.hrefs import is_href
 from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
 from georesolve.service.context import Service
@@ -31,7 +31,12 @@ from georesolve.service.errors import (
     step,
 )
 from georesolve.service.http.bounds import media_type, off_the_loop
-from georesolve.service.resolve.models import MatchParameters, NearestInputs, NearestQuery
+from georesolve.service.resolve.models import (
+    JobParameters,
+    MatchParameters,
+    NearestInputs,
+    NearestQuery,
+)
 from georesolve.service.resolve.options import options_of
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.receiving import (
@@ -88,20 +93,27 @@ class Asked(NamedTuple):
         What becomes of rows with invalid coordinates.
     pointer
         Tells the JSON pointer of an option in the request.
+    output
+        The address that the result is to be written to, if not into the folder of the service.
     """
 
     inputs: Inputs
     options: MatchOptions
     on_invalid: OnInvalid
     pointer: Callable[[str], str]
+    output: str | None = None
 
     @classmethod
     def of(
-        cls, inputs: Inputs, parameters: MatchParameters, pointer: Callable[[str], str]
+        cls,
+        inputs: Inputs,
+        parameters: MatchParameters,
+        pointer: Callable[[str], str],
+        output: str | None = None,
     ) -> "Asked":
         """The same, as it was sent."""
         options = parameters.options(*(one.dataset for one in inputs))
-        return cls(inputs, options, parameters.on_invalid, pointer)
+        return cls(inputs, options, parameters.on_invalid, pointer, output)
 
     def check(self) -> None:
         """Check that the two sets can be matched, as `intake.matching` does."""
@@ -129,27 +141,38 @@ async def asked_by_form(request: Request, service: Service, folder: Path) -> Ask
         "/processes/nearest/execution",
     )
     # What is wrong with the query is told before the form is received.
-    options_of(MatchParameters, request)
-    form = await receive_form(request, folder, ROLES, MatchParameters.model_fields)
-    parameters, pointer = options_of(MatchParameters, request, form.fields)
+    options_of(JobParameters, request)
+    form = await receive_form(request, folder, ROLES, JobParameters.model_fields)
+    parameters, pointer = options_of(JobParameters, request, form.fields)
+    output = _output(service, parameters.output)
     inputs = [
         await _from_part(form.parts[role], role, service, parameters.reading_of(role), folder)
         for role in ROLES
     ]
-    return Asked.of(Inputs(*inputs), parameters, pointer)
+    return Asked.of(Inputs(*inputs), parameters, pointer, output)
+
+
+def _output(service: Service, href: str | None) -> str | None:
+    """Where a result is to be written; raises SinkNotAllowed before anything is asked for."""
+    return None if href is None else service.sinks.output(href.strip())
 
 
 async def asked_by_json(
-    service: Service, given: NearestInputs, folder: Path, pointer: str = ""
+    service: Service,
+    given: NearestInputs,
+    folder: Path,
+    pointer: str = "",
+    output: str | None = None,
 ) -> Asked:
     """What a JSON document asks for, where `pointer` says."""
+    output = _output(service, output)
     inputs = [
         await input_of_json(
             getattr(given, role), f"{pointer}/{role}", service, given.reading_of(role), folder
         )
         for role in ROLES
     ]
-    return Asked.of(Inputs(*inputs), given, lambda option: f"{pointer}/{step(option)}")
+    return Asked.of(Inputs(*inputs), given, lambda option: f"{pointer}/{step(option)}", output)
 
 
 def asked_by_flat_stream(service: Service, asked: StreamQuery, content: bytearray) -> Asked | None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from georesolve.intake.addresses import LONGEST
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.service.parameters import ColumnName, Parameters
 from georesolve.service.resolve.point_sets import POINT_SET
@@ -106,6 +107,17 @@ def _named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str,
     if columns != EVERY:
         return tuple(columns)
     return one.columns if one else ()
+
+
+class JobParameters(MatchParameters):
+    """How to match, and where the result of a job is written."""
+
+    output: str | None = Field(
+        None,
+        max_length=LONGEST,
+        description="address of an empty folder below a prefix that the operator listed, such as "
+        "s3://bucket/results/today/: the parts of the result are written there, not kept here",
+    )
 
 
 _POINTS = (

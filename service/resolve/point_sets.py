@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from georesolve.intake.hrefs import LONGEST
+from georesolve.intake.addresses import LONGEST
 
 _POINT = {
     "title": "PointGeometry",

@@ -24,6 +24,8 @@ from georesolve.service.errors import (
     KeyReused,
     NoSuchDataset,
     NotAcceptable,
+    NotReady,
+    OutputTaken,
     ResultTooLarge,
     TooLarge,
 )
@@ -41,6 +43,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.places import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +100,11 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
     if not terms.preference.takes_a_job:
         _refuse_large(service, asked)
     asked.check()
-    delivery = terms.delivery or Delivery()
+    delivery = replace(terms.delivery or Delivery(), output=asked.output)
     content = [one.dataset.sha256 for one in asked.inputs]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
-    needs_no_job = terms.delivery is None and repeat is None and terms.preference.waits
+    is_plain = terms.delivery is None and asked.output is None
+    needs_no_job = is_plain and repeat is None and terms.preference.waits
     if needs_no_job and (matches := await _at_once(service, asked, terms)):
         return matches
     with suppress(NotAcceptable):
@@ -207,9 +211,11 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     sizes = sizes_of(*inputs, options)
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
-    size_bytes = result_bytes(*sizes, options)
+    size_bytes = 0 if delivery.output else result_bytes(*sizes, options)
     own_bytes = kept_bytes(*inputs, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
+    if delivery.output:
+        _refuse_taken(delivery.output)
     service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
     service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
     kept: list[DatasetRow] = []
@@ -222,6 +228,19 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         for row in kept:
             service.library.release(row.id)
         raise
+
+
+def _refuse_taken(output: str) -> None:
+    """Refuse to write where something lies; raises OutputTaken, or NotReady if nobody knows."""
+    try:
+        is_taken = place_of(output).is_taken()
+    except OSError as error:
+        raise NotReady(
+            f"{output}: it cannot be read whether something lies there: {str(error)[:300]}",
+            headers={"Retry-After": "10"},
+        ) from None
+    if is_taken:
+        raise OutputTaken(f"something lies at {output}: remove it, or name another folder")
 
 
 def _enter(
@@ -240,6 +259,8 @@ def _enter(
         of_quotas(connection)
         # Once more: what others were promised meanwhile is no longer there for this one.
         service.disk.refuse_when_low(size_bytes, connection)
+        if delivery.output:
+            store.refuse_output_of_others(delivery.output, connection)
 
     id = store.add_job(observations, references, options, delivery, repeat, size_bytes, admit)
     if id is None:

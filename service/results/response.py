@@ -44,7 +44,6 @@ from georesolve.workers.manifest import (
     open_matches,
     read_manifest,
 )
-from georesolve.workers.parts import look_at_part
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
         response = echo_response(job.options, job.delivery)
     else:
         format = format_of(job.delivery, request.headers)
-        if job.delivery.transmission == "reference":
+        if job.delivery.transmission == "reference" or job.delivery.output:
             response = _reference(job, format, request)
         elif job.delivery.response == "document":
             response = await _document(service, job, format, request)
@@ -97,6 +96,7 @@ async def format_response(
 ) -> Response:
     """The result of a job in a format, whole or the range that was asked for; raises as above."""
     _refuse_without_file(job)
+    _refuse_elsewhere(job)
     headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
     folder = service.store.job_folder(job.id)
     with _result_of(job):
@@ -124,6 +124,7 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
     NotThere
         When the result has no part of this name.
     """
+    _refuse_elsewhere(job)
     with _result_of(job):
         manifest = await asyncio.to_thread(manifest_of, service, job)
         part = next((one for one in manifest.parts if one.name == name), None)
@@ -132,8 +133,8 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
                 f"the result of the job {job.id!r} has no part {name[:80]!r}: "
                 f"/jobs/{job.id}/results/parts lists those that it has"
             )
-        look, extent = look_at_part(manifest.folder, name), Extent(part, 0, part.size_bytes)
-        piece = _piece(service, job, manifest, extent)
+        extent = Extent(part, 0, part.size_bytes)
+        look, piece = manifest.look(extent), _piece(service, job, manifest, extent)
         return file_response([piece], part.digest, look, PARQUET, request, name=name)
 
 
@@ -178,7 +179,7 @@ async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
     """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
     for extent in manifest.extents():
         await _check(service, job, manifest, extent, anew=True)
-    return await asyncio.to_thread(_sha256_of, manifest.folder)
+    return await asyncio.to_thread(_sha256_of, service.store.job_folder(job.id))
 
 
 def _sha256_of(folder: Path) -> str:
@@ -225,6 +226,14 @@ def _refuse_without_file(job: JobRow) -> None:
         )
 
 
+def _refuse_elsewhere(job: JobRow) -> None:
+    if job.delivery.output:
+        raise NotThere(
+            f"the result of the job {job.id!r} lies at {job.delivery.output}, and not here: "
+            f"/jobs/{job.id}/results/parts lists its parts"
+        )
+
+
 def _refuse_without_result(job: JobRow) -> None:
     if job.status == "dismissed":
         raise _dismissed(job)
@@ -234,7 +243,7 @@ def _refuse_without_result(job: JobRow) -> None:
         raise ResultNotReady(
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
-    if job.has_expired:
+    if job.has_expired and not job.delivery.output:
         raise _expired(job)
 
 
@@ -268,7 +277,9 @@ def echo_response(options: EchoOptions, delivery: Delivery) -> Response:
 
 def _reference(job: JobRow, format: Format, request: Request) -> Response:
     """Where the result is: a header, or a document."""
-    href = _url(job, format, request)
+    # Where it lies elsewhere, that is a folder of Parquet files.
+    format = PARQUET if job.delivery.output else format
+    href = job.delivery.output or _url(job, format, request)
     if job.delivery.response == "raw":
         link = f'<{href}>; rel="{OGC_RELATION}results"; type="{format.media_type}"'
         return Response(status_code=204, headers={"Link": link})

@@ -9,9 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.intake.addresses import Sinks, address_of, is_href, prefixes_of
 from georesolve.intake.columns import Reading
-from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
-from georesolve.intake.hrefs import Sources, address_of, is_href, prefixes_of
+from georesolve.intake.errors import (
+    InvalidInput,
+    SinkNotAllowed,
+    SourceNotAllowed,
+    SourceUnreadable,
+    TooLarge,
+)
+from georesolve.intake.hrefs import Sources
 from georesolve.intake.point_table import Bounds
 from georesolve.workers import sources as of_workers
 from georesolve.workers.datasets import Coordinates, column_sizes, read_rows
@@ -110,6 +117,8 @@ def test_nothing_is_asked_of_what_is_not_listed(tmp_path, asked, href):
     assert is_href(href) or ":/" in href
     with pytest.raises(SourceNotAllowed):
         sources.dataset(href, Reading(), "observations")
+    with pytest.raises(SinkNotAllowed):
+        Sinks(f"file://{folder}/,s3://bucket/open/").output(href)
     assert seen == []
 
 
@@ -137,6 +146,8 @@ def test_links_out_of_a_folder_are_refused(tmp_path, link):
     (folder / "link.parquet").symlink_to(secret / "a.parquet")
     (folder / "link").symlink_to(secret)
     href = {"file": "link.parquet", "folder": "link", "pattern": "link/*"}[link]
+    with pytest.raises(SinkNotAllowed, match="leads out of the folder"):
+        Sinks(f"file://{folder}").output(f"file://{folder}/{href.rstrip('*')}")
     with pytest.raises(SourceNotAllowed, match="leads out of the folder"):
         Sources(f"file://{folder}", Bounds()).dataset(f"file://{folder}/{href}", Reading(), "x")
 

@@ -103,7 +103,7 @@ def files_of(service, data_dir, job):
     """The part of a small result, what stands behind it, and the manifest."""
     [part] = service.get(f"{job}/results/parts").json()["parts"]
     folder = folder_of(data_dir, job)
-    names = (part["href"].rpartition("/")[2], "ending")
+    names = (part["href"].rpartition("/")[2], "_ending")
     return [*(folder / "parts" / name for name in names), folder / "manifest.json"]
 
 

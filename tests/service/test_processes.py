@@ -82,10 +82,14 @@ def test_descriptions(service):
         "references",
     }
     assert inputs["k"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 64, "default": 1}
-    # One source: what can be given to /resolve in its form can be given here.
+    # One source: what can be given to /resolve in its form can be given here. Where a result is
+    # written stands beside the inputs.
     api = service.get("/api").json()
     body = api["paths"]["/resolve"]["post"]["requestBody"]["content"]["multipart/form-data"]
-    assert set(api["components"]["schemas"][named(body["schema"])]["properties"]) == set(inputs)
+    assert set(api["components"]["schemas"][named(body["schema"])]["properties"]) == {
+        *inputs,
+        "output",
+    }
 
 
 def test_operations_and_their_examples(service):

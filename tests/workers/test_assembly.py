@@ -16,7 +16,7 @@ from georesolve.workers.assembly import Assembly
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches, read_manifest
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import Part, is_whole, new_part, part_name
+from georesolve.workers.parts import Part, is_whole, part_name
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.splice import Splice, encode
@@ -61,7 +61,7 @@ def make_job(folder, n, k=1):
 def write_part(job, table, chunk):
     """The part of a chunk as a worker writes it, and its record."""
     name = part_name(*chunk)
-    with new_part(job.folder, name) as file:
+    with job.place.new(name) as file:
         splice = Splice(file)
         for group in chunk.row_groups(job.options.k):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
@@ -106,7 +106,7 @@ def at_once(job, table):
 
 
 def content_of(result):
-    return open_matches(result.folder).read()
+    return open_matches(result.place.path.parent).read()
 
 
 @pytest.mark.parametrize("edges", [[0, 1_000], [0, 64, 640, 1_000], [0, 10, 64, 129, 700, 1_000]])
@@ -154,13 +154,13 @@ def test_each_part_is_a_file_of_its_own(tmp_path, small_groups, edges):
     job, table = make_job(tmp_path, 1_000), rows_of(1_000)
     result = put_together(job, table, edges)
     result.tidy()
-    assert sorted(path.name for path in job.parts.iterdir()) == [
+    assert sorted(path.name for path in job.place.path.iterdir()) == [
         *(part.name for part in result.parts),
-        "ending",
+        "_ending",
     ]
     read = []
     for part in result.parts:
-        content = (job.parts / part.name).read_bytes()
+        content = (job.place.path / part.name).read_bytes()
         assert (len(content), digest_by_hand(content)) == (part.size_bytes, part.digest)
         read.append(pq.read_table(io.BytesIO(content)))
         assert read[-1].num_rows == part.rows
@@ -193,7 +193,7 @@ def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
     job, table = make_job(tmp_path, 10), rows_of(10)
     growing = Assembly(job)
     growing.add(Chunk(0, 10), write_part(job, table, Chunk(0, 10)))
-    (job.parts / part_name(0, 10)).unlink()
+    (job.place.path / part_name(0, 10)).unlink()
     with pytest.raises(FileNotFoundError):
         growing.finish(COUNTS)
     assert [path.name for path in job.folder.iterdir()] == ["parts"]
@@ -205,15 +205,15 @@ def test_nothing_appears_of_a_result_that_is_not_finished(tmp_path):
 def test_a_part_without_its_bytes_is_not_whole(tmp_path, at):
     job, table = make_job(tmp_path, 10), rows_of(10)
     part = write_part(job, table, Chunk(0, 10))["part"]
-    assert is_whole(job.folder, part)
-    path = job.parts / part.name
+    assert is_whole(job.place, part)
+    path = job.place.path / part.name
     content = bytearray(path.read_bytes())
     for damaged in (content[:-1], content + b"1"):
         path.write_bytes(damaged)
-        assert not is_whole(job.folder, part)
+        assert not is_whole(job.place, part)
     content[at] ^= 1
     path.write_bytes(content)
-    assert not is_whole(job.folder, part)
+    assert not is_whole(job.place, part)
 
 
 def test_a_row_group_is_a_range_of_observations():

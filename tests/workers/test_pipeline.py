@@ -175,17 +175,20 @@ def test_no_observations(cluster, make_job):
     assert read_matches(job).schema.names == names + carried
 
 
-def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch, tmp_path, elsewhere):
     cut_into(monkeypatch, 1_000)
     tables = points(20_000, 5), points(1_000, 6)
     undisturbed = make_job(*tables)
     expected, _ = run(cluster, undisturbed, ignore, never)
 
     job = make_job(*tables)
+    if elsewhere:
+        job = replace(job, output=f"file://{tmp_path}/elsewhere/")
     rows_done = []
     with pytest.raises(JobCancelled):
         run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 3)
-    standing = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
+    standing = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
     assert 3 <= len(standing) < 20
     result, progress = run(cluster, job, ignore, never)
     assert result.digest == expected.digest
@@ -236,7 +239,7 @@ def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
     tables = points(2_000, 1), points(100, 2)
     job = make_job(*tables)
     expected, _ = run(cluster, job, ignore, never)
-    damaged, standing = (job.parts / part_name(start, start + 500) for start in (0, 500))
+    damaged, standing = (job.place.path / part_name(start, start + 500) for start in (0, 500))
     with damaged.open("r+b") as part:
         part.seek(damaged.stat().st_size // 3)
         part.write(bytes(64))
@@ -252,12 +255,12 @@ def test_a_part_of_another_version_is_made_again(cluster, make_job, monkeypatch)
     cut_into(monkeypatch, 500)
     job = make_job(points(1_000, 1), points(100, 2))
     run(cluster, job, ignore, never)
-    before = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
     run(cluster, job, ignore, never)
-    assert {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")} == before
     monkeypatch.setattr(partitions, "__version__", "of another time")
     run(cluster, job, ignore, never)
-    after = {path: path.stat().st_mtime_ns for path in job.parts.glob("*.json")}
+    after = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
     assert all(after[path] > before[path] for path in before)
 
 

@@ -1,12 +1,27 @@
-"""Inputs by address: read from folders and from an object store, where they lie."""
+"""Inputs and results elsewhere: read from and written to folders and an object store."""
+
+import hashlib
+import io
+import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.workers.places import OutputFailed, place_of
+from georesolve.workers.sources import object_store
 from tests import oracle
-from tests.conftest import finished, look_up, points, run_nearest, running_service
+from tests.conftest import (
+    finished,
+    free_port,
+    look_up,
+    points,
+    run_nearest,
+    running_service,
+    wait_until,
+)
 from tests.object_store import BUCKET, SECRET, seaweed
 
 OBSERVATIONS = points(6_000, 1, name=[f"n{i}" for i in range(6_000)])
@@ -31,8 +46,10 @@ def service(tmp_path_factory, device, folder, store):
         for name, value in store.environment.items():
             patch.setenv(name, value)
         sources = f"file://{folder}/,s3://{BUCKET}/open/"
+        sinks = f"file://{folder}/results/,s3://{BUCKET}/open/results/"
         data_dir = tmp_path_factory.mktemp("service") / "data"
-        with running_service(data_dir, "--device", device, "--sources", sources) as client:
+        flags = ("--device", device, "--sources", sources, "--sinks", sinks)
+        with running_service(data_dir, *flags) as client:
             yield client
 
 
@@ -205,6 +222,169 @@ def test_references_whose_invalid_rows_are_not_counted_are_refused(service, stor
         assert answer.status_code == 400, answer.text
         assert "on_invalid=null" in answer.json()["detail"]
     service.delete(f"/datasets/{id}").raise_for_status()
+
+
+class Output:
+    """A place for one result: its address, and what lies there."""
+
+    def __init__(self, kind, folder, store, name):
+        self._folder = folder / "results" / name if kind == "file" else None
+        self._path, self._files = f"{BUCKET}/open/results/{name}", store.files
+        self.href = f"s3://{self._path}/" if self._folder is None else f"file://{self._folder}/"
+
+    def content(self):
+        """What lies there, by name."""
+        if self._folder is not None:
+            found = self._folder.rglob("*") if self._folder.exists() else ()
+            return {path.name: path.read_bytes() for path in found}
+        selector = pa.fs.FileSelector(self._path, allow_not_found=True, recursive=True)
+        return {
+            one.base_name: self._files.open_input_file(one.path).read()
+            for one in self._files.get_file_info(selector)
+        }
+
+
+@pytest.fixture(params=["file", "s3"])
+def output(request, folder, store, tmp_path):
+    """A place of its own below what may be written."""
+    return Output(request.param, folder, store, tmp_path.name)
+
+
+MANY = points(300_000, 3)
+
+
+@pytest.fixture(scope="module")
+def observations(service):
+    """Registered ones, whose result has several parts."""
+    sink = io.BytesIO()
+    pq.write_table(MANY, sink)
+    file = {"file": ("many.parquet", sink.getvalue())}
+    return service.post("/datasets", files=file).raise_for_status().json()["id"]
+
+
+def write(service, observations, output, *, references=REFERENCES, **options):
+    """Run a job that writes its result elsewhere; returns the answer to its request."""
+    arrays = {name: references[name].to_pylist() for name in ("id", "lat", "lon")}
+    sets = {"observations": {"dataset": observations}, "references": arrays}
+    body = {"inputs": sets | options, "output": {"href": output.href}}
+    return service.post("/processes/nearest/execution", json=body, headers=ASYNC)
+
+
+def test_a_result_is_written_elsewhere(service, observations, output):
+    before = service.get("/datasets").json()["used_bytes"]
+    answer = write(service, observations, output)
+    assert answer.status_code == 201, answer.text
+    job = answer.headers["Location"]
+    assert finished(service, job)["status"] == "successful"
+    result = service.get(f"{job}/results")
+    assert (result.status_code, output.href in result.headers["Link"]) == (204, True)
+    for address in ("matches.parquet", "matches.csv", "parts/x.parquet"):
+        refused = service.get(f"{job}/results/{address}")
+        assert (refused.status_code, output.href in refused.json()["detail"]) == (404, True)
+
+    lies = output.content()
+    listed = json.loads(lies["_manifest.json"])
+    assert lies["_SUCCESS"].decode() == f"{hashlib.sha256(lies['_manifest.json']).hexdigest()}\n"
+    names = [part["href"] for part in listed["parts"]]
+    assert len(names) > 1
+    assert set(lies) == {*names, "_ending", "_manifest.json", "_SUCCESS"}
+    told = service.get(f"{job}/results/parts").json()
+    for part in listed["parts"]:
+        part["href"] = output.href + part["href"]
+    assert told == listed
+    tables = [pq.read_table(io.BytesIO(lies[name])) for name in names]
+    check(pa.concat_tables(tables).slice(0, 2_000), MANY.slice(0, 2_000))
+
+    # Put together they are the file that the service would have kept, to the last byte.
+    groups = [
+        lies[name][4 : -part["ending"]["size_bytes"]]
+        for name, part in zip(names, listed["parts"], strict=True)
+    ]
+    arrays = {name: REFERENCES[name].to_pylist() for name in ("id", "lat", "lon")}
+    kept = run_nearest(
+        service, {"observations": {"dataset": observations}, "references": arrays}, ASYNC
+    ).headers["Location"]
+    finished(service, kept)
+    whole = service.get(f"{kept}/results")
+    assert b"".join([b"PAR1", *groups, lies["_ending"]]) == whole.content
+    assert whole.headers["ETag"] == f'"{listed["digest"]}"'
+    service.delete(kept).raise_for_status()
+
+    again = write(service, observations, output)
+    assert (again.status_code, again.json()["type"].rpartition(":")[2]) == (409, "output-taken")
+    # A result is its client's: it stays when the job is removed.
+    assert service.get("/datasets").json()["used_bytes"] <= before + 20_000
+    service.delete(job).raise_for_status()
+    assert output.content() == lies
+
+
+def test_a_form_names_an_output(service, observations, output):
+    form = {"observations": f"dataset:{observations}", "references": f"dataset:{observations}"}
+    files = {name: (None, value) for name, value in {**form, "output": output.href}.items()}
+    answer = service.post("/resolve", files=files)
+    assert answer.status_code == 204, answer.text
+    assert f"<{output.href}>" in answer.headers["Link"]
+    assert "_SUCCESS" in output.content()
+
+
+@pytest.mark.parametrize("end", ["fails", "is dismissed"])
+def test_a_job_without_a_result_leaves_nothing_there(service, store, folder, output, end, long_job):
+    if end == "fails":
+        table = MANY.to_pandas()
+        table.loc[299_999, "lat"] = 95.5
+        table, references, options = pa.Table.from_pandas(table), REFERENCES, {}
+    else:
+        table, references, options = long_job
+    href = lay(folder / f"{output.href.split('/')[-2]}-set", table, store, files=1)
+    body = {"file": (None, href)}
+    id = service.post("/datasets", files=body).raise_for_status().json()["id"]
+    job = write(service, id, output, references=references, **options).headers["Location"]
+    if end == "is dismissed":
+        wait_until(lambda: any(name.endswith(".parquet") for name in output.content()))
+        service.delete(job).raise_for_status()
+    info = finished(service, job)
+    assert info["status"] == {"fails": "failed", "is dismissed": "dismissed"}[end]
+    wait_until(lambda: output.content() == {})
+    # The place is free again.
+    assert write(service, id, output).status_code == 201
+    service.delete(f"/datasets/{id}")
+
+
+def test_an_object_is_whole_or_not_there(store, monkeypatch):
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    object_store.cache_clear()
+    place = place_of(f"s3://{BUCKET}/open/results/by-hand/")
+    with pytest.raises(TypeError), place.new("broken") as file:
+        file.writelines([bytes(20 << 20), "no bytes"])
+    assert not place.is_taken()
+    with place.new("whole") as file:
+        file.write(bytes(20 << 20))
+    assert place.names() == ["whole"]
+    assert place.open("whole").size() == 20 << 20
+    place.remove(["whole"])
+    [found] = store.files.get_file_info([f"{BUCKET}/open/results/by-hand"])
+    assert found.type == pa.fs.FileType.NotFound
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    object_store.cache_clear()
+    failure = f"{place.href}x: it cannot be written"
+    with pytest.raises(OutputFailed, match=failure), place.new("x") as file:
+        file.write(b"x")
+    object_store.cache_clear()
+
+
+def test_outputs_that_are_not_listed_are_refused(service, observations, folder):
+    few = {"lat": [1.0], "lon": [2.0]}
+    body = {"inputs": {"observations": few, "references": few}}
+    for href in (f"s3://{BUCKET}/open/", f"file://{folder}/resultss/", "http://a/b", "x"):
+        answer = service.post(
+            "/processes/nearest/execution", json={**body, "output": {"href": href}}, headers=ASYNC
+        )
+        assert answer.status_code == 403, answer.text
+        assert answer.json()["type"].endswith("sink-not-allowed")
+        form = {"observations": f"dataset:{observations}", "references": "dataset:x"}
+        files = {name: (None, value) for name, value in {**form, "output": href}.items()}
+        assert service.post("/resolve", files=files).status_code == 403
 
 
 def test_secrets_are_nowhere(service):

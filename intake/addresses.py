@@ -1,0 +1,131 @@
+"""Addresses of files: how they are written, and which of them an operator has listed.
+
+Nothing is asked for unless the address, as it is written, lies below a listed prefix. Addresses are
+plain: no percent signs, queries, user names or dots between slashes, so what is compared is what is
+asked for. Links of a folder that lead out of it are refused.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from georesolve.intake.errors import Refused, SinkNotAllowed, SourceNotAllowed
+from georesolve.workers.sources import Scheme, href_of
+
+LONGEST = 1000
+"""Characters of an address at most."""
+_ADDRESS = re.compile(
+    r"(file)://(/[\w.~=+,:@/*-]+)|(s3)://([a-z0-9][a-z0-9.-]{2,62}(?:/[\w.~=+,:/*-]*)?)", re.ASCII
+)
+
+
+class Address(NamedTuple):
+    """Where files lie: a path, in which * stands for any characters but a slash."""
+
+    scheme: Scheme
+    path: str
+
+
+def is_href(text: str) -> bool:
+    """Whether a text is meant as an address, be it a wrong one."""
+    return "://" in text
+
+
+def address_of(href: str, refusal: type[Refused] = SourceNotAllowed) -> Address:
+    """Take an address apart; raises `refusal` when it is not written plainly, or has no scheme."""
+    match = _ADDRESS.fullmatch(href) if len(href) <= LONGEST else None
+    *folders, last = href.partition("://")[2].lstrip("/").split("/")
+    if match is None or {"", ".", ".."}.intersection(folders) or last in (".", ".."):
+        raise refusal(
+            f"{href[:200]!r} is no address that is allowed: write it as in s3://bucket/folder/ or "
+            f"file:///folder/, in at most {LONGEST} characters: letters, digits and"
+            " . ~ = + , : @ - _ *, without '..', user names, queries and percent signs"
+        )
+    scheme: Scheme = "file" if match[1] else "s3"
+    return Address(scheme, match[2] or match[4])
+
+
+def prefixes_of(listed: str | None) -> tuple[Address, ...]:
+    """The prefixes that an operator listed, separated by commas.
+
+    Raises
+    ------
+    ValueError
+        When one of them is no address of a folder.
+    """
+    prefixes = []
+    for one in filter(None, map(str.strip, (listed or "").split(","))):
+        scheme, path = address_of(one)
+        if "*" in path:
+            raise ValueError(f"{one!r} has a *, and is to be a folder")
+        prefixes.append(Address(scheme, path.rstrip("/") + "/"))
+    return tuple(prefixes)
+
+
+class Prefixes:
+    """The prefixes that an operator listed with one of two settings.
+
+    Parameters
+    ----------
+    listed
+        These, separated by commas; None for none.
+    setting
+        What lists them: what may be read, or what may be written.
+    refusal
+        What is raised of an address that lies below none of them.
+    """
+
+    def __init__(self, listed: str | None, setting: str, refusal: type[Refused]) -> None:
+        self._prefixes = prefixes_of(listed)
+        self._setting = setting
+        self._refusal = refusal
+
+    def find(self, href: str) -> tuple[Address, Address]:
+        """An address, and the prefix that it lies below; raises the refusal, and asks nothing."""
+        address = address_of(href, self._refusal)
+        for prefix in self._prefixes:
+            if address.scheme == prefix.scheme and f"{address.path}/".startswith(prefix.path):
+                return address, prefix
+        listed = ", ".join(href_of(*prefix) for prefix in self._prefixes) or "none"
+        raise self._refusal(
+            f"{href[:200]!r} lies below no prefix that is allowed here; the operator of the "
+            f"service lists them with the setting {self._setting}: {listed}"
+        )
+
+    def refuse_links(self, paths: Iterable[str], prefix: Address, href: str) -> None:
+        """Refuse local files that lie elsewhere than they seem; raises the refusal."""
+        folder = Path(prefix.path).resolve()
+        for path in paths if prefix.scheme == "file" else ():
+            if not Path(path).resolve().is_relative_to(folder):
+                raise self._refusal(
+                    f"{href[:200]!r}: {Path(path).name!r} leads out of the folder that the "
+                    "operator listed"
+                )
+
+
+class Sinks:
+    """Where results may be written besides the folder of the service.
+
+    Parameters
+    ----------
+    listed
+        The prefixes that an operator listed, separated by commas; None for none.
+    """
+
+    def __init__(self, listed: str | None) -> None:
+        self._prefixes = Prefixes(listed, "sinks", SinkNotAllowed)
+
+    def output(self, href: str) -> str:
+        """The address of a folder for one result, with a slash at its end; asks for nothing.
+
+        Raises
+        ------
+        SinkNotAllowed
+            When it lies below no prefix, is no folder, or leads out of one by a link.
+        """
+        address, prefix = self._prefixes.find(href)
+        if "*" in address.path:
+            raise SinkNotAllowed(f"{href[:200]!r} has a *: name one folder, for this result alone")
+        self._prefixes.refuse_links([address.path], prefix, href)
+        return f"{href_of(*address).rstrip('/')}/"
