@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import httpx
 import pyarrow.parquet as pq
@@ -22,13 +22,11 @@ from tests.conftest import (
     NO_CLUSTER,
     ROOT,
     finished,
-    free_port,
     kill_with_children,
     look_up,
     points,
     run_nearest,
     running_service,
-    scheduler_on,
     store_points,
     wait_until,
 )
@@ -219,45 +217,6 @@ def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(
         # The place of the first is free, and that of the second was never taken.
         third = start_job(client, points(10, 1), points(10, 2))
         assert finished(client, third)["status"] == "successful"
-
-
-WAITING = "waiting for workers: the cluster "
-
-
-@contextmanager
-def scheduler_lost(tmp_path, device, long_job):
-    """A service whose scheduler has gone while a job ran: its client, the job, and the port."""
-    observations, references, options = shorter(long_job)
-    port = free_port()
-    flags = ["--device", device, "--scheduler", f"tcp://127.0.0.1:{port}"]
-    with running_service(tmp_path / "data", *flags, ready=False) as client:
-        with scheduler_on(port):
-            wait_until(lambda: client.get("/readyz").status_code == 200)
-            checks = {one["name"]: one["detail"] for one in client.get("/readyz").json()["checks"]}
-            assert checks["dashboard"] == "none", "it was started without one"
-            location = start_job(client, observations, references, **options)
-            wait_until(lambda: client.get(location).json()["progress"] > 0)
-        yield client, location, port
-
-
-def test_a_job_survives_the_loss_of_its_scheduler(tmp_path, device, long_job):
-    with scheduler_lost(tmp_path, device, long_job) as (client, location, port):
-        wait_until(lambda: client.get("/readyz").status_code == 503)
-        assert client.get(location).json()["status"] == "running"
-        second = start_job(client, points(10, 1), points(10, 2))
-        for waiting in (location, second):
-            wait_until(lambda job=waiting: client.get(job).json()["message"].startswith(WAITING))
-        told = [job["message"] for job in client.get("/jobs").json()["jobs"]]
-        assert [message[: len(WAITING)] for message in told] == [WAITING, WAITING]
-        with scheduler_on(port):
-            assert finished(client, location)["status"] == "successful"
-            assert finished(client, second)["status"] == "successful"
-
-
-def test_a_signal_ends_a_service_that_has_just_lost_its_scheduler(tmp_path, device, long_job):
-    with scheduler_lost(tmp_path, device, long_job) as (client, _, _):
-        client.process.terminate()
-        client.process.wait(60)
 
 
 def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device, long_job):
