@@ -263,7 +263,7 @@ def _canonical(paths: Paths, role: Role, options: Options, folder: Path) -> Data
     sources = sources_of(files_at(paths, role), reading, role, folder)
     target = folder / f"{role}.parquet"
     dataset = canonicalise(chained(sources), reading, role, target, UNBOUNDED)
-    return replace(dataset, sha256=sha256_of(target))
+    return replace(dataset, digest=sha256_of(target))
 
 
 def _in_memory(dataset: Dataset, columns: tuple[str, ...]) -> Points:

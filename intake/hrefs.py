@@ -148,7 +148,7 @@ class Sources:
         content = json.dumps([asdict(manifest), id])
         return Dataset(
             file=manifest,
-            sha256=hashlib.sha256(content.encode()).hexdigest(),
+            digest=hashlib.sha256(content.encode()).hexdigest(),
             rows=rows,
             invalid_rows=0,
             lat=lat,

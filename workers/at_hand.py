@@ -34,7 +34,6 @@ from georesolve.workers.search import load, search
 
 logger = logging.getLogger(__name__)
 
-Degrees = tuple[np.ndarray, np.ndarray]
 _CARRIED_BYTES = 2**26
 """What is answered from memory carries no more."""
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
@@ -71,13 +70,8 @@ class AtHandAnswer(NamedTuple):
     seconds: dict[str, float]
 
 
-def resolve_at_hand(job: Job, degrees: Degrees | None = None) -> AtHandAnswer:
+def resolve_at_hand(job: Job) -> AtHandAnswer:
     """Answer a small job.
-
-    Parameters
-    ----------
-    degrees
-        Latitudes and longitudes of the observations, for whom has read them.
 
     Raises
     ------
@@ -97,7 +91,7 @@ def resolve_at_hand(job: Job, degrees: Degrees | None = None) -> AtHandAnswer:
             threading.Thread(target=_warm_up, args=(job, carried_columns), daemon=True).start()
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
-    lat_deg, lon_deg = degrees or _degrees(job.observations)
+    lat_deg, lon_deg = _degrees(job.observations)
     read = time.perf_counter()
     load(references, job.indexes)
     loaded = time.perf_counter()
@@ -133,7 +127,7 @@ def _cores_for(seconds: float) -> Iterator[None]:
         numba.set_num_threads(most)
 
 
-def _degrees(observations: Dataset) -> Degrees:
+def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
     columns = [observations.lat, observations.lon]
     table = read_rows(observations.file, 0, observations.rows, columns)
     return table.column(0).to_numpy(), table.column(1).to_numpy()

@@ -10,8 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
-from io import BytesIO
+from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
@@ -31,10 +30,45 @@ _MEASURED_ROWS = 1024
 """Read at a time where only their widths are wanted."""
 _GEOPARQUET = "1.1.0"
 
-Content: TypeAlias = Path | pa.Buffer | Manifest
-"""Where the rows of a dataset are."""
 Geometries = dict[str, dict[str, Any]]
 """What GeoParquet says of the columns that hold geometries, by name; the primary one is first."""
+
+
+class InMemory:
+    """The rows of a dataset that lives as long as one request, in row groups.
+
+    Its file is made when it is asked for: most requests are answered without.
+    """
+
+    def __init__(self, groups: Sequence[pa.Table]) -> None:
+        self.groups = groups
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the file."""
+        return self.groups[0].schema
+
+    @cached_property
+    def file(self) -> pa.Buffer:
+        """Canonical Parquet."""
+        memory = pa.BufferOutputStream()
+        with _writer(memory, self.schema) as writer:
+            for group in self.groups:
+                writer.write_table(group, ROW_GROUP)
+        return memory.getvalue()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file."""
+        return sha256_of(self.file)
+
+    def read(self, start: int, stop: int, columns: list[str]) -> pa.Table:
+        """Some columns of the rows from `start` up to, not including, `stop`."""
+        return pa.concat_tables(self.groups).select(columns).slice(start, stop - start)
+
+
+Content: TypeAlias = Path | InMemory | Manifest
+"""Where the rows of a dataset are."""
 
 
 class ColumnSize(NamedTuple):
@@ -87,12 +121,11 @@ class Dataset:
     Attributes
     ----------
     file
-        Where it lies, on storage that every worker sees; its bytes, while it is in passing; or
+        Where it lies, on storage that every worker sees; its rows, while it is in passing; or
         which files of its owner it is. Of these nothing is known but what their footers say: no row
         is counted as invalid, and `bbox` is None.
-    sha256
-        Of the file; equal content has an equal one. Of files of its owner, of their names and
-        versions.
+    digest
+        Its `sha256` where that is known.
     rows, invalid_rows
         Number of rows, and of those whose coordinates are not valid.
     lat, lon, id
@@ -111,7 +144,7 @@ class Dataset:
     """
 
     file: Content
-    sha256: str
+    digest: str | None
     rows: int
     invalid_rows: int
     lat: str
@@ -122,6 +155,17 @@ class Dataset:
     first_invalid: tuple[InvalidRow, ...]
     widths: tuple[Width, ...] | None
     null_island: NullIsland = field(default_factory=NullIsland)
+
+    @property
+    def sha256(self) -> str:
+        """Of the file; equal content has an equal one.
+
+        Of files of its owner, of their names and versions.
+        """
+        if self.digest is None:
+            assert isinstance(self.file, InMemory), "it has been counted"
+            return self.file.sha256
+        return self.digest
 
     @property
     def valid_rows(self) -> int:
@@ -227,7 +271,7 @@ def write_dataset(
     geometries
         What is said of the columns that hold geometries.
     with_digest
-        Whether to count the SHA-256; else it is empty.
+        Whether to count the SHA-256 of a file.
     """
     census, tally = Census(), _Tally(schema.names)
     own = {"lat": lat, "lon": lon, "id": id}
@@ -238,26 +282,27 @@ def write_dataset(
         ],
         metadata={"georesolve": json.dumps(own, sort_keys=True), **geo(geometries or {})},
     )
-    # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
-    compression = {name: "none" if name in (lat, lon) else "zstd" for name in schema.names}
-    memory = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        path or memory,
-        schema,
-        compression=compression,
-        use_dictionary=in_dictionaries(schema) or False,
-    ) as writer:
+
+    def groups() -> Iterator[pa.Table]:
         for group in _row_groups(schema, batches):
             coordinates = {name: _without_nulls(group[name]) for name in (lat, lon)}
             census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             table = pa.Table.from_arrays(columns, schema=schema)
             tally.add(table.to_batches())
-            writer.write_table(table, ROW_GROUP)
-    file = path or memory.getvalue()
+            yield table
+
+    file: Path | InMemory
+    if path is None:
+        file = InMemory([*groups()])
+    else:
+        file = path
+        with _writer(path, schema) as writer:
+            for table in groups():
+                writer.write_table(table, ROW_GROUP)
     return Dataset(
         file=file,
-        sha256=sha256_of(file) if with_digest else "",
+        digest=sha256_of(path) if path and with_digest else None,
         rows=census.rows,
         invalid_rows=census.invalid_rows,
         lat=lat,
@@ -268,6 +313,13 @@ def write_dataset(
         first_invalid=tuple(census.first_invalid),
         widths=tally.widths,
     )
+
+
+def _writer(where: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    # Random float64 neither compress nor repeat; what users carry along (names, ids) does both.
+    compression = {field.name: "zstd" if field.nullable else "none" for field in schema}
+    dictionaries = in_dictionaries(schema) or False
+    return pq.ParquetWriter(where, schema, compression=compression, use_dictionary=dictionaries)
 
 
 def followed(first: Dataset, second: Dataset) -> Dataset:
@@ -299,9 +351,9 @@ def measured(dataset: Dataset) -> Dataset:
     """
     if dataset.widths is not None:
         return dataset
-    assert not isinstance(dataset.file, Manifest), "its widths are told by its footers"
+    assert isinstance(dataset.file, Path), "others have been measured"
     tally = _Tally(dataset.columns)
-    file = streamed(dataset.file if isinstance(dataset.file, Path) else BytesIO(dataset.file))
+    file = streamed(dataset.file)
     for group in range(file.num_row_groups):
         tally.add(file.iter_batches(_MEASURED_ROWS, row_groups=[group]))
     return replace(dataset, widths=tally.widths)
@@ -320,7 +372,8 @@ def geometries_of(file: Content) -> Geometries:
     """What a dataset says of its columns that hold geometries, the primary one first."""
     if isinstance(file, Manifest):
         return {}
-    content = (_opened(file).metadata.metadata or {}).get(b"geo")
+    known = file.schema if isinstance(file, InMemory) else _footer(file, look_at(file))
+    content = (known.metadata or {}).get(b"geo")
     geometries: Geometries = json.loads(content)["columns"] if content else {}
     return geometries
 
@@ -360,7 +413,7 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
     SourceFailed
         When they are those of files of their owner, and these fail: see `Manifest.read`.
     """
-    if isinstance(file, Manifest):
+    if not isinstance(file, Path):
         return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)
     # Waking threads takes longer than reading one row group.
@@ -383,14 +436,14 @@ class Coordinates:
 
     def __init__(self, dataset: Dataset) -> None:
         self._rows = dataset.rows
-        self._file: Manifest | pq.ParquetFile
+        self._file: Manifest | InMemory | pq.ParquetFile
         match dataset.file:
             case Manifest() as manifest:
                 self._file = manifest
             case Path() as path:
                 self._file = streamed(path)
-            case buffer:
-                self._file = streamed(pa.BufferReader(buffer))
+            case InMemory() as memory:
+                self._file = memory
         self._names = [dataset.lon, dataset.lat]
 
     def of(self, rows: np.ndarray) -> np.ndarray:
@@ -423,7 +476,7 @@ class Coordinates:
         return found
 
     def _group(self, group: int) -> pa.Table:
-        if isinstance(self._file, Manifest):
+        if not isinstance(self._file, pq.ParquetFile):
             start = group * ROW_GROUP
             return self._file.read(start, min(start + ROW_GROUP, self._rows), self._names)
         return self._file.read_row_group(group, columns=self._names, use_threads=False)
@@ -497,7 +550,7 @@ def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(file, pre_buffer=False)
 
 
-def _opened(file: Path | pa.Buffer) -> pq.ParquetFile:
-    if not isinstance(file, Path):
-        return pq.ParquetFile(pa.BufferReader(file))
+def _opened(file: Path | InMemory) -> pq.ParquetFile:
+    if isinstance(file, InMemory):
+        return pq.ParquetFile(pa.BufferReader(file.file))
     return pq.ParquetFile(file, metadata=_footer(file, look_at(file)), memory_map=True)

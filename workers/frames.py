@@ -1,6 +1,5 @@
 """The dataframe backend of a worker, pandas or cudf: the only file that tells them apart."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ import pyarrow as pa
 
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP, Content, read_rows, row_groups_of
-from georesolve.workers.sources import Manifest
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""
@@ -36,12 +34,11 @@ def _read_pandas(file: Content, start: int, stop: int, columns: list[str]) -> Fr
 def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
     import cudf
 
-    if isinstance(file, Manifest):
-        # Not by cuDF: their bytes are not ours.
+    if not isinstance(file, Path):
+        # Not by cuDF: their bytes are not ours, or there are none.
         return cudf.DataFrame.from_arrow(read_rows(file, start, stop, columns))
     groups = row_groups_of(start, stop)
-    source = str(file) if isinstance(file, Path) else io.BytesIO(file)
-    frame = cudf.read_parquet(source, columns=columns, row_groups=[list(groups)])
+    frame = cudf.read_parquet(str(file), columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
     return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
 

@@ -157,6 +157,7 @@ class JobRow(JobState):
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:
     """A dataset as JSON; where its file lies follows from its id, unless it stays elsewhere."""
     stored = {name: value for name, value in asdict(dataset).items() if name != "file"}
+    stored["sha256"] = stored.pop("digest")
     if isinstance(dataset.file, Manifest):
         stored["manifest"] = asdict(dataset.file)
     return stored
@@ -166,6 +167,7 @@ def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     """A row of the table of datasets, with the path of its file."""
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
+    stored["digest"] = stored.pop("sha256")
     stored["file"] = path if manifest is None else Manifest.of(manifest)
     stored["columns"] = tuple(stored["columns"])
     stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None

@@ -128,7 +128,7 @@ class Library:
             expires=in_hours(self._hours) if registered else None,
             registered=registered,
             size_bytes=size_bytes,
-            dataset=replace(dataset, file=file),
+            dataset=replace(dataset, file=file, digest=dataset.sha256),
             seconds=ingested.seconds,
         )
         try:
@@ -337,7 +337,7 @@ def _place(dataset: Dataset, path: Path) -> Path | Manifest:
         move_durably(dataset.file, path)
     else:
         with durable(path) as temporary:
-            temporary.write_bytes(dataset.file)
+            temporary.write_bytes(dataset.file.file)
     return path
 
 

@@ -94,8 +94,7 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
         service.library.indexes_of(inputs.references),
     )
     try:
-        one = inputs.observations
-        answer = resolve_at_hand(job, one.degrees if isinstance(one, Ingested) else None)
+        answer = resolve_at_hand(job)
     except (NotAtHand, Problem):
         raise
     except SourceFailed as failed:

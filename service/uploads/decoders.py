@@ -82,7 +82,7 @@ class _Decoded(_Answer):
         beside = ("types", "points", "evidence")
         known = {name: value for name, value in self if name not in beside}
         origin = Origin(Columns(self.lat, self.lon, self.id), self.points)
-        return Decoded(Dataset(file=target, sha256="", **known), Findings(origin, self.evidence))
+        return Decoded(Dataset(file=target, digest=None, **known), Findings(origin, self.evidence))
 
 
 class _Cut(_Answer):
@@ -153,7 +153,7 @@ def decode_in_child(
         source.unpacked.touch()
     try:
         decoded = _in_ranges(room, target) or _in_one_go(room, target)
-        return replace(decoded.dataset, sha256=sha256_of(target))
+        return replace(decoded.dataset, digest=sha256_of(target))
     except BaseException:
         target.unlink(missing_ok=True)
         raise

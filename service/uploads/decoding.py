@@ -59,7 +59,7 @@ class Decode(NamedTuple):
         dataset, findings = decode(self.source, self.target, limits)
         known = vars(dataset)
         return {
-            **{name: known[name] for name in known if name not in ("file", "sha256")},
+            **{name: known[name] for name in known if name not in ("file", "digest")},
             "types": [str(type) for type in pq.read_schema(self.target).types],
             "points": findings.origin.points,
             "evidence": {**vars(findings.evidence), "latitudes": [*findings.evidence.latitudes]},

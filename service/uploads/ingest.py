@@ -14,14 +14,12 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.formats import format_of
 from georesolve.intake.hrefs import Sources
-from georesolve.intake.point_table import degrees
 from georesolve.intake.sources import Source, Table
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk
@@ -47,13 +45,10 @@ class Ingested(NamedTuple):
     ----------
     seconds
         By stage.
-    degrees
-        Latitudes and longitudes of one in memory, so that nothing reads them again.
     """
 
     dataset: Dataset
     seconds: dict[str, float]
-    degrees: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -61,7 +56,7 @@ class Ingested(NamedTuple):
         file = self.dataset.file
         if isinstance(file, Manifest):
             return 0
-        return file.stat().st_size if isinstance(file, Path) else file.size
+        return file.stat().st_size if isinstance(file, Path) else file.file.size
 
 
 def sweep(settings: Settings) -> None:
@@ -202,11 +197,7 @@ class Ingest:
         """Make a dataset of numbers and texts in memory; `file` is what to call it in errors."""
         batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
         dataset = canonicalise(batches, reading, file, None, self._limits)
-        lat_deg, lon_deg = (
-            degrees(table[name].combine_chunks().cast(pa.float64(), safe=False))
-            for name in (dataset.lat, dataset.lon)
-        )
-        return Ingested(dataset, {"decode": time.perf_counter() - start}, (lat_deg, lon_deg))
+        return Ingested(dataset, {"decode": time.perf_counter() - start})
 
 
 def _charset(media_type: str | None) -> str | None:

@@ -63,7 +63,7 @@ def in_this_process(path, format, **reading):
     source = Source(path, format, Reading(**reading), "points")
     target = path.with_suffix(".once")
     dataset = canonical.decode(source, target, Bounds()).dataset
-    return replace(dataset, sha256=sha256_of(target))
+    return replace(dataset, digest=sha256_of(target))
 
 
 def check(path, format, tasks, ranges, **reading):
