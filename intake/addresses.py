@@ -15,9 +15,14 @@ from georesolve.workers.sources import Scheme, href_of
 
 LONGEST = 1000
 """Characters of an address at most."""
-_ADDRESS = re.compile(
-    r"(file)://(/[\w.~=+,:@/*-]+)|(s3)://([a-z0-9][a-z0-9.-]{2,62}(?:/[\w.~=+,:/*-]*)?)", re.ASCII
-)
+_PATHS: dict[Scheme, re.Pattern[str]] = {
+    "file": re.compile(r"/[\w.~=+,:@/*-]+", re.ASCII),
+    "s3": re.compile(r"[a-z0-9][a-z0-9.-]{2,62}(/[\w.~=+,:/*-]*)?", re.ASCII),
+    # A host, and a port if it is not 443.
+    "https": re.compile(
+        r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?(/[\w.~=+,:@/-]*)?", re.ASCII
+    ),
+}
 
 
 class Address(NamedTuple):
@@ -34,16 +39,18 @@ def is_href(text: str) -> bool:
 
 def address_of(href: str, refusal: type[Refused] = SourceNotAllowed) -> Address:
     """Take an address apart; raises `refusal` when it is not written plainly, or has no scheme."""
-    match = _ADDRESS.fullmatch(href) if len(href) <= LONGEST else None
-    *folders, last = href.partition("://")[2].lstrip("/").split("/")
-    if match is None or {"", ".", ".."}.intersection(folders) or last in (".", ".."):
-        raise refusal(
-            f"{href[:200]!r} is no address that is allowed: write it as in s3://bucket/folder/ or "
-            f"file:///folder/, in at most {LONGEST} characters: letters, digits and"
-            " . ~ = + , : @ - _ *, without '..', user names, queries and percent signs"
-        )
-    scheme: Scheme = "file" if match[1] else "s3"
-    return Address(scheme, match[2] or match[4])
+    given, _, path = href.partition("://")
+    *folders, last = path.lstrip("/").split("/")
+    is_plain = not {"", ".", ".."}.intersection(folders) and last not in (".", "..")
+    for scheme, plain in _PATHS.items():
+        if scheme == given and is_plain and len(href) <= LONGEST and plain.fullmatch(path):
+            return Address(scheme, path)
+    raise refusal(
+        f"{href[:200]!r} is no address that is allowed: write it as in s3://bucket/folder/, "
+        f"file:///folder/ or https://host/folder/file.parquet, in at most {LONGEST} characters: "
+        "letters, digits and . ~ = + , : @ - _ *, without '..', user names, queries and percent "
+        "signs"
+    )
 
 
 def prefixes_of(listed: str | None) -> tuple[Address, ...]:
@@ -125,7 +132,9 @@ class Sinks:
             When it lies below no prefix, is no folder, or leads out of one by a link.
         """
         address, prefix = self._prefixes.find(href)
-        if "*" in address.path:
-            raise SinkNotAllowed(f"{href[:200]!r} has a *: name one folder, for this result alone")
+        if "*" in address.path or address.scheme == "https":
+            raise SinkNotAllowed(
+                f"{href[:200]!r} is no folder: name one of file:// or s3://, for this result alone"
+            )
         self._prefixes.refuse_links([address.path], prefix, href)
         return f"{href_of(*address).rstrip('/')}/"

@@ -85,6 +85,8 @@ class Sources:
                 )
             with ThreadPoolExecutor(_LOOKS_AT_A_TIME) as threads:
                 looks = list(threads.map(lambda path: _look(address.scheme, path), paths))
+        except FileNotFoundError:
+            raise InvalidInput(f"{file}: there is no Parquet file at {href}") from None
         except OSError as error:
             raise SourceUnreadable(f"{file}: {href} cannot be read: {str(error)[:300]}") from error
         return self._described(address, href, looks, reading, file)
@@ -176,6 +178,10 @@ def _files(address: Address) -> Iterator[str]:
     from pyarrow.fs import FileSelector, FileType, LocalFileSystem
 
     scheme, path = address
+    if scheme == "https":
+        # Nothing lists what lies on a server.
+        yield path
+        return
     system = LocalFileSystem() if scheme == "file" else object_store()
     fixed = _fixed(path)
     [found] = system.get_file_info([fixed])

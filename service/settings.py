@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from georesolve.intake.addresses import prefixes_of
@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     sources: str | None = Field(
         None,
         description="folders and buckets that inputs may be read from by address, separated by "
-        "commas, e.g. file:///data/,s3://bucket/observations/; by default none",
+        "commas, e.g. file:///data/,s3://bucket/observations/,https://host/data/; by default none",
     )
     sinks: str | None = Field(
         None,
@@ -212,11 +212,13 @@ class Settings(BaseSettings):
 
     @field_validator("sources", "sinks")
     @classmethod
-    def _are_prefixes(cls, given: str | None) -> str | None:
+    def _are_prefixes(cls, given: str | None, about: ValidationInfo) -> str | None:
         try:
-            prefixes_of(given)
+            prefixes = prefixes_of(given)
         except Refused as refused:
             raise ValueError(refused.detail) from None
+        if about.field_name == "sinks" and any(one.scheme == "https" for one in prefixes):
+            raise ValueError("results are written to file:// and s3://, not to https://")
         return given
 
     @field_validator("root_path")

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.https import HttpsFile
 
-Scheme = Literal["file", "s3"]
+Scheme = Literal["file", "s3", "https"]
 
 _CONNECT_SECONDS = 10
 _REQUEST_SECONDS = 60
@@ -227,6 +228,10 @@ def handle_of(scheme: Scheme, path: str) -> Iterator[tuple[pa.NativeFile, str]]:
         with object_store().open_input_file(path) as handle:
             about = handle.metadata()
             yield handle, f"{about['ETag'].decode()} {handle.size()}"
+        return
+    if scheme == "https":
+        with HttpsFile(path) as file, pa.PythonFile(file, "r") as handle:
+            yield handle, file.version
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -53,7 +53,7 @@ _BY_ID = {
     "properties": {"dataset": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
     "additionalProperties": False,
 }
-_ADDRESS = {"type": "string", "pattern": "^(file|s3)://"}
+_ADDRESS = {"type": "string", "pattern": "^(file|s3|https)://"}
 _BY_ADDRESS = {
     "title": "SourceReference",
     "description": "a Parquet file, a pattern of them, or a folder, which stay where they are",

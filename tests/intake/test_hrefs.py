@@ -20,10 +20,12 @@ from georesolve.intake.errors import (
 )
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.point_table import Bounds
+from georesolve.workers import https
 from georesolve.workers import sources as of_workers
 from georesolve.workers.datasets import Coordinates, column_sizes, read_rows
 from georesolve.workers.sources import SourceFailed
 from tests.conftest import points
+from tests.https_server import serving
 
 
 @pytest.fixture
@@ -346,3 +348,103 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
     with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
         read_rows(found.file, 0, 70_000, ["lat", "lon"])
     of_workers.object_store.cache_clear()
+
+
+@pytest.fixture
+def web(tmp_path, monkeypatch):
+    """Files behind https, one of them a set of points."""
+    with serving(tmp_path) as files:
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.certificate))
+        https._client.cache_clear()
+        sink = pa.BufferOutputStream()
+        pq.write_table(points(70_000, 1), sink, row_group_size=20_000)
+        files.content["/open/a.parquet"] = sink.getvalue().to_pybytes()
+        files.content["/secret/a.parquet"] = files.content["/open/a.parquet"]
+        yield files
+        https._client().close()
+        https._client.cache_clear()
+
+
+def over_https(web, path="/open/a.parquet", listed="/open/"):
+    return Sources(web.address + listed, Bounds()).dataset(
+        web.address + path, Reading(), "observations"
+    )
+
+
+def test_a_file_over_https(web):
+    found = over_https(web)
+    assert (found.rows, found.columns) == (70_000, ("id", "lat", "lon"))
+    assert found.file.size_bytes == len(web.content["/open/a.parquet"])
+    web.asked.clear()
+    read = read_rows(found.file, 30_000, 50_000, ["id", "lon"])
+    assert (
+        read.to_pydict()
+        == points(70_000, 1).slice(30_000, 20_000).select(["id", "lon"]).to_pydict()
+    )
+    # Of what is read, not of the file.
+    ranges = [range.removeprefix("bytes=").split("-") for _, range in web.asked]
+    asked = sum(int(last) - int(first) + 1 for first, last in ranges)
+    assert asked < 0.6 * found.file.size_bytes
+
+
+def test_nothing_is_asked_of_a_server_but_what_is_listed(web):
+    port = web.address.rpartition(":")[2]
+    for path in ("/secret/a.parquet", "/opened/a.parquet", "", "/", "/open/../secret/a.parquet",
+                 "/open/%2e%2e/secret/a.parquet", "/open//a.parquet", "/open/a.parquet?x=1",
+                 "/open/*.parquet", "/open/a.parquet#x", "/open\\a.parquet"):  # fmt: skip
+        with pytest.raises(SourceNotAllowed):
+            over_https(web, path)
+    own = f"127.0.0.1:{port}/open/a.parquet"
+    for href in (f"https://a@{own}", f"https://127.0.0.1:{port}@169.254.169.254/open/a.parquet",
+                 f"https://127.0.0.1.:{port}/open/a.parquet", f"https://127.1:{port}/open/a.parquet",
+                 f"https://127.0.0.1:0{port}/open/a.parquet", "https://127.0.0.1/open/a.parquet",
+                 f"HTTPS://{own}", f"http://{own}", "https:///open/a", "https://[::1]/a",
+                 "https://169.254.169.254/a", "https://metadata.google.internal/a"):  # fmt: skip
+        with pytest.raises(SourceNotAllowed):
+            Sources(f"{web.address}/open/", Bounds()).dataset(href, Reading(), "observations")
+    assert web.asked == []
+    with pytest.raises(InvalidInput, match="there is no Parquet file"):
+        over_https(web, "/open/none.parquet")
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("leads elsewhere", "leads elsewhere, which is not followed"),
+        ("refuses", "answers 403"),
+        ("sends no ranges", "sends no ranges"),
+        ("packs", "answers 206"),
+        ("tells no version", "neither ETag nor Last-Modified"),
+        ("sends another range", "the server sends bytes"),
+        ("ends in the middle", "RemoteProtocolError"),
+    ],
+)
+def test_a_server_that_misbehaves_is_told_with_the_file(web, fault, told):
+    found = over_https(web)
+    web.fault = fault
+    address = f"{web.address}/open/a.parquet"
+    with pytest.raises(SourceUnreadable, match=rf"{address} cannot be read.*{told}"):
+        over_https(web)
+    with pytest.raises(SourceFailed, match=rf"{address}: it cannot be read: .*{told}"):
+        read_rows(found.file, 0, 70_000, ["lat"])
+    assert all(path == "/open/a.parquet" for path, _ in web.asked)
+
+
+def test_a_file_that_changes_on_a_server_is_named(web):
+    found = over_https(web)
+    sink = pa.BufferOutputStream()
+    pq.write_table(points(70_000, 2), sink, row_group_size=20_000)
+    before, after = web.content["/open/a.parquet"], sink.getvalue().to_pybytes()
+    web.content["/open/a.parquet"] = after
+    with pytest.raises(SourceFailed, match=r"/open/a\.parquet: it has changed since"):
+        read_rows(found.file, 0, 70_000, ["lat", "lon"])
+    # While it is read, too.
+    web.content["/open/a.parquet"] = before
+    with https.HttpsFile(found.file.files[0].path) as file:
+        assert file.read(4) == b"PAR1"
+        web.content["/open/a.parquet"] = after
+        with pytest.raises(OSError, match="it has changed meanwhile"):
+            file.read(4)
+    del web.content["/open/a.parquet"]
+    with pytest.raises(SourceFailed, match=r"/open/a\.parquet: .* is gone"):
+        read_rows(found.file, 0, 70_000, ["lat", "lon"])

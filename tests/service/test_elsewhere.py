@@ -22,6 +22,7 @@ from tests.conftest import (
     running_service,
     wait_until,
 )
+from tests.https_server import serving
 from tests.object_store import BUCKET, SECRET, seaweed
 
 OBSERVATIONS = points(6_000, 1, name=[f"n{i}" for i in range(6_000)])
@@ -41,11 +42,18 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, device, folder, store):
+def web(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("web")) as files:
+        yield files
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, device, folder, store, web):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment.items():
             patch.setenv(name, value)
-        sources = f"file://{folder}/,s3://{BUCKET}/open/"
+        patch.setenv("SSL_CERT_FILE", str(web.certificate))
+        sources = f"file://{folder}/,s3://{BUCKET}/open/,{web.address}/open/"
         sinks = f"file://{folder}/results/,s3://{BUCKET}/open/results/"
         data_dir = tmp_path_factory.mktemp("service") / "data"
         flags = ("--device", device, "--sources", sources, "--sinks", sinks)
@@ -104,6 +112,23 @@ def test_an_execution_reads_both_sets_where_they_lie(service, store, place):
     assert result["observation_day"].to_pylist() == [i // 2000 for i in range(6_000)]
     service.delete(answer.headers["Location"]).raise_for_status()
     assert service.get("/datasets").json()["used_bytes"] == before
+
+
+def test_an_execution_reads_files_over_https(service, web):
+    inputs = {}
+    for role, table in (("observations", OBSERVATIONS), ("references", REFERENCES)):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, row_group_size=700)
+        web.content[f"/open/{role}.parquet"] = sink.getvalue().to_pybytes()
+        inputs[role] = {"href": f"{web.address}/open/{role}.parquet"}
+    answer = run_nearest(service, inputs, ASYNC)
+    assert answer.status_code == 201, answer.text
+    assert finished(service, answer.headers["Location"])["status"] == "successful"
+    check(downloaded(service, answer.headers["Location"]))
+    web.fault = "refuses"
+    answer = run_nearest(service, inputs, ASYNC)
+    assert (answer.status_code, inputs["observations"]["href"] in answer.text) == (503, True)
+    web.fault = None
 
 
 def lay_references(place, store):
