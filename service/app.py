@@ -35,8 +35,10 @@ from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
+from georesolve.service.uploads import router as uploads
 from georesolve.service.uploads.decoders import start_decoder
 from georesolve.service.uploads.ingest import Ingest
+from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\
@@ -70,6 +72,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     store=store,
                     ingest=ingest,
                     sinks=Sinks(settings.sinks),
+                    uploads=ResumableUploads(store, settings.upload_hours),
                     checks=Checks(),
                     library=library,
                     cluster=cluster,
@@ -104,7 +107,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
-    for module in (landing, nearest, files, estimate, datasets, processes, jobs, events):
+    for module in (landing, nearest, files, estimate, datasets, uploads, processes, jobs, events):
         app.include_router(module.router)
     app.include_router(health.router)
     app.include_router(docs.router)

@@ -92,6 +92,7 @@ NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no s
 ResultNotReady = _problem(
     "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
 )
+NoSuchUpload = _problem("NoSuchUpload", 404, "no-such-upload", "There is no such upload")
 NotAcceptable = _problem(
     "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
 )
@@ -103,6 +104,13 @@ HeadTimeout = _problem("HeadTimeout", 408, "head-timeout", "The headers did not 
 DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
 DatasetDamaged = _problem("DatasetDamaged", 409, "dataset-damaged", "The dataset is damaged")
 OutputTaken = _problem("OutputTaken", 409, "output-taken", "Something lies there already")
+UploadIncomplete = _problem(
+    "UploadIncomplete", 409, "upload-incomplete", "The upload is not complete"
+)
+UploadInUse = _problem(
+    "UploadInUse", 409, "upload-in-use", "Another request is sending to the upload"
+)
+WrongOffset = _problem("WrongOffset", 409, "wrong-offset", "The upload has another offset")
 KeyInUse = _problem(
     "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
 )
@@ -121,6 +129,7 @@ KeyReused = _problem(
     "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
 )
 TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
+TooManyUploads = _problem("TooManyUploads", 429, "too-many-uploads", "The key has too many uploads")
 TooManyWrongKeys = _problem(
     "TooManyWrongKeys", 429, "too-many-wrong-keys", "The address sent too many wrong keys"
 )

@@ -133,6 +133,12 @@ class Settings(BaseSettings):
         le=_CENTURY_HOURS,
         description="hours that a dataset is kept after its last use; 0 for ever",
     )
+    upload_hours: float = Field(
+        24.0,
+        gt=0,
+        le=_CENTURY_HOURS,
+        description="hours that an upload to /uploads is kept after it was last sent to or used",
+    )
     sync_rows: int = Field(
         4_000_000,
         ge=1,

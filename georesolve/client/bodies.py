@@ -33,44 +33,52 @@ _MEDIA_TYPES = {
 _REGISTERED = "dataset:"
 
 
-class Registered(NamedTuple):
-    """A point set that the service has."""
+class AtService(NamedTuple):
+    """A point set that the service has: ``dataset:<id>`` or ``upload:<id>``."""
 
-    id: str
+    name: str
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     """What is sent with a request: bytes and files, one after the other.
 
+    Parameters
+    ----------
+    start
+        Byte of each file to begin with.
+
     Attributes
     ----------
     size
         Its bytes.
+    digest
+        Its SHA-256 as headers have it, once it was counted.
     on_sent
         Told how many of them have been sent, and all.
     """
 
-    def __init__(self, parts: list[bytes | Path], media_type: str) -> None:
+    def __init__(self, parts: list[bytes | Path], media_type: str, *, start: int = 0) -> None:
         self._parts = parts
+        self._start = start
         self._media_type = media_type
         self.on_sent: Callable[[int, int | None], None] = lambda sent, size: None
         self.size = sum(
-            len(part) if isinstance(part, bytes) else part.stat().st_size for part in parts
+            len(part) if isinstance(part, bytes) else part.stat().st_size - start for part in parts
         )
-        self._digest = ""
+        self.digest = ""
 
     @property
     def headers(self) -> dict[str, str]:
         """What says what it is."""
         headers = {"Content-Type": self._media_type, "Content-Length": str(self.size)}
-        return headers | ({"Content-Digest": self._digest} if self._digest else {})
+        return headers | ({"Content-Digest": self.digest} if self.digest else {})
 
     def count(self) -> None:
         """Have the service check what comes: with a digest, for which all is read once."""
         digest = hashlib.sha256()
         for piece in self._pieces():
             digest.update(piece)
-        self._digest = f"sha-256=:{base64.b64encode(digest.digest()).decode()}:"
+        self.digest = f"sha-256=:{base64.b64encode(digest.digest()).decode()}:"
 
     def __iter__(self) -> Iterator[bytes]:
         sent = 0
@@ -91,31 +99,39 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
                 yield part
                 continue
             with part.open("rb") as file:
+                file.seek(self._start)
                 while piece := file.read(_PIECE_BYTES):
                     yield piece
 
 
 def file_body(path: Path) -> Body:
     """The body that a file is."""
-    return Body([path], _media_type(path))
+    return Body([path], media_type(path))
 
 
-def form_body(sets: Mapping[str, Path | Registered]) -> Body:
+def metadata(**texts: str) -> str:
+    """Names and texts as `Upload-Metadata` has them."""
+    return ",".join(
+        f"{name} {base64.b64encode(text.encode()).decode()}" for name, text in texts.items()
+    )
+
+
+def form_body(sets: Mapping[str, Path | AtService]) -> Body:
     """A form with both sets of a request, by name."""
     boundary = secrets.token_hex(16)
     parts: list[bytes | Path] = []
     for name, one in sets.items():
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'
-        if isinstance(one, Registered):
-            parts.append(f"{head}\r\n\r\n{_REGISTERED}{one.id}\r\n".encode())
+        if isinstance(one, AtService):
+            parts.append(f"{head}\r\n\r\n{one.name}\r\n".encode())
         else:
-            head = f'{head}; filename="{quote(one.name)}"\r\nContent-Type: {_media_type(one)}'
+            head = f'{head}; filename="{quote(one.name)}"\r\nContent-Type: {media_type(one)}'
             parts += [f"{head}\r\n\r\n".encode(), one, b"\r\n"]
     parts.append(f"--{boundary}--\r\n".encode())
     return Body(parts, f"multipart/form-data; boundary={boundary}")
 
 
-def point_set(data: Any, folder: Path, name: str) -> Path | Registered:
+def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
     """Make a file of a point set, unless it is one or the service has it.
 
     Parameters
@@ -136,14 +152,14 @@ def point_set(data: Any, folder: Path, name: str) -> Path | Registered:
         When it is none of these.
     """
     if isinstance(data, str) and data.startswith(_REGISTERED):
-        return Registered(data.removeprefix(_REGISTERED))
+        return AtService(data)
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         if not path.is_file():
             raise FileNotFoundError(f"{name}: there is no file {str(path)!r}")
         return path
     if isinstance(id := getattr(data, "id", None), str) and hasattr(data, "sha256"):
-        return Registered(id)
+        return AtService(f"{_REGISTERED}{id}")
     target = folder / f"{name}.parquet"
     _write(data, target, name)
     return target
@@ -184,7 +200,7 @@ def _write(data: Any, target: Path, name: str) -> None:
             writer.write_batch(batch)
 
 
-def _media_type(path: Path) -> str:
+def media_type(path: Path) -> str:
     """What the name says; the service looks at the first bytes before it."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"]:

@@ -1,7 +1,7 @@
 """A client of a georesolve service: it knows HTTP, and the tables that people work with."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from io import BytesIO
@@ -14,10 +14,11 @@ import httpx
 
 from georesolve import __version__
 from georesolve.client import frames
-from georesolve.client.bodies import Body, Registered, file_body, form_body, point_set
+from georesolve.client.bodies import AtService, Body, file_body, form_body, point_set
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import AsyncWire, BlockingWire, Exchange, Wire, logger, run
 from georesolve.client.jobs import AsyncJob, Job
+from georesolve.client.uploads import RESUMED_BYTES, uploaded
 from georesolve.progress import progress_bar
 
 _LITTLE_BYTES = 4 << 20
@@ -109,8 +110,9 @@ class AsyncClient:
 
     What fails for a while is tried again: connections that are refused or cut, and answers 408,
     429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
-    with an `Idempotency-Key`, so that one sent twice is one job. A client that gets on with nothing
-    for `patience_s` gives up.
+    with an `Idempotency-Key`, so that one sent twice is one job. Downloads go on where they broke
+    off, and so do uploads of files beyond 16 MiB. A client that gets on with nothing for
+    `patience_s` gives up.
 
     Parameters
     ----------
@@ -196,12 +198,13 @@ class AsyncClient:
             When the service does not take it: with the column and row where something is wrong.
         ServiceUnreachable
         """
-        with TemporaryDirectory(prefix="georesolve-") as folder:
-            path = await self._point_set(data, folder, "data")
-            if isinstance(path, Registered):
-                raise ValueError(f"data: it is registered already, as {path.id!r}")
-            where = ("POST", "/datasets") if name is None else ("PUT", f"/datasets/{name}")
-            response = await self._send(*where, file_body(path), columns, {})
+        where = ("POST", "/datasets") if name is None else ("PUT", f"/datasets/{name}")
+        async with self._sets(data=data) as sets:
+            file = sets["data"]
+            if isinstance(file, AtService) and file.name.startswith("dataset:"):
+                raise ValueError(f"data: it is registered already, as {file.name!r}")
+            body = file_body(file) if isinstance(file, Path) else form_body({"file": file})
+            response = await self._send(*where, body, columns, {})
         return Dataset.of(response.json())
 
     async def remove(self, dataset: Dataset) -> None:
@@ -312,13 +315,24 @@ class AsyncClient:
     @asynccontextmanager
     async def _form(self, observations: Any, references: Any) -> AsyncIterator[tuple[Body, bool]]:
         """A form with both sets, and whether observations are sent with it."""
-        given = {"observations": observations, "references": references}
-        with TemporaryDirectory(prefix="georesolve-") as folder:
-            sets = {name: await self._point_set(one, folder, name) for name, one in given.items()}
+        async with self._sets(observations=observations, references=references) as sets:
             yield form_body(sets), isinstance(sets["observations"], Path)
 
-    async def _point_set(self, data: Any, folder: str, name: str) -> Path | Registered:
-        return await self._exchange.wire.work(point_set, data, Path(folder), name)
+    @asynccontextmanager
+    async def _sets(self, **given: Any) -> AsyncIterator[dict[str, Path | AtService]]:
+        """Point sets as they are sent: files, and what the service has or was sent just now."""
+        async with AsyncExitStack() as stack:
+            folder = stack.enter_context(TemporaryDirectory(prefix="georesolve-"))
+            work = self._exchange.wire.work
+            sets = {
+                name: await work(point_set, one, Path(folder), name) for name, one in given.items()
+            }
+            for name, one in sets.items():
+                if isinstance(one, Path) and one.stat().st_size > RESUMED_BYTES:
+                    with progress_bar(self._progress, "B", "sending") as show:
+                        upload = uploaded(self._exchange, one, show)
+                        sets[name] = await stack.enter_async_context(upload)
+            yield sets
 
     async def _send(
         self,
@@ -376,8 +390,9 @@ class Client:
 
     What fails for a while is tried again: connections that are refused or cut, and answers 408,
     429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
-    with an `Idempotency-Key`, so that one sent twice is one job. A client that gets on with nothing
-    for `patience_s` gives up.
+    with an `Idempotency-Key`, so that one sent twice is one job. Downloads go on where they broke
+    off, and so do uploads of files beyond 16 MiB. A client that gets on with nothing for
+    `patience_s` gives up.
 
     Parameters
     ----------

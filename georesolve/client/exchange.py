@@ -19,7 +19,7 @@ from georesolve.client.errors import ServiceError, ServiceRefused, ServiceUnreac
 
 logger = logging.getLogger("georesolve.client")
 
-_PASSING = frozenset({408, 429, 502, 503, 504})
+PASSING = frozenset({408, 429, 502, 503, 504})
 _CUT_OFF = (
     httpx.NetworkError,
     httpx.TimeoutException,
@@ -235,7 +235,7 @@ class Exchange:
         self.wire = wire
         self._patience_s = patience_s
 
-    def patience(self, passing: frozenset[int] = _PASSING) -> Patience:
+    def patience(self, passing: frozenset[int] = PASSING) -> Patience:
         """The patience for one task."""
         return Patience(self.wire, self._patience_s, passing)
 
@@ -247,7 +247,7 @@ class Exchange:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
-        passing: frozenset[int] = _PASSING,
+        passing: frozenset[int] = PASSING,
     ) -> httpx.Response:
         """Send a request and read its answer.
 

@@ -1,7 +1,7 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -39,6 +39,8 @@ from georesolve.service.database.schema import idempotency as _idempotency
 from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
+from georesolve.service.database.schema import uploads as _uploads
+from georesolve.service.database.uploads import Admission, Uploads
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.quarantine import Quarantine
@@ -50,7 +52,6 @@ _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
-Admission = Callable[[sa.Connection], None]
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
 
 
@@ -139,6 +140,11 @@ class Store:
         """The names of its owner's datasets."""
         return Names(self._engine, self.owner or "")
 
+    @property
+    def uploads(self) -> Uploads:
+        """The uploads of its owner."""
+        return Uploads(self._engine, self.owner, self.expiry, self.reserve, self._accepting)
+
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
@@ -147,6 +153,11 @@ class Store:
     def datasets_folder(self) -> Path:
         """The folder of the files of all datasets."""
         return self._data_dir / "datasets"
+
+    @property
+    def uploads_folder(self) -> Path:
+        """The folder of the files of all uploads that go on after a break."""
+        return self._data_dir / "uploads"
 
     @property
     def jobs_folder(self) -> Path:
@@ -243,15 +254,17 @@ class Store:
             yield own
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
-        """Bytes that datasets and results take, and that unfinished jobs are expected to."""
+        """Bytes that datasets, uploads and results take, or are expected to once they are whole."""
         is_kept = _jobs.c.status.in_(LIVE) | (
             (_jobs.c.status == "successful") & ~self._expired(_jobs)
         )
         of_datasets = sa.select(sa.func.sum(_datasets.c.size_bytes)).where(self._own(_datasets))
         of_jobs = sa.select(sa.func.sum(_jobs.c.size_bytes)).where(is_kept & self._own(_jobs))
+        of_uploads = sa.select(sa.func.sum(_uploads.c.size_bytes)).where(self._own(_uploads))
         with self._reading(connection) as reading:
             return sum(
-                int(reading.execute(query).scalar() or 0) for query in (of_datasets, of_jobs)
+                int(reading.execute(query).scalar() or 0)
+                for query in (of_datasets, of_jobs, of_uploads)
             )
 
     def keep_datasets_for_ever(self) -> None:

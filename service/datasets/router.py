@@ -53,6 +53,7 @@ from georesolve.service.results.files import (
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import Upload, receive_body, receive_form
+from georesolve.service.uploads.resumable import is_upload
 from georesolve.workers.files import look_at, sha256_of
 from georesolve.workers.sources import Manifest
 
@@ -83,7 +84,8 @@ _UPLOAD: dict[str, Any] = {
                     "required": ["file"],
                     "properties": {
                         "file": {
-                            "description": "a file, or as a text the address of Parquet files",
+                            "description": "a file, or as a text upload:<id> or the address of "
+                            "Parquet files",
                             "type": "string",
                             "format": "binary",
                         }
@@ -123,9 +125,10 @@ async def register_dataset(
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
 
-    The options may also be fields of the form. Where `file` is a text, it is the address of Parquet
-    files below a prefix that the operator listed (`s3://bucket/folder/*.parquet`). They stay where
-    they are; a job fails if one of them has changed since.
+    The options may also be fields of the form. Where `file` is a text, it is `upload:<id>`, a
+    finished upload, or the address of Parquet files below a prefix that the operator listed
+    (`s3://bucket/folder/*.parquet`). These stay where they are; a job fails if one of them has
+    changed since.
 
     201 and its `Location`; 200 when the same content is registered already.
     """
@@ -218,12 +221,14 @@ def _condition(request: Request) -> Condition:
 async def _ingested(
     upload: Upload | str, reading: Reading, folder: Path, service: Service
 ) -> Ingested:
+    if isinstance(upload, str) and is_upload(upload):
+        upload = await asyncio.to_thread(service.uploads.taken, upload, folder, "file")
     if isinstance(upload, Upload):
         return await service.ingest.from_upload(upload, reading, folder, service.owner)
     if not is_href(upload):
         raise InvalidRequest(
             "the part 'file' of the form is a text: send a file, which has a filename in its "
-            "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
+            "Content-Disposition, 'upload:<id>', or an address such as s3://bucket/folder/*.parquet"
         )
     async with service.ingest.converting.place(service.owner):
         return await asyncio.to_thread(service.ingest.from_href, upload, reading, "file")

@@ -12,9 +12,11 @@ from georesolve.service.jobs.models import Report, StatusInfo, Verification
 from georesolve.service.links import EXAMPLE_BASE
 from georesolve.service.ops.models import Check, Health
 from georesolve.service.results.models import Bytes, PartInfo, Parts
+from georesolve.service.uploads.models import UploadInfo
 from georesolve.workers.jobs import MatchOptions
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
+UPLOAD_ID = "5d0f0ab2c1f24f3f9d6b1c8e7a905c13"
 JOB_ID = "76358bed50f1bf029ad36b08c4e66b16"
 
 CITIES_CSV = "id,lat,lon\nFrankfurt,50.11,8.68\nZurich,47.37,8.54\n"
@@ -97,6 +99,14 @@ DATASET = DatasetInfo(
     size_bytes=1_158,
     created="2026-11-21T14:36:32.931+00:00",
     expires="2026-12-21T14:36:32.931+00:00",
+)
+
+UPLOAD = UploadInfo(
+    id=UPLOAD_ID,
+    offset=0,
+    size_bytes=len(CITIES_CSV),
+    created=_CREATED,
+    expires="2026-11-22T14:36:33.530+00:00",
 )
 
 _ENDING = Bytes(

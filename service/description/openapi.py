@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from georesolve.service.description.refusals import PROBLEM_SCHEMA
 
 _SUPPOSED = ("HTTPValidationError", "ValidationError")
-_METHODS = ("get", "post", "put", "delete")
+_METHODS = ("get", "post", "put", "patch", "delete", "options")
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
 _KEYS = {

@@ -18,6 +18,7 @@ from georesolve.service.errors import (
     KeyReused,
     NoSuchDataset,
     NoSuchJob,
+    NoSuchUpload,
     NotAcceptable,
     NotReady,
     OutputTaken,
@@ -39,6 +40,8 @@ from georesolve.service.errors import (
     Unauthorized,
     UnknownHost,
     UnsupportedFormat,
+    UploadIncomplete,
+    UploadInUse,
 )
 
 PROBLEM_SCHEMA = {
@@ -90,7 +93,12 @@ CHANGES = (StorageFull,)
 """What whoever changes something may be told."""
 BODIES = (BodyTimeout, TooLarge, UnsupportedFormat, TooManyBodies)
 """What a body may be refused with, whatever is in it."""
-TABLES = (*CHANGES, *BODIES, InvalidInput, NoSuchDataset, DatasetDamaged, SourceNotAllowed)
+UPLOADED = (NoSuchUpload, UploadIncomplete, UploadInUse)
+"""What stands in the way of an upload that is named in place of a file."""
+TABLES = (
+    *(*CHANGES, *BODIES, *UPLOADED),
+    *(InvalidInput, NoSuchDataset, DatasetDamaged, SourceNotAllowed),
+)
 """What point sets may be refused with."""
 JOBS = (
     KeyInUse,

@@ -23,6 +23,7 @@ DatasetName = Annotated[
         openapi_examples={"places": {"value": "places"}},
     ),
 ]
+UploadId = Annotated[str, Path(description="the id of the upload", examples=[examples.UPLOAD_ID])]
 # This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
 ProcessName = Annotated[
     str,
@@ -30,11 +31,14 @@ ProcessName = Annotated[
 ]
 
 
-def _header(name: str, description: str, example: str, **schema: Any) -> dict[str, Any]:
+def _header(
+    name: str, description: str, example: str, *, required: bool = False, **schema: Any
+) -> dict[str, Any]:
     # The example stands in words: `/docs` would send an example of OpenAPI with every request.
     return {
         "name": name,
         "in": "header",
+        "required": required,
         "description": f"{description}; for example `{example}`",
         "schema": {"type": "string", **schema},
     }
@@ -58,6 +62,29 @@ CONTENT_DIGEST = _header(
     "Content-Digest",
     "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is refused",
     "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
+)
+REPR_DIGEST = _header(
+    "Repr-Digest",
+    "sha-256 or sha-512 of the whole file as RFC 9530 has it; an upload that has another one is "
+    "refused when it is used",
+    "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
+)
+UPLOAD_LENGTH = _header(
+    "Upload-Length", "bytes of the whole file", "1000000", required=True, pattern="^[0-9]{1,18}$"
+)
+UPLOAD_METADATA = _header(
+    "Upload-Metadata",
+    "`filename` and `filetype` in base64, as tus has it: they tell the format where the first "
+    "bytes of the file do not",
+    "filename b2JzLmNzdg==,filetype dGV4dC9jc3Y=",
+    maxLength=4096,
+)
+UPLOAD_OFFSET = _header(
+    "Upload-Offset",
+    "how many bytes were sent before",
+    "0",
+    required=True,
+    pattern="^[0-9]{1,18}$",
 )
 RANGE = _header("Range", "the part of the file that is wanted, in bytes", "bytes=0-499")
 IF_RANGE = _header(

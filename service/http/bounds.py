@@ -45,7 +45,7 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         # Only these have a body that is read.
-        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT"):
+        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -56,7 +56,9 @@ class BodyLimit:
         has_body = declared > 0 or "transfer-encoding" in headers
         # What is inline stays in memory unless a job is made of it, which looks for itself; a body
         # that is a file is stored, whatever it is called.
-        is_stored = has_body and (not is_inline or own_path(scope).startswith("/datasets"))
+        is_stored = has_body and (
+            not is_inline or own_path(scope).startswith(("/datasets", "/uploads"))
+        )
         # What comes after a body is that the client has gone.
         is_coming = has_body
         pause = self._settings.body_seconds

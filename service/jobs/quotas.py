@@ -6,7 +6,13 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from georesolve.service.database.store import Store
-from georesolve.service.errors import Problem, QueueFull, StorageFull, TooManyJobs
+from georesolve.service.errors import (
+    Problem,
+    QueueFull,
+    StorageFull,
+    TooManyJobs,
+    TooManyUploads,
+)
 from georesolve.service.settings import Settings
 
 
@@ -16,7 +22,7 @@ class Storage(NamedTuple):
     Attributes
     ----------
     used
-        By datasets and results, and by unfinished jobs as far as they are known.
+        By datasets, uploads and results, and by unfinished jobs as far as they are known.
     quota
         None without a key: then the disk is the bound.
     """
@@ -32,9 +38,9 @@ class Storage(NamedTuple):
     def full(self, coming: int) -> Problem:
         """The problem of what finds no room."""
         return StorageFull(
-            f"the datasets, results and unfinished jobs of this key take {self.used} bytes, "
-            f"{coming} would come, and {self.quota} may be kept: remove datasets and results that "
-            "are no longer needed, or wait until they expire",
+            f"the datasets, uploads, results and unfinished jobs of this key take {self.used} "
+            f"bytes, {coming} would come, and {self.quota} may be kept: remove datasets, uploads "
+            "and results that are no longer needed, or wait until they expire",
             headers={"Retry-After": "60"},
         )
 
@@ -69,6 +75,21 @@ class Quotas:
     def room(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
         """What refuses, in a transaction, what may not be kept besides what is kept."""
         return lambda connection: self.refuse_without_room(store, size_bytes, connection)
+
+    def upload(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
+        """What refuses, in a transaction, an upload for which there is no place or no room."""
+        most = self._own if store.owner else self._queue
+
+        def admit(connection: Connection) -> None:
+            if (count := store.uploads.count(connection)) >= most:
+                raise TooManyUploads(
+                    f"there are {count} uploads, and {most} may be: remove those that are no "
+                    "longer needed, or wait until they expire",
+                    headers={"Retry-After": "60"},
+                )
+            self.refuse_without_room(store, size_bytes, connection)
+
+        return admit
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
         """Refuse a job for which there is no place.

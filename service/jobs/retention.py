@@ -1,4 +1,4 @@
-"""What has expired is removed while the service runs: results, datasets, what requests left."""
+"""What has expired is removed while the service runs: results, datasets, uploads, leftovers."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.endings import sweep_unfinished
 from georesolve.service.settings import Settings
+from georesolve.service.uploads.resumable import ResumableUploads
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +28,17 @@ _TELL_SECONDS = 3600.0
 class Retention:
     """Removes what has expired, again and again."""
 
-    def __init__(self, settings: Settings, store: Store, library: Library) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, library: Library, uploads: ResumableUploads
+    ) -> None:
         self._store = store
         self._library = library
+        self._uploads = uploads
         self._job_hours = settings.job_hours
-        kept = (settings.result_hours, settings.dataset_hours, settings.job_hours)
+        kept = (
+            *(settings.result_hours, settings.dataset_hours),
+            *(settings.job_hours, settings.upload_hours),
+        )
         lives = [hours for hours in kept if hours]
         tenth = min(lives, default=1.0) * 360
         self._told_at = -math.inf
@@ -73,6 +80,8 @@ class Retention:
         for id in self._store.expired_datasets():
             if self._library.expire(id):
                 logger.info("the dataset %s has expired", id)
+        for id in self._uploads.expire():
+            logger.info("the upload %s has expired", id)
         if self._job_hours and self._store.forget_jobs(time.now(-3600 * self._job_hours)):
             logger.info("jobs that ended %s hours ago are forgotten", self._job_hours)
         # Of a job that was forgotten in the moment in which its result expired.

@@ -20,7 +20,11 @@ from georesolve.service.resolve.terms import Terms
 
 router = APIRouter(tags=["resolve"])
 
-_FILE = {"type": "string", "format": "binary", "description": "a file, or the text dataset:<id>"}
+_FILE = {
+    "type": "string",
+    "format": "binary",
+    "description": "a file, or the text dataset:<id> or upload:<id>",
+}
 _OPTIONS = schema_of(JobParameters)["properties"]
 _FORM: dict[str, Any] = {
     "requestBody": {
@@ -55,9 +59,9 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation.
 
     Observations and references are parts of a form, each a file in any input format or the text
-    `dataset:<id>`. Options are further fields of the form, or parameters of the query. Of columns
-    to carry, one field is a list with commas, or `*` for all; of several fields of that name, each
-    is a name as it stands.
+    `dataset:<id>` or `upload:<id>`. Options are further fields of the form, or parameters of the
+    query. Of columns to carry, one field is a list with commas, or `*` for all; of several fields
+    of that name, each is a name as it stands.
 
     The answer is the result as Parquet, or, with `Prefer: respond-async`, a job to ask again. With
     `Prefer: wait=N` it is the result if that is there within N seconds, and else the job. With

@@ -45,6 +45,7 @@ from georesolve.service.uploads.receiving import (
     keep_upload,
     receive_form,
 )
+from georesolve.service.uploads.resumable import is_upload
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.sources import Manifest
 
@@ -183,7 +184,7 @@ def asked_by_flat_stream(service: Service, asked: StreamQuery, content: bytearra
     """
     start = time.perf_counter()
     table = flat_table(content)
-    if table is None or is_href(asked.query.references):
+    if table is None or _is_elsewhere(asked.query.references):
         return None
     references = service.library.use(_id_of(asked.query.references, "references"))
     reading = asked.query.reading_of("observations")
@@ -202,7 +203,11 @@ async def asked_by_stream(
         When the query names no registered dataset as `references`, or the body is no such stream.
     """
     references = await _named(
-        asked.query.references, "references", service, asked.query.reading_of("references")
+        asked.query.references,
+        "references",
+        service,
+        asked.query.reading_of("references"),
+        folder,
     )
     upload = keep_upload(bytes(content), folder, ARROW.media_type, _BODY)
     reading = asked.query.reading_of("observations")
@@ -335,12 +340,17 @@ async def _from_part(
     part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     if isinstance(part, str):
-        return await _named(part, role, service, reading)
+        return await _named(part, role, service, reading, folder)
     return await service.ingest.from_upload(part, reading, folder, service.owner)
 
 
-async def _named(text: str, role: str, service: Service, reading: Reading) -> Ingested | DatasetRow:
-    """The set that a text names: a registered one, or files at an address."""
+async def _named(
+    text: str, role: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | DatasetRow:
+    """The set that a text names: a registered one, an upload, or files at an address."""
+    if is_upload(text):
+        upload = await asyncio.to_thread(service.uploads.taken, text, folder, role)
+        return await service.ingest.from_upload(upload, reading, folder, service.owner)
     if not is_href(text):
         return await asyncio.to_thread(service.library.use, _id_of(text, role))
     async with service.ingest.converting.place(service.owner):
@@ -353,9 +363,9 @@ async def input_of_json(
     """Make or find one set that stands in a JSON document."""
     value, pointer = _unwrapped(value, pointer)
     if isinstance(value, str):
-        return await _named(value, pointer, service, reading)
-    if _is_href(value):
-        return await _named(value["href"], pointer, service, reading)
+        return await _named(value, pointer, service, reading, folder)
+    if _is_elsewhere(value):
+        return await _named(value["href"], pointer, service, reading, folder)
     if _is_geojson(value):
         upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
         return await service.ingest.from_upload(upload, reading, folder, service.owner)
@@ -367,10 +377,10 @@ def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
     """What a small JSON document asks for, in this thread; None with GeoJSON.
 
     That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it, as it
-    does for files at an address.
+    does for uploads and for files at an address.
     """
     sets = [_unwrapped(getattr(given, role), f"/{role}") for role in ROLES]
-    if any(_is_geojson(value) or _is_href(value) for value, _ in sets):
+    if any(_is_geojson(value) or _is_elsewhere(value) for value, _ in sets):
         return None
     inputs = [
         _small_input(value, pointer, service, given.reading_of(role))
@@ -391,10 +401,10 @@ def _is_geojson(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") == "FeatureCollection"
 
 
-def _is_href(value: Any) -> bool:
+def _is_elsewhere(value: Any) -> bool:
     match value:
         case str():
-            return is_href(value)
+            return is_href(value) or is_upload(value)
         case {"href": str(), **rest}:
             # Links of OGC API say what is there; the files themselves do.
             return rest.keys() <= {"type"}
@@ -424,6 +434,7 @@ def _id_of(text: str, role: str) -> str:
     kind, _, id = text.strip().partition(":")
     if kind != "dataset" or not id:
         raise InvalidRequest(
-            f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>', nor an address"
+            f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>', 'upload:<id>' or an "
+            "address"
         )
     return id

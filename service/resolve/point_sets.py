@@ -46,6 +46,7 @@ _ARRAYS = {
     },
 }
 _NAMED = {"type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
+_UPLOADED = {"type": "string", "pattern": "^upload:[0-9a-f]{32}$"}
 _BY_ID = {
     "title": "DatasetReference",
     "type": "object",
@@ -62,7 +63,15 @@ _BY_ADDRESS = {
     "properties": {"href": {**_ADDRESS, "maxLength": LONGEST}, "type": {"type": "string"}},
     "additionalProperties": False,
 }
-_PLAIN = [_NAMED, {**_ADDRESS, "maxLength": LONGEST}, _BY_ID, _BY_ADDRESS, _ARRAYS, FEATURES]
+_PLAIN = [
+    _NAMED,
+    _UPLOADED,
+    {**_ADDRESS, "maxLength": LONGEST},
+    _BY_ID,
+    _BY_ADDRESS,
+    _ARRAYS,
+    FEATURES,
+]
 _WRAPPED = {
     "title": "QualifiedPointSet",
     "description": "as OGC API - Processes wraps an object that stands for an input",

@@ -14,6 +14,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 
@@ -71,7 +72,9 @@ class Kept:
 
 
 def sweep(store, times=2):
-    retention = Retention(SETTINGS, store, Library(store, SETTINGS.dataset_hours))
+    retention = Retention(
+        SETTINGS, store, Library(store, SETTINGS.dataset_hours), ResumableUploads(store, 24)
+    )
     for _ in range(times):
         retention.sweep()
 

@@ -17,6 +17,7 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points
 from tests.service.test_store import postgres  # noqa: F401
@@ -222,7 +223,7 @@ def test_the_quarantine_ends_after_a_week(tmp_path):
         old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
         theirs = old.with_name("notes")
         theirs.mkdir()
-        retention = Retention(Settings(), store, Library(store))
+        retention = Retention(Settings(), store, Library(store), ResumableUploads(store, 24))
         retention.sweep()
         assert not old.exists()
         # A job that was forgotten while its files were there goes there as well.

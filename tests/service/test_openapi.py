@@ -152,6 +152,19 @@ def test_a_dataset_and_a_job_as_the_examples_say(service):
     assert without(removed, *TIMES) == without(expected, *TIMES)
 
 
+def test_an_upload_as_the_examples_say(service):
+    content = body_of("PATCH /uploads/{id}", "application/offset+octet-stream").encode()
+    length = {"Upload-Length": str(len(content))}
+    begun = service.post("/uploads", headers=length)
+    expected = answer_of("POST /uploads", "201")
+    assert without(begun.json(), *TIMES) == without(expected, *TIMES)
+    assert begun.json().keys() == expected.keys()
+    headers = {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
+    address = begun.headers["location"]
+    assert service.patch(address, content=content, headers=headers).status_code == 204
+    assert service.get(address).json()["offset"] == len(content)
+
+
 TIMES = ("id", "jobID", "created", "started", "finished", "updated", "expires", "links")
 
 
