@@ -17,6 +17,7 @@ from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.point_table import PointTable
 from georesolve.intake.points import Points, gather
 from georesolve.intake.sources import Table
+from georesolve.layers import refuse_layer
 from georesolve.nullable import nullable_types
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
 from georesolve.searches import Progress, Search, deserves_all_gpus
@@ -66,6 +67,8 @@ class Given(ABC):
         Refused
             When it is not a table of points.
         """
+        if not isinstance(self, _Files):
+            refuse_layer(reading, self._role)
         part = self._part(reading, keep)
         table = PointTable(part.table, part.reading, self._role, UNBOUNDED)
         return gather(table, keep, part.columns)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.extras import needed
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.columns import Reading
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.geometry import is_wgs_84
 from georesolve.intake.representations import as_plain, plain_schema
 from georesolve.intake.sources import BATCH_ROWS, Source, Table
@@ -34,20 +35,36 @@ _PURPOSE = "a GeoPackage, a FlatGeobuf or a shapefile"
 _GEOMETRY = "geometry"
 
 
+def refuse_layer(reading: Reading, file: str) -> None:
+    """Refuse that a layer is named of what has none.
+
+    Raises
+    ------
+    InvalidOption
+    """
+    if reading.layer is not None:
+        raise InvalidOption(
+            f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
+            "out, or name it for the other table alone (observation_layer, reference_layer)"
+        )
+
+
 def read_layer(source: Source) -> Table:
-    """Open a file of layers: the only one, or the only one of points.
+    """Open a file of layers: the one that is named, or the only one, or the only one of points.
 
     Raises
     ------
     InvalidInput
-        When it cannot be read, or has several layers of points.
+        When it cannot be read, or has several layers of points and none is named.
+    InvalidOption
+        When it has no layer of that name.
     MissingExtra
         When pyogrio is not installed.
     """
     raw = needed("pyogrio.raw", "gis", _PURPOSE)
     errors = needed("pyogrio.errors", "gis", _PURPOSE)
     try:
-        layer = _only_layer(source)
+        layer = _layer(source)
         with ExitStack() as stack:
             meta, reader = stack.enter_context(
                 raw.open_arrow(source.path, layer=layer, batch_size=BATCH_ROWS, use_pyarrow=True)
@@ -75,17 +92,23 @@ def read_layer(source: Source) -> Table:
     return Table(schema, _batches(opened, reader, column, transformer))
 
 
-def _only_layer(source: Source) -> str:
+def _layer(source: Source) -> str:
     pyogrio = needed("pyogrio", "gis", _PURPOSE)
     layers: list[tuple[str, str | None]] = pyogrio.list_layers(source.path).tolist()
+    listed = ", ".join(repr(name) for name, _ in layers) or "none"
+    wanted = source.reading.layer
+    if wanted is not None:
+        if wanted in [name for name, _ in layers]:
+            return wanted
+        raise InvalidOption(f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}")
     of_points = [name for name, kind in layers if kind is not None and "Point" in kind]
     for names in ([name for name, _ in layers], of_points):
         if len(names) == 1:
             return names[0]
-    listed = ", ".join(repr(name) for name, _ in layers) or "none"
+    option = f"{source.reading.prefix}layer"
     raise InvalidInput(
-        f"{source.file}: of its layers ({listed}) {len(of_points)} hold points: give a file with "
-        "one of them (ogr2ogr one.gpkg FILE LAYER writes it)"
+        f"{source.file}: of its layers ({listed}) {len(of_points)} hold points: name one of them "
+        f"as {option} (--{option.replace('_', '-')} of the command)"
     )
 
 

@@ -33,6 +33,9 @@ class Options:
     lat, lon, geometry, id
         Names of columns in both tables; None where they are to be recognised. Those that begin with
         ``observation_`` or ``reference_`` count for one table, and before these.
+    layer, observation_layer, reference_layer
+        Name of the layer of a GeoPackage that has several; None for the only one, or the only one
+        of points. For both files, or for one, which counts before.
     on_invalid
         ``error``: rows with invalid coordinates are refused; ``null``: kept, with a status.
     coordinates
@@ -64,6 +67,9 @@ class Options:
     reference_lon: str | None = None
     reference_geometry: str | None = None
     reference_id: str | None = None
+    layer: str | None = None
+    observation_layer: str | None = None
+    reference_layer: str | None = None
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
 
@@ -102,13 +108,15 @@ class Options:
     def reading(self, role: Role) -> Reading:
         """How to read one of the two tables."""
         both = Reading(
-            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
+            layer=self.layer,
         )
         prefix = PREFIXES[role]
-        own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
+        own = {name: getattr(self, prefix + name) for name in _NAMED}
         return reading_for(both, own, prefix)
 
 
+_NAMED = ("lat", "lon", "geometry", "id", "layer")
 _CHOICES = {
     "algorithm": ALGORITHMS,
     "how": get_args(How),

@@ -14,7 +14,7 @@ from georesolve.intake.errors import InvalidInput, Refused
 from georesolve.intake.formats import format_of, is_layer
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source, Table
-from georesolve.layers import read_layer
+from georesolve.layers import read_layer, refuse_layer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these."""
@@ -73,6 +73,8 @@ def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Pat
     ------
     UnsupportedFormat
         When one of them has no format that is read.
+    InvalidOption
+        When a layer is named, and one of them has none.
     """
     sources = []
     for number, path in enumerate(files):
@@ -81,6 +83,7 @@ def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Pat
         if is_layer(path):
             sources.append(Source(path, "layer", reading, file))
             continue
+        refuse_layer(reading, file)
         format, is_packed = format_of(path, None, path.name, file)
         unpacked = scratch / f"{role}-{number}.unpacked" if is_packed else None
         sources.append(Source(path, format, reading, file, unpacked=unpacked))

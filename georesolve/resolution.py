@@ -60,7 +60,7 @@ def nearest(
         Called with the number of observations that are resolved, and of all.
     **options
         Further ones of the service, see `georesolve.options.Options`: `observation_columns`,
-        `algorithm`, `lat`, `lon`, `geometry`, `id` (each also for one table alone, as in
+        `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer` (each also for one table alone, as in
         `observation_lat`), `on_invalid`, `coordinates`.
 
     Returns
@@ -134,6 +134,8 @@ class Index:
         A table of points, as for `nearest`. All of its columns are kept, in memory.
     lat, lon, geometry, id
         Names of columns; None where they are to be recognised.
+    layer
+        Name of the layer of a file that has several.
     on_invalid, coordinates
         As for `nearest`.
     device
@@ -153,6 +155,7 @@ class Index:
         lon: str | None = None,
         geometry: str | None = None,
         id: str | None = None,
+        layer: str | None = None,
         on_invalid: str = "error",
         coordinates: str = "check",
         device: DeviceChoice = "auto",
@@ -162,6 +165,7 @@ class Index:
             reference_lon=lon,
             reference_geometry=geometry,
             reference_id=id,
+            reference_layer=layer,
             on_invalid=on_invalid,  # type: ignore[arg-type]
             coordinates=coordinates,  # type: ignore[arg-type]
         )

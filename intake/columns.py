@@ -42,6 +42,9 @@ class Reading(NamedTuple):
         Whether to look if the coordinates are degrees at all, or to trust that they are.
     prefix
         What stands before the options that name columns of this table alone.
+    layer
+        Name of the layer of a file that has several; None for the only one, or the only one of
+        points.
     """
 
     lat: str | None = None
@@ -51,6 +54,7 @@ class Reading(NamedTuple):
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
     prefix: str = ""
+    layer: str | None = None
 
 
 def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Reading:
@@ -61,7 +65,8 @@ def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Re
     both
         What is said of both.
     own
-        Names of columns (`lat`, `lon`, `geometry`, `id`) of this table alone, which count before.
+        Names of columns (`lat`, `lon`, `geometry`, `id`) and of the `layer` of this table alone,
+        which count before.
     prefix
         What stands before the options that say so.
     """
@@ -77,6 +82,7 @@ def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Re
         id=given.get("id", both.id),
         geometry=given.get("geometry", both.geometry),
         prefix=prefix,
+        layer=given.get("layer", both.layer),
     )
 
 

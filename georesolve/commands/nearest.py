@@ -33,6 +33,8 @@ exit codes:
 Nothing is written unless the result is complete.
 """
 _COLUMNS = ("lat", "lon", "geometry", "id")
+_SETS = ("observation", "reference")
+_LAYERS = ("layer", *(f"{one}_layer" for one in _SETS))
 
 
 def add_to(commands: Any) -> None:
@@ -87,9 +89,13 @@ def add_to(commands: Any) -> None:
     read = parser.add_argument_group("how files are read")
     for name in _COLUMNS:
         read.add_argument(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
-    for prefix in ("observation", "reference"):
+    for prefix in _SETS:
         for name in _COLUMNS:
             read.add_argument(f"--{prefix}-{name}", metavar="COLUMN", help=argparse.SUPPRESS)
+    for prefix, files in (("", "both files"), *((f"{one}-", f"the {one}s") for one in _SETS)):
+        read.add_argument(
+            f"--{prefix}layer", metavar="LAYER", help=f"of {files}, where a file has several"
+        )
     read.add_argument(
         "--on-invalid",
         choices=("error", "null"),
@@ -161,7 +167,7 @@ def _names(given: str | None) -> tuple[str, ...] | Literal["*"]:
 def _options(given: argparse.Namespace) -> "Options":
     from georesolve.options import Options
 
-    names = [*_COLUMNS, *(f"{p}_{n}" for p in ("observation", "reference") for n in _COLUMNS)]
+    names = [*_COLUMNS, *(f"{one}_{name}" for one in _SETS for name in _COLUMNS), *_LAYERS]
     return Options(
         k=given.k,
         max_distance_m=given.max_distance,
@@ -204,6 +210,8 @@ def _ask(given: argparse.Namespace) -> None:
 
     if len(given.observations) > 1:
         given.parser.error("--server takes one file of observations")
+    if any(getattr(given, name) for name in _LAYERS):
+        given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
     options = {name: value for name, value in asdict(_options(given)).items() if value is not None}
     key = given.key or os.environ.get("GEORESOLVE_KEY")
     progress = False if given.quiet else None

@@ -120,6 +120,44 @@ def test_columns_that_are_named_count_before_the_geometry(tmp_path):
     assert found.equals(georesolve.nearest(OBSERVATIONS, REFERENCES))
 
 
+def test_a_layer_of_several_is_named(tmp_path):
+    path = write(OBSERVATIONS, tmp_path / "all.gpkg", layer="shops")
+    write(REFERENCES, path, layer="depots")
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES, k=2, **CARRIED)
+    layers = {"observation_layer": "shops", "reference_layer": "depots"}
+    assert georesolve.nearest(path, path, k=2, **CARRIED, **layers).equals(expected)
+    index = georesolve.Index(path, layer="depots")
+    assert index.nearest(path, k=2, layer="shops", **CARRIED).equals(expected)
+    one = georesolve.nearest(path, path, layer="depots", exclude_self=True)
+    assert one.equals(georesolve.nearest(REFERENCES, REFERENCES, exclude_self=True))
+    command = ["nearest", path, path, "-k", 2, "--columns", "name", "--quiet"]
+    command += ["--observation-layer", "shops", "--layer", "depots"]
+    command += ["--observation-columns", "name", "-o", tmp_path / "out.parquet"]
+    assert commands.main([str(word) for word in command]) == 0
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected.to_pylist()
+
+
+def test_a_layer_that_is_none_is_told(tmp_path, capsys):
+    path = write(OBSERVATIONS, tmp_path / "all.gpkg", layer="shops")
+    write(REFERENCES, path, layer="depots")
+    words = r"observations: it has no layer 'shop'; its layers are: 'shops', 'depots'"
+    with pytest.raises(georesolve.InvalidOption, match=words):
+        georesolve.nearest(path, REFERENCES, observation_layer="shop")
+    words = "references: it has no layers, and 'shops' is named as its layer"
+    with pytest.raises(georesolve.InvalidOption, match=words):
+        georesolve.nearest(path, REFERENCES, layer="shops")
+    pq.write_table(REFERENCES, tmp_path / "r.parquet")
+    with pytest.raises(georesolve.InvalidOption, match=words):
+        georesolve.nearest(path, tmp_path / "r.parquet", layer="shops")
+    command = ["nearest", path, tmp_path / "r.parquet", "-o", tmp_path / "out.parquet"]
+    assert commands.main([str(word) for word in command]) == 1
+    assert "name one of them as observation_layer (--observation-layer" in capsys.readouterr().err
+    server = [*command, "--observation-layer", "shops", "--server", "http://localhost:1"]
+    with pytest.raises(SystemExit):
+        commands.main([str(word) for word in server])
+    assert "--server reads no layers" in capsys.readouterr().err
+
+
 def test_what_is_refused(tmp_path):
     path = write(OBSERVATIONS, tmp_path / "two.gpkg", layer="a")
     write(OBSERVATIONS, path, layer="b")
