@@ -6,14 +6,17 @@ import logging
 import math
 import signal
 import socket
+from collections.abc import MutableSequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from georesolve.service.app import create_app
-from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
+from georesolve.service.http.accepting import Acceptor
+from georesolve.service.http.connections import Connections, raise_descriptors
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 
@@ -36,8 +39,9 @@ class _Server(uvicorn.Server):
     after the last request: some requests wait for a job.
     """
 
-    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+    def __init__(self, app: FastAPI, config: uvicorn.Config, acceptor: Acceptor) -> None:
         super().__init__(config)
+        self._acceptor = acceptor
         self._app = app
         self._is_kept = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         self._opened = contextlib.AsyncExitStack()
@@ -46,11 +50,20 @@ class _Server(uvicorn.Server):
         """Called by uvicorn before it answers requests."""
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._app.router.lifespan_context(self._app))
-            await super().startup(sockets)
+            await super().startup([])
+            self._acceptor.start(self._protocol)
             self._opened = stack.pop_all()
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn when it answers no more."""
+        self._acceptor.stop()
         async with self._opened:
             hanging_up = asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self._hang_up)
             try:
@@ -79,23 +92,30 @@ class _Server(uvicorn.Server):
 
 
 def run(
-    settings: Settings, sockets: list[socket.socket], metrics: Path | None = None, name: str = ""
+    settings: Settings,
+    sockets: list[socket.socket],
+    metrics: Path | None = None,
+    name: str = "",
+    counts: MutableSequence[int] | None = None,
+    own: int = 0,
 ) -> int:
     """Answer requests until a signal ends it; returns the exit code of the process.
 
     Parameters
     ----------
+    counts, own
+        See `Acceptor`.
     metrics, name
         See `Metrics`.
     """
     raise_descriptors()
-    connections = Connections(settings)
+    acceptor = Acceptor(sockets, counts or [0], own)
+    connections = Connections(settings, acceptor)
     app = create_app(settings, Metrics(metrics, name))
     config = uvicorn.Config(
         app,
         http=connections.protocol(),
         headers=_HEADERS,
-        backlog=BACKLOG,
         lifespan="off",
         ws="none",
         forwarded_allow_ips=settings.proxies,
@@ -106,5 +126,5 @@ def run(
         # A connection ends itself; uvicorn's own timer forgets one that has sent something.
         timeout_keep_alive=math.ceil(2 * settings.idle_seconds),
     )
-    _Server(app, config).run(sockets)
+    _Server(app, config, acceptor).run(sockets)
     return 0

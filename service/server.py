@@ -9,9 +9,10 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from contextlib import closing
 from functools import partial
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
 from georesolve.service import front, kept, runner
@@ -70,10 +71,12 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
     # What is loaded here is that of all, and is never garbage: to look through it would copy it.
     gc.freeze()
     with tempfile.TemporaryDirectory(prefix="georesolve-metrics-") as metrics:
+        counts: MutableSequence[int] = RawArray("i", settings.fronts)
         runs = {"runner": partial(runner.run, settings, new_id(), addresses)}
         for number in range(settings.fronts):
             name = f"front {number + 1}"
-            runs[name] = partial(front.run, settings, sockets, Path(metrics), name)
+            at = (Path(metrics), name, counts, number)
+            runs[name] = partial(front.run, settings, sockets, *at)
         ending = kept.keep(runs)
     signal.signal(ending, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})

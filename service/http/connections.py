@@ -21,6 +21,7 @@ from georesolve.service.errors import (
     Problem,
     TooManyConnections,
 )
+from georesolve.service.http.accepting import Acceptor
 from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Connections:
 
     Attributes
     ----------
+    acceptor
+        What takes them.
     most
         How many there may be: at most a quarter of the descriptors. Each connection may have a
         file open, too, and the other half is for jobs and the database.
@@ -50,7 +53,8 @@ class Connections:
         waited longest stands first.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, acceptor: Acceptor) -> None:
+        self.acceptor = acceptor
         self.most = min(settings.connections, _descriptors() // 4)
         self.head_seconds = settings.header_seconds
         self.idle_seconds = settings.idle_seconds
@@ -101,6 +105,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by the event loop."""
         super().connection_made(transport)
+        self._bounds.acceptor.note(len(self.connections))
         if len(self.connections) > self._bounds.most:
             longest = next(iter(self._bounds.waiting), None)
             if longest is None:
@@ -120,6 +125,7 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self._stop_stall()
         super().connection_lost(exc)
+        self._bounds.acceptor.note(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""

@@ -1,9 +1,11 @@
 """A front or the runner is killed under load: others go on, and it is started anew."""
 
+import socket
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -36,6 +38,22 @@ def wait_for_another(client, role, ended):
     wait_until(is_there)
 
 
+def connections_of(front, port):
+    found = [one for one in front.net_connections("tcp") if one.laddr.port == port]
+    return sum(one.status == "ESTABLISHED" for one in found)
+
+
+def test_fronts_have_equally_many_connections(fronts):
+    host, port = fronts.base_url.host, fronts.base_url.port
+    both = roles_of(fronts.process, "front")
+    before = sum(connections_of(front, port) for front in both)
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((host, port)))
+        wait_until(lambda: sum(connections_of(front, port) for front in both) >= before + 40)
+        assert min(connections_of(front, port) for front in both) >= 15
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_front_breaks_its_own_connections_only(fronts):
     expected = look_up(fronts, INPUTS).content
@@ -57,9 +75,7 @@ def test_a_killed_front_breaks_its_own_connections_only(fronts):
         try:
             wait_until(lambda: len(answers) == CLIENTS)
             killed = roles_of(fronts.process, "front")
-            connections = len(
-                [one for one in killed[0].net_connections("tcp") if one.status == "ESTABLISHED"]
-            )
+            connections = connections_of(killed[0], fronts.base_url.port)
             killed[0].kill()
             wait_for_another(fronts, "front", killed)
             before = answers.copy()
