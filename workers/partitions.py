@@ -19,7 +19,15 @@ from georesolve.workers.carried import carried
 from georesolve.workers.frames import Frame, backend
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import matches, statuses
-from georesolve.workers.parts import Part, is_whole, part_name, read_record, write_record
+from georesolve.workers.parts import (
+    Part,
+    has_record,
+    is_whole,
+    part_name,
+    read_record,
+    remove_record,
+    write_record,
+)
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
@@ -137,6 +145,9 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
     name, carried_widths = part_name(*chunk), job.widths()
+    if not job.records.is_dir() or has_record(job.records, name):
+        # The job has ended, or a copy of the chunk was quicker: its part is the record of it.
+        return PART
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.
     with job.place.new(name) as file:
         splice = Splice(file)
@@ -156,12 +167,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         "part": Part.of(name, spliced),
         "footer": [footers.as_json(group) for group in spliced.movable],
     }
-    try:
-        write_record(job.records, name, record)
-    except FileNotFoundError:
-        # The job has ended meanwhile, and its folder has gone: nothing of it stays elsewhere.
-        job.place.remove([name])
-        raise
+    write_record(job.records, name, record)
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
@@ -183,17 +189,19 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     A part file that is damaged, or of another version, does not count.
     """
     name = part_name(*chunk)
+    trouble = None
     try:
         record = read_record(job.records, name)
         # Another version may encode it otherwise: a result is of one.
-        if record["version"] != __version__:
-            return None
-        if is_whole(job.place, Part.read(record["part"])):
-            return record
-        trouble = "it has not the bytes of its digests"
+        if record["version"] == __version__:
+            if is_whole(job.place, Part.read(record["part"])):
+                return record
+            trouble = "it has not the bytes of its digests"
     except FileNotFoundError:
-        return None
+        pass
     except (OSError, ValueError, TypeError, KeyError) as error:
         trouble = str(error)
-    logger.warning("job %s: the part file %s is damaged: %s", job.id, name, trouble)
+    if trouble is not None:
+        logger.warning("job %s: the part file %s is damaged: %s", job.id, name, trouble)
+    remove_record(job.records, name)
     return None

@@ -131,5 +131,15 @@ def read_record(folder: Path, name: str) -> dict[str, Any]:
     return record
 
 
+def has_record(folder: Path, name: str) -> bool:
+    """Whether the chunk of a part is done, as far as a record says so."""
+    return _record(folder, name).exists()
+
+
+def remove_record(folder: Path, name: str) -> None:
+    """Let a chunk be computed again."""
+    _record(folder, name).unlink(missing_ok=True)
+
+
 def _record(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"

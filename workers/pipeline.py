@@ -22,6 +22,7 @@ from georesolve.workers.partitions import PART, read_chunk, resolve, standing_re
 from georesolve.workers.parts import part_name, read_record
 from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import Chunk, chunks, too_wide
+from georesolve.workers.stragglers import Stragglers
 from georesolve.workers.suspects import Suspects
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ def _records(
     """Yield chunks with their records as they finish, a window of them in flight."""
     waiting = todo[::-1]
     running: dict[Future[Any], Chunk] = {}
+    stragglers = Stragglers()
     with contextlib.closing(Suspects(cluster.trial)) as suspects:
         try:
             while waiting or running or suspects:
@@ -166,9 +168,15 @@ def _records(
                 if waiting and not suspects and len(running) <= window // 2:
                     size = min(len(waiting), window - len(running))
                     running |= _submit(cluster.client, job, [waiting.pop() for _ in range(size)])
+                    stragglers.begin()
+                if not waiting and not suspects and (late := stragglers.among(running.values())):
+                    running |= _submit_copies(cluster.client, job, late)
+                    stragglers.begin()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
                     running |= _submit(cluster.client, job, called)
                 for future in _finished(list(running)):
+                    if future not in running:
+                        continue  # The other copy of its chunk finished at the same time.
                     chunk = running.pop(future)
                     suspects.dismiss(chunk)
                     try:
@@ -178,20 +186,46 @@ def _records(
                         if not halves:
                             raise
                         logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
+                        _drop(cluster.client, running, _copies_of(chunk, running))
                         waiting += halves[::-1]
                         continue
-                    if record is None:
-                        suspects.add(chunk)
-                    else:
+                    if record is not None:
+                        _drop(cluster.client, running, _copies_of(chunk, running))
+                        stragglers.note(record)
                         yield chunk, record
+                    elif chunk not in running.values():
+                        suspects.add(chunk)
         except BaseException:
             if cluster.is_up():
                 _let_go(cluster.client, list(running))
             raise
 
 
-def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], Chunk]:
-    """Send a batch of chunks to the workers as one dataframe collection."""
+def _submit_copies(client: Client, job: Job, late: list[Chunk]) -> dict[Future[Any], Chunk]:
+    """Send chunks that are late a second time, as many as there are workers without work."""
+    idle = [address for address, tasks in client.processing().items() if not tasks]
+    again = late[: len(idle)]
+    if not again:
+        return {}
+    logger.warning("job %s: %s are late, and computed elsewhere as well", job.id, again)
+    return _submit(client, job, again, idle)
+
+
+def _copies_of(chunk: Chunk, running: dict[Future[Any], Chunk]) -> list[Future[Any]]:
+    return [future for future, its in running.items() if its == chunk]
+
+
+def _drop(client: Client, running: dict[Future[Any], Chunk], futures: list[Future[Any]]) -> None:
+    """Let go of copies that are not needed any more; what runs of them ends without a part."""
+    for future in futures:
+        del running[future]
+    _let_go(client, futures)
+
+
+def _submit(
+    client: Client, job: Job, batch: list[Chunk], workers: list[str] | None = None
+) -> dict[Future[Any], Chunk]:
+    """Send a batch of chunks to the workers, or to some of them, as one dataframe collection."""
     # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
     import dask.dataframe as dd
 
@@ -209,7 +243,7 @@ def _submit(client: Client, job: Job, batch: list[Chunk]) -> dict[Future[Any], C
         for key, partition in zip(keys, partitions, strict=True)
     }
     # Batches of one minute would count as one, and the first of each be taken before all others.
-    futures = client.get(tasks, keys, sync=False, fifo_timeout="0s")
+    futures = client.get(tasks, keys, workers=workers, sync=False, fifo_timeout="0s")
     return dict(zip(futures, batch, strict=True))
 
 

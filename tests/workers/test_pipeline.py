@@ -1,5 +1,6 @@
 """Jobs on a real cluster: right, the same bytes however cut, whole after a worker's death."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from distributed import get_worker
 
-from georesolve.workers import partitions, pipeline
+from georesolve.workers import partitions, pipeline, stragglers
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
@@ -293,6 +295,44 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     assert "is halved" in caplog.text
     assert result.digest == expected.digest
     assert progress.rows_done == 10_000
+
+
+def resolve_on_a_slow_worker(frame, job):
+    """Takes until it is told to go on, on the worker that took the first chunk of a job."""
+    name, slow = get_worker().name, job.folder / "slow"
+    with contextlib.suppress(FileExistsError), slow.open("x") as file:
+        file.write(str(name))
+    if slow.read_text() == str(name):
+        wait_until(lambda: (job.folder / "go on").exists())
+    return resolve(frame, job)
+
+
+def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch, caplog):
+    if len(cluster.workers()) < 2:
+        pytest.skip("one worker has no other to take its chunk")
+    cut_into(monkeypatch, 1_000)
+    tables = points(5_000, 1), points(100, 2)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    monkeypatch.setattr(pipeline, "resolve", resolve_on_a_slow_worker)
+    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    job = make_job(*tables)
+    try:
+        result, progress = run(cluster, job, ignore, never)
+        slow = (job.folder / "slow").read_text()
+        assert slow not in progress.chunks_by_worker
+        assert progress.rows_done == sum(progress.counts.values()) == 5_000
+        assert "are late, and computed elsewhere as well" in caplog.text
+        assert result.digest == expected.digest
+        written = {path: path.stat().st_mtime_ns for path in job.folder.glob("*/*")}
+    finally:
+        (job.folder / "go on").touch()
+    # What was late ends without a part of its own.
+    wait_until(lambda: not any(cluster.client.run(threads_in_use).values()))
+    assert {path: path.stat().st_mtime_ns for path in job.folder.glob("*/*")} == written
+
+
+def threads_in_use(dask_worker):
+    return len(dask_worker.active_threads)
 
 
 def no_memory(frame, job):
