@@ -54,13 +54,9 @@ class Stack:
             tag = f"georesolve-{target}"
             docker("build", "--quiet", "--network=host", "--target", target, "--tag", tag, ".")
         self.seconds["build"] = time.monotonic() - start
-        stand_in = (
-            "--file",
-            f"{HERE}/prometheus.Dockerfile",
-            "--tag",
-            "georesolve-test-prometheus",
-        )
-        docker("build", "--quiet", "--network=host", *stand_in, str(HERE))
+        for name in ("prometheus", "object-store"):
+            stand_in = ("--file", f"{HERE}/{name}.Dockerfile", "--tag", f"georesolve-test-{name}")
+            docker("build", "--quiet", "--network=host", *stand_in, str(HERE))
 
     def up(self) -> None:
         """Start what does not run, and wait until all is healthy."""
@@ -76,7 +72,7 @@ class Stack:
         """Run `docker compose`; returns its output."""
         lines = [f"{name}={value}" for name, value in self.environment.items()]
         self._env_file.write_text("\n".join(lines))
-        files = ("--file", "docker-compose.yml", "--file", f"{HERE}/prometheus.yml")
+        files = ("--file", "docker-compose.yml", "--file", f"{HERE}/stand-ins.yml")
         return docker("compose", *files, "--env-file", str(self._env_file), *arguments)
 
     def create_key(self, name: str) -> str:

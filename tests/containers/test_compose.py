@@ -277,6 +277,35 @@ def test_prometheus_knows_what_the_dashboard_shows(stack, client, tmp_path):
         stack.environment["COMPOSE_PROFILES"] = "cpu"
 
 
+def test_a_result_is_written_to_the_object_store(stack, client):
+    before = dict(stack.environment)
+    stack.environment |= {
+        "COMPOSE_PROFILES": "cpu,object-store",
+        "AWS_ENDPOINT_URL": "http://object-store:8333",
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "of-the-tests",
+        "GEORESOLVE_SINKS": "s3://results/",
+    }
+    stack.up()
+    try:
+        files = {
+            role: (name, (SAMPLES / name).read_bytes())
+            for role, name in (
+                ("observations", "airports.parquet"),
+                ("references", "places.parquet"),
+            )
+        }
+        output = {"output": "s3://results/one/"}
+        client.post("/resolve", files=files, data=output).raise_for_status()
+        listed = "from georesolve.workers.places import place_of as p; print(*p('{}').names())"
+        names = stack.run_in("api", "python", "-c", listed.format(output["output"])).split()
+        assert {"_SUCCESS", "_manifest.json", "_ending"} < set(names)
+    finally:
+        stack.compose("rm", "--force", "--stop", "object-store")
+        stack.environment = before
+        stack.up()
+
+
 @pytest.mark.parametrize("service", Stack.services)
 def test_a_job_outlives_a_kill(stack, work, service):
     body, expected = work

@@ -15,7 +15,7 @@ DCLINT = "dclint@3.1.0"
 
 
 def test_dockerfile():
-    check("hadolint", "Dockerfile", "tests/containers/prometheus.Dockerfile")
+    check("hadolint", "Dockerfile", *(ROOT / "tests" / "containers").glob("*.Dockerfile"))
 
 
 def test_scripts():
