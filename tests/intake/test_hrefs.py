@@ -300,11 +300,13 @@ def test_a_file_that_has_changed_is_named(folder, change):
         read_rows(found.file, 0, 42, ["lat", "lon"])
 
 
-@pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is gone"])
+@pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is silent", "is gone"])
 def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
+    # Of each of three attempts.
+    monkeypatch.setattr(of_workers, "_REQUEST_SECONDS", 1)
     pq.write_table(points(70_000, 1), tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
-    faults = []
+    faults, over = [], threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         """An object store with one object, as far as a reader sees it."""
@@ -319,6 +321,8 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
             self.answer(content[int(first) : int(last) + 1], 206)
 
         def answer(self, body, status):
+            if "is silent" in faults:
+                over.wait()
             if "refuses" in faults:
                 self.send_error(403)
                 return
@@ -345,6 +349,7 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
         if fault != "is gone":
             with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
                 read_rows(found.file, 0, 70_000, ["lat", "lon"])
+        over.set()
     with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
         read_rows(found.file, 0, 70_000, ["lat", "lon"])
     of_workers.object_store.cache_clear()

@@ -23,7 +23,7 @@ from tests.conftest import (
     wait_until,
 )
 from tests.https_server import serving
-from tests.object_store import BUCKET, SECRET, seaweed
+from tests.object_store import BUCKET, SECRET, line_to, seaweed
 
 OBSERVATIONS = points(6_000, 1, name=[f"n{i}" for i in range(6_000)])
 REFERENCES = points(500, 2)
@@ -42,15 +42,22 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def line(store):
+    """What the service reaches the store by."""
+    with line_to(store) as line:
+        yield line
+
+
+@pytest.fixture(scope="module")
 def web(tmp_path_factory):
     with serving(tmp_path_factory.mktemp("web")) as files:
         yield files
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory, device, folder, store, web):
+def service(tmp_path_factory, device, folder, line, web):
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in store.environment.items():
+        for name, value in line.environment.items():
             patch.setenv(name, value)
         patch.setenv("SSL_CERT_FILE", str(web.certificate))
         sources = f"file://{folder}/,s3://{BUCKET}/open/,{web.address}/open/"
@@ -373,6 +380,25 @@ def test_a_job_without_a_result_leaves_nothing_there(service, store, folder, out
     # The place is free again.
     assert write(service, id, output).status_code == 201
     service.delete(f"/datasets/{id}")
+
+
+def test_a_slow_store_makes_a_job_slow(service, store, line):
+    """Of a set that is read and a result that is written, both at 500 kB a second."""
+    observations = lay("open/slow", OBSERVATIONS, store, files=1)
+    output = Output("s3", None, store, "slow")
+    arrays = {name: REFERENCES[name].to_pylist() for name in ("id", "lat", "lon")}
+    sets = {"observations": {"href": observations}, "references": arrays}
+    body = {"inputs": sets, "output": {"href": output.href}}
+    line.bytes_a_second = 500_000
+    try:
+        job = service.post("/processes/nearest/execution", json=body, headers=ASYNC)
+        assert finished(service, job.headers["Location"])["status"] == "successful"
+    finally:
+        line.bytes_a_second = None
+    seconds = service.get(f"{job.headers['Location']}/report").json()["seconds"]
+    # A file of 180 kB takes as long as the line lets it.
+    assert seconds["read"] + seconds["write"] > 0.2
+    assert "_SUCCESS" in output.content()
 
 
 def test_an_object_is_whole_or_not_there(store, monkeypatch):
