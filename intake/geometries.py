@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from georesolve.intake.columns import Role
 from georesolve.workers.datasets import Coordinates, Dataset
+from georesolve.workers.result import Rows
 
 PointSets = Callable[[Role], Dataset]
 """Gives one of the two sets of a result; raises Refused when it is not kept any more."""
@@ -30,7 +30,7 @@ class Geometries:
         Whether they are lines from each observation to its reference, or points at observations.
     """
 
-    def __init__(self, result: pq.ParquetFile, sets: PointSets, *, lines: bool) -> None:
+    def __init__(self, result: Rows, sets: PointSets, *, lines: bool) -> None:
         ends = [("observation", Coordinates(sets("observations")))]
         if lines:
             ends.append(("reference", Coordinates(sets("references"))))
@@ -46,7 +46,7 @@ class Geometries:
         return self._write(*taken)
 
 
-def _blocks(result: pq.ParquetFile, ends: list[tuple[str, Coordinates]]) -> Iterator[np.ndarray]:
+def _blocks(result: Rows, ends: list[tuple[str, Coordinates]]) -> Iterator[np.ndarray]:
     """Longitudes and latitudes of the ends, for many rows at a time."""
     for batch in result.iter_batches(_ROWS, columns=[name for name, _ in ends]):
         yield np.concatenate(

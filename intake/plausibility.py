@@ -122,7 +122,7 @@ class Evidence:
         self.rows += lat.size
         self.valid += int(valid.sum())
         if lat.size:
-            self._widen([lat.min(), lon.min()], [lat.max(), lon.max()])
+            self._widen(_low(lat, lon), _high(lat, lon))
             self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
         swapped = _are_degrees(lon, lat)
@@ -141,30 +141,35 @@ class Evidence:
         more = (self.seen + row for row in rows[: _FIRST_SHOWN - len(first)])
         self.null_island = NullIsland(known + number, (*first, *more))
 
-    def _widen(self, low: Sequence[float] | Array, high: Sequence[float] | Array) -> None:
-        self.low = tuple(np.minimum(self.low, low).tolist())
-        self.high = tuple(np.maximum(self.high, high).tolist())
+    def _widen(self, low: tuple[float, float], high: tuple[float, float]) -> None:
+        self.low = min(self.low[0], low[0]), min(self.low[1], low[1])
+        self.high = max(self.high[0], high[0]), max(self.high[1], high[1])
 
     def _add_valid(self, lat: Array, lon: Array) -> bool:
         """Take rows that all count and are valid, as most are; False where they are to be seen."""
         if not lat.size:
             return False
-        low, high = (np.array([bound(lat), bound(lon)]) for bound in (np.min, np.max))
+        low, high = _low(lat, lon), _high(lat, lon)
         if not (_are_degrees(*low) and _are_degrees(*high)):
             return False
-        if (low <= 0).all() and (high >= 0).all() and ((lat == 0) & (lon == 0)).any():
+        may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
+        if may_be_zero and ((lat == 0) & (lon == 0)).any():
             return False
         self.rows += lat.size
         self.valid += lat.size
         self.valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
         self._widen(low, high)
         self._note_whole(lat, lon)
-        self.examples.setdefault("radians", (self.seen, float(lat[0]), float(lon[0])))
+        if "radians" not in self.examples:
+            self.examples["radians"] = self.seen, float(lat[0]), float(lon[0])
         self.seen += lat.size
         return True
 
     def _note_whole(self, lat: Array, lon: Array) -> None:
-        self.are_whole = bool(self.are_whole and (lat % 1 == 0).all() and (lon % 1 == 0).all())
+        # The first row is seen before the others: most often it tells.
+        if self.are_whole:
+            is_first = lat[0] % 1 == lon[0] % 1 == 0
+            self.are_whole = bool(is_first and (lat % 1 == 0).all() and (lon % 1 == 0).all())
 
     def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
         if rows.any():
@@ -304,5 +309,13 @@ def remarks(observations: Dataset, references: Dataset) -> list[str]:
     ]
 
 
-def _are_degrees(lat: Array, lon: Array) -> Any:
-    return (np.abs(lat) <= 90) & (lon >= -180) & (lon <= 360)
+def _are_degrees(lat: Any, lon: Any) -> Any:
+    return (abs(lat) <= 90) & (lon >= -180) & (lon <= 360)
+
+
+def _low(lat: Array, lon: Array) -> tuple[float, float]:
+    return float(lat.min()), float(lon.min())
+
+
+def _high(lat: Array, lon: Array) -> tuple[float, float]:
+    return float(lat.max()), float(lon.max())

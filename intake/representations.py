@@ -26,12 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 import shapely
 
 from georesolve.intake.errors import NotRepresentable, RowTooWide
 from georesolve.intake.geometries import Geometries, PointSets
 from georesolve.intake.geometry import geometries_of
+from georesolve.workers.result import Rows
 from georesolve.workers.widths import value_bytes
 
 _BATCH_ROWS = 8_192
@@ -45,7 +45,7 @@ _OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
-def _arrow(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+def _arrow(result: Rows, sets: PointSets) -> Iterator[bytes]:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, result.schema_arrow) as writer:
         for batch in _batches(result):
@@ -54,7 +54,7 @@ def _arrow(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
     yield _taken(sink)
 
 
-def _csv(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+def _csv(result: Rows, sets: PointSets) -> Iterator[bytes]:
     sink = io.BytesIO()
     with pa.csv.CSVWriter(sink, plain_schema(result.schema_arrow)) as writer:
         for batch in _batches(result, _TEXT_BYTES):
@@ -93,12 +93,12 @@ def _as_csv(array: pa.Array) -> pa.Array:
     return _plain(array) if _is_plain(array.type) else _each_as_json(array)
 
 
-def _json(result: pq.ParquetFile, sets: PointSets) -> Iterator[bytes]:
+def _json(result: Rows, sets: PointSets) -> Iterator[bytes]:
     yield from _array(_rows_as_json(result))
     yield b"\n"
 
 
-def _features_as_json(result: pq.ParquetFile, sets: PointSets, *, lines: bool) -> Iterator[bytes]:
+def _features_as_json(result: Rows, sets: PointSets, *, lines: bool) -> Iterator[bytes]:
     pieces = _array(_features(result, Geometries(result, sets, lines=lines)))
     yield b'{"type":"FeatureCollection","features":' + next(pieces)
     yield from pieces
@@ -113,7 +113,7 @@ def _array(batches: Iterable[pa.Array]) -> Iterator[bytes]:
     yield b"[]" if separator == "[\n" else b"\n]"
 
 
-def _features(result: pq.ParquetFile, geometries: Geometries) -> Iterator[pa.Array]:
+def _features(result: Rows, geometries: Geometries) -> Iterator[pa.Array]:
     before, between, end, nothing = (
         pa.scalar(piece, pa.large_string())
         for piece in ('{"type":"Feature","geometry":', ',"properties":', "}", "")
@@ -123,7 +123,7 @@ def _features(result: pq.ParquetFile, geometries: Geometries) -> Iterator[pa.Arr
         yield pc.binary_join_element_wise(before, geometry, between, rows, end, nothing)
 
 
-def _rows_as_json(result: pq.ParquetFile) -> Iterator[pa.Array]:
+def _rows_as_json(result: Rows) -> Iterator[pa.Array]:
     """The rows as objects of JSON."""
     names = result.schema_arrow.names
     keys = [json.dumps(name, ensure_ascii=False) for name in names]
@@ -140,7 +140,7 @@ def _rows_as_json(result: pq.ParquetFile) -> Iterator[pa.Array]:
             yield pc.binary_join_element_wise(*pieces, end, nothing)
 
 
-def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
+def _batches(result: Rows, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
     """All rows, in batches of so many that they take little memory.
 
     Raises
@@ -166,7 +166,7 @@ def _batches(result: pq.ParquetFile, most_row_bytes: int | None = None) -> Itera
             start = stop
 
 
-def _read(result: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+def _read(result: Rows) -> Iterator[pa.RecordBatch]:
     """All rows, in batches of `_BATCH_ROWS`, or fewer where those decoded so far take much."""
     held: list[pa.RecordBatch] = []
     size = 0
@@ -341,8 +341,8 @@ class Format(NamedTuple):
     media_type, suffix
         What it is called in HTTP and in a file name.
     pieces
-        Makes it from a Parquet file and, where it has coordinates, from the two sets, a batch of
-        rows at a time; None for Parquet itself.
+        Makes it from the rows of a result and, where it has coordinates, from the two sets, a batch
+        of rows at a time; None for Parquet itself.
     parameters
         What may follow its media type in a request and still means it.
     geometry
@@ -351,7 +351,7 @@ class Format(NamedTuple):
 
     media_type: str
     suffix: str
-    pieces: Callable[[pq.ParquetFile, PointSets], Iterator[bytes]] | None = None
+    pieces: Callable[[Rows, PointSets], Iterator[bytes]] | None = None
     parameters: Mapping[str, str] = MappingProxyType({})
     geometry: str = ""
 

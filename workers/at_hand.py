@@ -29,7 +29,7 @@ from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces
 from georesolve.workers.rehearsal import spiral
-from georesolve.workers.result import provenance, write_rows
+from georesolve.workers.result import TableRows, geometries, provenance, write_rows
 from georesolve.workers.search import load, search
 
 logger = logging.getLogger(__name__)
@@ -57,17 +57,32 @@ class AtHandAnswer(NamedTuple):
 
     Attributes
     ----------
-    content
-        The result file, the same bytes as a job's own.
+    job
+        The job.
+    rows
+        Those of the result.
     counts
         Number of result rows by status.
     seconds
         Time by stage.
     """
 
-    content: bytes
+    job: Job
+    rows: pa.Table
     counts: dict[str, int]
     seconds: dict[str, float]
+
+    @property
+    def content(self) -> bytes:
+        """The result file, the same bytes as a job's own."""
+        sink = io.BytesIO()
+        write_rows(sink, self.rows.replace_schema_metadata(provenance(self.job, self.counts)))
+        return sink.getvalue()
+
+    @property
+    def plain(self) -> TableRows:
+        """The rows, for formats that do not say where they come from."""
+        return TableRows(self.rows.replace_schema_metadata(geometries(self.job)))
 
 
 def resolve_at_hand(job: Job) -> AtHandAnswer:
@@ -97,23 +112,19 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     loaded = time.perf_counter()
     with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
         answer: Answer = search(references, lat_deg, lon_deg, options)
-    resolved = time.perf_counter()
     found = answered(answer, is_valid(lat_deg, lon_deg), references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(options.k, chunk, found)
-    sink = io.BytesIO()
     try:
         with carried(job, chunk, rows, _CARRIED_BYTES) as result:
-            write_rows(sink, result.replace_schema_metadata(provenance(job, counts)))
+            seconds = {
+                "read": read - start,
+                "index": loaded - read,
+                "resolve": time.perf_counter() - loaded,
+            }
+            return AtHandAnswer(job, result, counts, seconds)
     except CarriedTooLong as error:
         raise NotAtHand(str(error)) from error
-    seconds = {
-        "read": read - start,
-        "index": loaded - read,
-        "resolve": resolved - loaded,
-        "write": time.perf_counter() - resolved,
-    }
-    return AtHandAnswer(sink.getvalue(), counts, seconds)
 
 
 @contextmanager
@@ -157,7 +168,7 @@ def prepare(memory_bytes: int | None, processes: int = 1) -> None:
     references = _spiral(3_000)
     for rows, k, algorithm in product(_REHEARSED_ROWS, (1, 2), _ALGORITHMS):
         options = MatchOptions(k=k, algorithm=algorithm)
-        resolve_at_hand(Job("rehearsal", Path(), _spiral(rows), references, options))
+        _ = resolve_at_hand(Job("rehearsal", Path(), _spiral(rows), references, options)).content
     forget_all()
 
 

@@ -7,6 +7,7 @@ alone, so their SHA-256 names it.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -205,9 +206,18 @@ class _Tally:
         return tuple(self._widths.values())
 
 
+_Point = tuple[float, float]
+
+
+def _corners(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[_Point, _Point]:
+    """The least and the greatest latitude and longitude; NaN where there is one among them."""
+    lat_low, lon_low = float(lat_deg.min()), float(lon_deg.min())
+    return (lat_low, lon_low), (float(lat_deg.max()), float(lon_deg.max()))
+
+
 def valid_rows(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
     """Which rows are valid; where all are, as most often, that shows in their bounds."""
-    if lat_deg.size and all(is_valid(low(lat_deg), low(lon_deg)) for low in (np.min, np.max)):
+    if lat_deg.size and all(is_valid(*corner) for corner in _corners(lat_deg, lon_deg)):
         return np.ones(lat_deg.size, bool)
     valid: np.ndarray = is_valid(lat_deg, lon_deg)
     return valid
@@ -220,8 +230,8 @@ class Census:
         self.rows = 0
         self.invalid_rows = 0
         self.first_invalid: list[InvalidRow] = []
-        self._low = np.full(2, np.inf)
-        self._high = np.full(2, -np.inf)
+        self._low: _Point = (math.inf, math.inf)
+        self._high: _Point = (-math.inf, -math.inf)
 
     def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
         """Count the next rows; missing numbers are NaN."""
@@ -234,15 +244,16 @@ class Census:
         self.rows += valid.size
         self.invalid_rows += valid.size - lat_deg.size
         if lat_deg.size:
-            self._low = np.minimum(self._low, [lon_deg.min(), lat_deg.min()])
-            self._high = np.maximum(self._high, [lon_deg.max(), lat_deg.max()])
+            (south, west), (north, east) = _corners(lat_deg, lon_deg)
+            self._low = min(self._low[0], south), min(self._low[1], west)
+            self._high = max(self._high[0], north), max(self._high[1], east)
 
     @property
     def bbox(self) -> tuple[float, float, float, float] | None:
         """West, south, east and north of the valid rows; None when there are none."""
         if self.rows == self.invalid_rows:
             return None
-        (west, south), (east, north) = self._low.tolist(), self._high.tolist()
+        (south, west), (north, east) = self._low, self._high
         return west, south, east, north
 
 

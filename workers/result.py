@@ -1,17 +1,47 @@
 """`matches.parquet`: how the rows of a result are encoded, and what its metadata say."""
 
 import json
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve import __version__
 from georesolve.kernels.distance import EARTH_RADIUS_M
-from georesolve.workers.datasets import Geometries, geo, geometries_of, in_dictionaries
+from georesolve.workers.datasets import geo, geometries_of, in_dictionaries
 from georesolve.workers.jobs import Job
+
+
+class Rows(Protocol):
+    """The rows of a result: those of a `pq.ParquetFile`, or `TableRows`."""
+
+    @property
+    def schema_arrow(self) -> pa.Schema: ...  # noqa: D102
+    def iter_batches(  # noqa: D102
+        self, batch_size: int, *, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+class TableRows:
+    """The rows of a table, as a Parquet file gives them."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        """What the columns are."""
+        return self._table.schema
+
+    def iter_batches(
+        self, batch_size: int, *, columns: list[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, so many at a time."""
+        table = self._table if columns is None else self._table.select(columns)
+        return iter(table.to_batches(batch_size))
+
 
 _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m")
@@ -53,7 +83,7 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
         Number of result rows by status.
     """
     # Not the algorithm: it does not change the answer, so it must not change the bytes.
-    options = {name: value for name, value in asdict(job.options).items() if name != "algorithm"}
+    options = {name: value for name, value in vars(job.options).items() if name != "algorithm"}
     content = {
         "version": __version__,
         "radius_m": EARTH_RADIUS_M,
@@ -62,20 +92,21 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
         "observations_sha256": job.observations.sha256,
         "references_sha256": job.references.sha256,
     }
-    return {"georesolve": json.dumps(content, sort_keys=True), **geo(_geometries(job))}
+    return {"georesolve": json.dumps(content, sort_keys=True), **geometries(job)}
 
 
-def _geometries(job: Job) -> Geometries:
+def geometries(job: Job) -> dict[str, str]:
     """What a result says of the geometry columns that it carries: what the datasets say of them."""
     options = job.options
     sets = [
         ("observation_", job.observations, options.observation_columns),
         ("reference_", job.references, options.columns),
     ]
-    return {
+    found = {
         prefix + name: about
         for prefix, dataset, carried in sets
         if carried
         for name, about in geometries_of(dataset.file).items()
         if name in carried
     }
+    return geo(found)

@@ -1,10 +1,12 @@
 """Small requests, answered at hand: no job is made of them, and nothing is kept."""
 
 import hashlib
+import io
 import time
 from typing import NamedTuple
 
-from georesolve.intake.representations import Format
+from georesolve.intake.geometries import PointSets
+from georesolve.intake.representations import PARQUET, Format
 from georesolve.service.clock import new_id
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
@@ -13,9 +15,10 @@ from georesolve.service.resolve.inputs import ROLES, Asked
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
+from georesolve.workers.at_hand import AtHandAnswer, NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
+from georesolve.workers.result import opened
 from georesolve.workers.sources import SourceFailed
 
 
@@ -106,9 +109,19 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
                 service.library.whole(one.id, every_byte=True)
         raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
-    content = converted(answer.content, format, lambda role: getattr(inputs, role).dataset)
-    seconds = {"at_hand": time.perf_counter() - start, **answer.seconds}
+    resolved = time.perf_counter()
+    content = _content(answer, format, lambda role: getattr(inputs, role).dataset)
+    written = time.perf_counter()
+    seconds = {"at_hand": written - start, **answer.seconds, "write": written - resolved}
     for role, one in zip(ROLES, inputs, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     return Matches(content, format, hashlib.sha256(content).hexdigest(), seconds)
+
+
+def _content(answer: AtHandAnswer, format: Format, sets: PointSets) -> bytes:
+    if format.is_text:
+        return converted(answer.plain, format, sets)
+    file = answer.content
+    # An Arrow stream is that of the file: it says where it comes from.
+    return file if format == PARQUET else converted(opened(io.BytesIO(file)), format, sets)

@@ -5,7 +5,6 @@ reads. What is wrong with the first batch is told as a problem; what goes wrong 
 connection, so that no client takes half a result for the whole.
 """
 
-import io
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import Format
 from georesolve.service.errors import ResultTooLarge
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.result import opened
+from georesolve.workers.result import Rows, opened
 
 CONVERTED_BYTES = 64 << 20
 """What is made in memory is not larger."""
@@ -24,8 +23,8 @@ _limiter = CapacityLimiter(2)
 """Batches that are made at the same time, of however many results."""
 
 
-def converted(content: bytes, format: Format, sets: PointSets) -> bytes:
-    """A small result in a format, from one in Parquet; both in memory.
+def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
+    """A small result in a format other than Parquet.
 
     Parameters
     ----------
@@ -39,9 +38,8 @@ def converted(content: bytes, format: Format, sets: PointSets) -> bytes:
     ResultTooLarge
         When it would take much memory: from a job it may be had all the same.
     """
-    if format.pieces is None:
-        return content
-    made = up_to(CONVERTED_BYTES, format.pieces(opened(io.BytesIO(content)), sets))
+    assert format.pieces is not None, "Parquet is there"
+    made = up_to(CONVERTED_BYTES, format.pieces(rows, sets))
     if made is None:
         raise ResultTooLarge(
             f"as {format.media_type} the result is larger than the limit of {CONVERTED_BYTES} "
