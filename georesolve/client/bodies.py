@@ -46,6 +46,8 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     ----------
     start
         Byte of each file to begin with.
+    is_decoded
+        Whether the service reads what the files hold before it answers, which takes its time.
 
     Attributes
     ----------
@@ -57,7 +59,15 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         Told how many of them have been sent, and all.
     """
 
-    def __init__(self, parts: list[bytes | Path], media_type: str, *, start: int = 0) -> None:
+    def __init__(
+        self,
+        parts: list[bytes | Path],
+        media_type: str,
+        *,
+        start: int = 0,
+        is_decoded: bool = True,
+    ) -> None:
+        self.is_decoded = is_decoded
         self._parts = parts
         self._start = start
         self._media_type = media_type

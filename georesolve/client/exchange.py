@@ -295,9 +295,10 @@ class Exchange:
         if body is not None:
             request.headers.update(body.headers)
             request.stream = body
-            timeout = request.extensions["timeout"]
-            read_seconds = max(timeout["read"], _DECODING_SECONDS)
-            request.extensions["timeout"] = {**timeout, "read": read_seconds}
+            if body.is_decoded:
+                timeout = request.extensions["timeout"]
+                read_seconds = max(timeout["read"], _DECODING_SECONDS)
+                request.extensions["timeout"] = {**timeout, "read": read_seconds}
         try:
             response = await self.wire.send(request)
             try:

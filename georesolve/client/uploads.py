@@ -60,21 +60,35 @@ async def _send(
     show: Callable[[int, int | None], None],
 ) -> None:
     patience = exchange.patience(PASSING | {_CONFLICT})
-    offset = 0
+    offset, has_broken = 0, False
     while offset < size:
-        rest = Body([path], _BYTES, start=offset)
-        rest.on_sent = lambda sent, _, start=offset: show(start + sent, size)  # type: ignore[misc]
-        headers = {"Upload-Offset": str(offset), **_TUS}
         try:
-            async with exchange.stream("PATCH", address, headers=headers, body=rest) as response:
-                offset = int(response.headers["upload-offset"])
+            if has_broken:
+                there = await _where_to_go_on(exchange, address)
+                if there > offset:
+                    patience.renew()
+                offset, has_broken = there, False
+                show(offset, size)
+            rest = Body([path], _BYTES, start=offset, is_decoded=False)
+            rest.on_sent = lambda sent, _, start=offset: show(start + sent, size)  # type: ignore[misc]
+            offset = await _append(exchange, address, offset, rest)
         except (ServiceRefused, ServiceUnreachable) as error:
+            has_broken = True
             await patience.after(error)
-            there = await exchange.ask("HEAD", address, headers=_TUS)
-            before, offset = offset, int(there.headers["upload-offset"])
-            if offset > before:
-                patience.renew()
-            show(offset, size)
+
+
+async def _where_to_go_on(exchange: Exchange, address: str) -> int:
+    """How many bytes have come, once the service has seen the end of the request that broke off."""
+    async with exchange.stream("HEAD", address, headers=_TUS) as response:
+        offset = int(response.headers["upload-offset"])
+    # Nothing, to hear that it is refused before all the rest is sent.
+    return await _append(exchange, address, offset, Body([], _BYTES, is_decoded=False))
+
+
+async def _append(exchange: Exchange, address: str, offset: int, body: Body) -> int:
+    headers = {"Upload-Offset": str(offset), **_TUS}
+    async with exchange.stream("PATCH", address, headers=headers, body=body) as response:
+        return int(response.headers["upload-offset"])
 
 
 async def _forget(exchange: Exchange, address: str) -> None:

@@ -101,6 +101,32 @@ def test_bytes_that_changed_on_the_way_are_not_kept(service, result, tmp_path):
         job.download(tmp_path / "matches.parquet")
 
 
+def test_a_download_without_ranges_begins_anew(service, result, tmp_path):
+    id, _ = result
+    content = service.get(f"/jobs/{id}/results/matches.csv").content
+    with line_to(service) as line, Client(line.address) as client:
+        job = client.job(id)
+        line.down += [len(content) // 2]
+        assert job.download(tmp_path / "matches.csv").read_bytes() == content
+        assert line.down == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "matches.csv"]
+
+
+def test_what_is_decoded_is_waited_for_longer(service):
+    with line_to(service) as line, Client(line.address, timeout_s=0.2) as client:
+        held = threading.Event()
+
+        def hold(piece):
+            # Several times as long as a connection may be silent.
+            if piece.startswith(b"HTTP/1.1 20"):
+                held.wait(1)
+            return piece
+
+        line.change = hold
+        assert client.register(OBSERVATIONS).rows == len(OBSERVATIONS)
+        assert line.connections == 1
+
+
 def test_an_upload_that_is_cut_is_sent_again_and_makes_one_job(service):
     with line_to(service) as line, Client(line.address) as client:
         line.up += [1_000_000]
@@ -198,6 +224,8 @@ def test_a_full_disk_is_told_at_once(tmp_path):
             with pytest.raises(ServiceRefused) as full:
                 call(OBSERVATIONS, REFERENCES)
             assert (full.value.status, full.value.title) == (507, "The service has no space left")
+        begun = service.post("/uploads", headers={"Upload-Length": "5"})
+        assert (begun.status_code, begun.headers["retry-after"]) == (507, "60")
 
 
 def test_a_service_that_is_killed_loses_nothing_of_a_client(tmp_path, device, long_job):

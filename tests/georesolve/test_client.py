@@ -1,9 +1,11 @@
 """The Python client and a service that is well: what it sends, gives back and tells."""
 
 import functools
+import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -266,6 +268,12 @@ def test_a_cancelled_call_dismisses_its_job(address, service, long_job):
             group.start_soon(functools.partial(client.nearest, observations, references, **options))
             while not (id := await anyio.to_thread.run_sync(running)):
                 await anyio.sleep(0.02)
+            # One who found the job does not end it.
+            found = await client.job(id)
+            with anyio.move_on_after(0.2) as scope:
+                await found.wait()
+            assert scope.cancelled_caught
+            assert (await client.job(id)).status == "running"
             group.cancel_scope.cancel()
         return id
 
@@ -314,6 +322,20 @@ def test_progress_is_shown_where_it_is_asked_for(address, capfd, monkeypatch):
     assert capfd.readouterr().err == ""
 
 
+def test_progress_is_shown_in_a_terminal(address, monkeypatch):
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(ours, (24, 80))
+    with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as watched:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with Client(address) as client:
+            client.nearest(MANY, REFERENCES)
+        monkeypatch.undo()
+        terminal.flush()
+        shown = watched.read(1 << 16).decode()
+    for title in ("sending", "resolving", "receiving"):
+        assert f"{title}: 100%" in shown
+
+
 def test_refusals_say_what_the_service_says(client):
     lat = OBSERVATIONS["lat"].to_numpy().copy()
     lat[[3, 7]] = 95.5
@@ -346,11 +368,15 @@ def test_what_is_no_point_set_is_told_before_it_is_sent(client, tmp_path):
 
 @contextmanager
 def something_else(status, body, **headers):
-    """A web server that is no service of ours; yields its address."""
+    """A web server that is no service of ours; yields its address.
+
+    Of several statuses each request gets the next one.
+    """
+    statuses = list(status) if isinstance(status, tuple) else [status]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.send_response(status)
+            self.send_response(statuses.pop(0))
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
@@ -368,6 +394,17 @@ def something_else(status, body, **headers):
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_what_passes_is_waited_for():
+    """What proxies answer, too, while a service is away."""
+    passing = (408, 429, 502, 503, 504, 200)
+    page = b'{"jobs": [], "links": []}'
+    with (
+        something_else(passing, page, **{"Retry-After": "0"}) as address,
+        Client(address) as client,
+    ):
+        assert client.jobs() == []
 
 
 @pytest.mark.parametrize(

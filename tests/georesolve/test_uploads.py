@@ -1,6 +1,7 @@
 """Large files on their way to a service: what breaks goes on where it stopped."""
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import anyio
@@ -10,7 +11,14 @@ import pytest
 from georesolve.client import AsyncClient, Client, ServiceRefused
 from georesolve.client.uploads import RESUMED_BYTES
 from georesolve.commands import main
-from tests.conftest import NO_CLUSTER, free_port, kill_with_children, points, running_service
+from tests.conftest import (
+    NO_CLUSTER,
+    free_port,
+    kill_with_children,
+    points,
+    running_service,
+    wait_until,
+)
 from tests.lines import line_to
 
 OBSERVATIONS, REFERENCES = points(300, 95), points(50, 96)
@@ -113,6 +121,39 @@ def test_an_upload_goes_on_with_a_service_that_was_killed(service, large, datase
         found = client.nearest(OBSERVATIONS, registered)
     with Client(str(service.base_url)) as whole:
         assert found.equals(whole.nearest(OBSERVATIONS, f"dataset:{dataset['id']}"))
+
+
+def test_a_line_that_holds_an_upload_up_is_left_for_another(service, large, dataset):
+    with (
+        line_to(service) as line,
+        Client(line.address, timeout_s=1) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        total = [0]
+
+        def hold(piece):
+            total[0] += len(piece)
+            if 9_000_000 < total[0] < 10_000_000 and line.connections == 1:
+                line.open.clear()
+            return piece
+
+        line.change = hold
+        registering = pool.submit(client.register, large)
+        wait_until(lambda: line.connections > 1)
+        line.open.set()
+        assert registering.result(120).sha256 == dataset["sha256"]
+        assert total[0] < 1.25 * large.stat().st_size
+
+
+def test_bytes_that_changed_on_the_way_are_refused(service, large):
+    content = large.read_bytes()
+    middle = content[len(content) // 2 :][:16]
+    before = uploads_at(service)
+    with line_to(service) as line, Client(line.address) as client:
+        line.change = lambda piece: piece.replace(middle, bytes(16))
+        with pytest.raises(ServiceRefused, match=r"Repr-Digest says sha-256=.*: send it again"):
+            client.register(large)
+    assert uploads_at(service) == before
 
 
 def test_an_upload_of_a_refused_request_does_not_stay(service, large):
