@@ -26,7 +26,7 @@ Role = Literal["front", "runner"]
 _PREFIX = "GEORESOLVE_"
 _NO_SETTINGS = ("TAG",)
 """Variables of the same prefix that docker-compose.yml reads, and passes on with all of `.env`."""
-_MOST_FRONTS = 8
+_MOST_FRONTS = 16
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -43,10 +43,10 @@ class Settings(BaseSettings):
         "by default both, each anew when it dies",
     )
     fronts: int = Field(
-        default_factory=lambda: max(1, min(_MOST_FRONTS, len(os.sched_getaffinity(0)) // 4)),
+        default_factory=lambda: max(1, min(_MOST_FRONTS, len(os.sched_getaffinity(0)) // 2)),
         ge=1,
         le=64,
-        description="processes that answer requests; by default one for four cores, at most 8",
+        description="processes that answer requests; by default one for two cores, at most 16",
     )
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
