@@ -28,6 +28,7 @@ from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
+from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.resolve import estimate, files, nearest
 from georesolve.service.resolve.at_hand import AtHand
@@ -111,4 +112,5 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         app.include_router(module.router)
     app.include_router(health.router)
     app.include_router(docs.router)
+    app.include_router(page.router)
     return app

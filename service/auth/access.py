@@ -29,6 +29,7 @@ from georesolve.service.http.handlers import problem_response
 from georesolve.service.http.prefix import own_path
 from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
+from georesolve.service.page.router import prefers_page
 from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ _ALIVE = "/livez"
 DOCUMENTATION = "/docs"
 METRICS = "/metrics"
 _PAGES = (DOCUMENTATION, "/api")
-"""What people look at in a browser, which can send a key as the password of Basic only."""
+"""What people look at in a browser, besides the page at `/`."""
 _READ_SECONDS = 1.0
 """After this long keys are read again: so soon one made or revoked counts."""
 _NOTE_SECONDS = 60.0
@@ -116,7 +117,10 @@ class Access:
         if not self._keys and self._settings.is_open:
             _refuse_other_sites(connection, self._origins)
             return "", "user"
-        given = _key_of(connection)
+        given, by_browser = _key_of(connection)
+        if by_browser:
+            # A browser sends it along with whatever a page of any site asks for.
+            _refuse_other_sites(connection, self._origins)
         key = self._keys.get(prefix_of(given))
         if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
             raise self._refusal(connection)
@@ -175,7 +179,7 @@ def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
 
 
 def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
-    """Refuse what a page of another site makes a browser send to a service without keys.
+    """Refuse what a page of another site makes a browser send, with the key it knows or with none.
 
     Pages of the allowed origins may send it.
 
@@ -201,31 +205,38 @@ def _has_other_origin(connection: HTTPConnection) -> bool:
     return origin.partition("://")[2].lower() != connection.headers.get("host", "").lower()
 
 
-def _key_of(connection: HTTPConnection) -> str:
+def _key_of(connection: HTTPConnection) -> tuple[str, bool]:
+    """The key of a request, and whether a browser sent it, as the password of Basic."""
     scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        key = credentials.strip()
-    elif scheme.lower() == "basic" and _is_page(connection):
+    key = credentials.strip() if scheme.lower() == "bearer" else connection.headers.get("x-api-key")
+    by_browser = not key and _is_basic(connection)
+    if by_browser:
         key = _password_of(credentials)
-    else:
-        key = connection.headers.get("x-api-key", "")
     if not key:
         raise Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
-            f"'X-API-Key: KEY'; in a browser, {DOCUMENTATION} asks for a name and a password: any "
-            "name, and the key",
+            "'X-API-Key: KEY'; a browser asks for a name and a password: any name, and the key",
             headers=_challenge(connection, "Bearer"),
         )
-    return key
+    return key, by_browser
+
+
+def _is_basic(connection: HTTPConnection) -> bool:
+    return connection.headers.get("authorization", "").lower().startswith("basic ")
 
 
 def _is_page(connection: HTTPConnection) -> bool:
-    return f"{own_path(connection.scope)}/".startswith(tuple(f"{page}/" for page in _PAGES))
+    """Whether a browser shows the answer, which asks for a key by itself if Basic is wanted."""
+    path = own_path(connection.scope)
+    if path == "/":
+        return prefers_page(connection.headers)
+    return f"{path}/".startswith(tuple(f"{page}/" for page in _PAGES))
 
 
 def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:
     asked = 'Basic realm="georesolve: any name, a key as password"'
-    return {"WWW-Authenticate": asked if _is_page(connection) else otherwise}
+    is_asked = _is_page(connection) or _is_basic(connection)
+    return {"WWW-Authenticate": asked if is_asked else otherwise}
 
 
 def _password_of(credentials: str) -> str:

@@ -1,11 +1,12 @@
 """`/`, `/conformance`: where everything is, and which standards hold."""
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from georesolve.service.description.answers import json_answer
 from georesolve.service.description.refusals import refusals
 from georesolve.service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
+from georesolve.service.page.router import page_response, prefers_page
 
 router = APIRouter(tags=["capabilities"])
 
@@ -37,6 +38,7 @@ def _landing_page(base: str) -> LandingPage:
         "API - Processes 1.0 but for inputs by reference (href), so it does not claim its core.",
         links=[
             link("/", "self", "this document"),
+            link("/", "alternate", "the page to look at", "text/html"),
             link("/api", "service-desc", "the API", "application/vnd.oai.openapi+json;version=3.1"),
             link("/docs", "service-doc", "the API to read and try", "text/html"),
             link("/conformance", f"{OGC_RELATION}conformance", "standards that hold"),
@@ -54,14 +56,28 @@ def _conformance() -> Conformance:
     return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
 
 
+_ANSWER = json_answer(_landing_page(EXAMPLE_BASE), "links to everything, or the page")
+_ANSWER[200]["content"]["text/html"] = {
+    "schema": {"type": "string"},
+    "example": "<!doctype html><title>georesolve</title>",
+}
+
+
 @router.get(
     "/",
     operation_id="getLandingPage",
     summary="Where everything is",
-    responses=json_answer(_landing_page(EXAMPLE_BASE), "links to everything") | refusals(),
+    response_model=LandingPage,
+    responses=_ANSWER | refusals(),
 )
-def show_landing_page(request: Request) -> LandingPage:
-    """The landing page: links to the API, its processes, jobs and datasets."""
+def show_landing_page(request: Request, response: Response) -> LandingPage | Response:
+    """The landing page: links to the API, its processes, jobs and datasets.
+
+    A browser, which accepts `text/html`, gets a page to match files and look at jobs with.
+    """
+    if prefers_page(request.headers):
+        return page_response(request)
+    response.headers["Vary"] = "Accept"
     return _landing_page(base_of(request))
 
 

@@ -1,0 +1,87 @@
+"""The page: its document at `/` for browsers, and below `/page` all that the document loads.
+
+Nothing comes from elsewhere, and nothing is written into the document that a browser would run: its
+policy (CSP) allows scripts and styles of the service alone. The page has no state but its address.
+"""
+
+import hashlib
+import html
+import mimetypes
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import Headers
+
+from georesolve.service.errors import NotThere
+
+router = APIRouter(include_in_schema=False)
+
+_PREFIX = "/page"
+_DOCUMENT = "page.html"
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'self'",
+        "form-action 'self'",
+    )
+)
+_SAFETY = {
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "same-origin",
+}
+"""Besides what every answer of a front has: no frames of other sites, no guessed media types."""
+
+
+@cache
+def _static() -> tuple[str, dict[str, bytes]]:
+    """The digest of all files of the page, and the files by name."""
+
+    def below(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for one in folder.iterdir():
+            if one.is_dir():
+                found |= below(one, f"{prefix}{one.name}/")
+            else:
+                found[prefix + one.name] = one.read_bytes()
+        return found
+
+    contents = below(files("georesolve.service.page") / "static")
+    sums = "".join(hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents))
+    return hashlib.sha256(sums.encode()).hexdigest()[:16], contents
+
+
+def prefers_page(headers: Headers) -> bool:
+    """Whether a browser asks for something to look at: it names HTML, which no program does."""
+    return "text/html" in ",".join(headers.getlist("accept")).lower()
+
+
+def page_response(request: Request) -> Response:
+    """The document; its addresses are relative to the path below which a proxy shows the service.
+
+    It names the files by the digest of their content, so a browser keeps them for good.
+    """
+    digest, contents = _static()
+    here = html.escape(f"{request.scope.get('root_path', '')}/", quote=True)
+    text = contents[_DOCUMENT].decode().replace("{here}", here).replace("{digest}", digest)
+    headers = {**_SAFETY, "Cache-Control": "private, no-cache", "Vary": "Accept"}
+    return Response(text, media_type="text/html", headers=headers)
+
+
+@router.get(f"{_PREFIX}/{{digest}}/{{name:path}}")
+def show_file(digest: str, name: str, request: Request) -> Response:
+    """A file that the page loads."""
+    current, contents = _static()
+    if digest != current or name not in contents:
+        raise NotThere(f"{name[:80]!r} is no file of this version's page: load the page again")
+    tag = f'"{hashlib.sha256(contents[name]).hexdigest()}"'
+    headers = {**_SAFETY, "Cache-Control": "private, max-age=31536000, immutable", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return Response(contents[name], media_type=media_type, headers=headers)

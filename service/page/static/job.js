@@ -1,0 +1,158 @@
+// A job: how far it is while it runs, and then what it did and where its result is.
+
+import { Problem, get, linkOf, remove } from "./api.js";
+import { definitions, element, problemOf, table } from "./elements.js";
+import { commandsOf } from "./commands.js";
+import { age, bytes, count, seconds, time } from "./quantities.js";
+
+const LIVE = ["accepted", "running"];
+const FORMATS = {
+  "matches.parquet": "Parquet",
+  "matches.csv": "CSV",
+  "matches.arrows": "Arrow stream",
+  "matches.json": "JSON",
+  "matches.geojson": "GeoJSON points",
+  "matches.geojson?geometry=line": "GeoJSON lines",
+};
+
+export async function showJob(main, query) {
+  const id = query.get("job");
+  const address = `jobs/${encodeURIComponent(id)}`;
+  document.title = `Job ${id.slice(0, 8)} · georesolve`;
+  const job = await get(address);
+  const state = element("div", { "aria-live": "polite" });
+  const outcome = element("div");
+  main.replaceChildren(element("h1", {}, `Job ${id}`), state, outcome);
+  const tell = (told) => state.replaceChildren(...stateOf(told, address));
+  tell(job);
+  if (LIVE.includes(job.status)) tell(await ended(address, tell));
+  await showOutcome(outcome, await get(address), address);
+}
+
+// Wait for the end of a job, told of every step.
+function ended(address, tell) {
+  return new Promise((resolve) => {
+    const events = new EventSource(`${address}/events`);
+    for (const kind of ["status", "progress"]) {
+      events.addEventListener(kind, (event) => tell(JSON.parse(event.data)));
+    }
+    events.addEventListener("end", (event) => {
+      events.close();
+      resolve(JSON.parse(event.data));
+    });
+    // A stream that the service refuses is not opened again by the browser.
+    events.addEventListener("error", async () => {
+      if (events.readyState !== EventSource.CLOSED) return;
+      const job = await get(address);
+      if (LIVE.includes(job.status)) setTimeout(() => location.reload(), 2000);
+      else resolve(job);
+    });
+  });
+}
+
+function stateOf(job, address) {
+  const shown = [
+    definitions([
+      ["status", job.status],
+      ["message", job.message],
+      ["observations", count(job.rows)],
+      ["accepted", `${time(job.created)} (${age(job.created)})`],
+      ["took", job.finished && job.started && seconds((Date.parse(job.finished) - Date.parse(job.started)) / 1000)],
+      ["kept until", job.expires && job.status === "successful" && time(job.expires)],
+      ["key", job.owner],
+    ]),
+  ];
+  if (LIVE.includes(job.status)) {
+    const rate = job.rows_a_second && `${count(job.rows_a_second)} a second`;
+    const left = job.seconds_left !== undefined && `about ${seconds(job.seconds_left)} left`;
+    const says = [`${count(job.rows_done)} of ${count(job.rows)} rows`, rate, left].filter(Boolean).join(", ");
+    shown.push(
+      element("progress", { max: 100, value: job.progress, "aria-label": "progress of the job" }),
+      element("p", {}, says),
+      element("div", { class: "row" }, element("button", { class: "wrong", onclick: () => remove(address) }, "Cancel")),
+    );
+  }
+  return shown;
+}
+
+async function showOutcome(outcome, job, address) {
+  if (job.status === "failed") {
+    try {
+      await get(`${address}/results/parts`);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      outcome.append(problemOf(error.document));
+    }
+  }
+  if (job.status !== "successful" || job.processID !== "nearest") return;
+  const report = await get(`${address}/report`);
+  outcome.append(
+    ...report.remarks.map((one) => element("p", { class: "remark" }, one)),
+    element("h2", {}, "Rows by status"),
+    countsOf(report),
+    element("h2", {}, "Result"),
+    element("p", {}, `${count(report.rows)} rows, ${bytes(report.size_bytes)} as Parquet.`),
+    downloadsOf(job, address),
+    ...commandsOf(new URL(address, document.baseURI).href),
+    element("h2", {}, "Options"),
+    definitions(Object.entries(report.options).map(([name, value]) => [name, textOf(value)])),
+    element("h2", {}, "Where the time went"),
+    stagesOf(report),
+    element("h2", {}, "Report"),
+    definitions([
+      ["verified", `${count(report.verification.observations)} observations searched again by another algorithm: the same to the last bit`],
+      ["measure", report.measure],
+      ["device", report.device],
+      ["digest", report.digest],
+      ["observations", report.observations_sha256],
+      ["references", report.references_sha256],
+      ["versions", Object.entries(report.versions).map((pair) => pair.join(" ")).join(", ")],
+    ]),
+    element("p", {}, element("a", { href: `${address}/report` }, "The report as JSON")),
+    element(
+      "div",
+      { class: "row" },
+      element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result"),
+    ),
+  );
+}
+
+async function removed(address) {
+  if (!confirm("Remove this job and its result for good?")) return;
+  await remove(address);
+  location.assign("?jobs");
+}
+
+function countsOf(report) {
+  const rows = Object.entries(report.counts)
+    .filter(([, rows]) => rows)
+    .map(([status, rows]) => [status.replaceAll("_", " "), count(rows), `${((100 * rows) / report.rows).toFixed(1)} %`]);
+  return table(["status", "rows", "share"], rows, { numbers: [1, 2], label: "rows by status" });
+}
+
+function downloadsOf(job, address) {
+  const wanted = linkOf(job, "http://www.opengis.net/def/rel/ogc/1.0/results");
+  return element(
+    "div",
+    { class: "row", "data-result": wanted },
+    Object.entries(FORMATS).map(([name, text]) =>
+      element("a", { class: "button", href: `${address}/results/${name}`, download: name.split("?")[0] }, text),
+    ),
+  );
+}
+
+function stagesOf(report) {
+  const stages = Object.entries(report.seconds).sort(([, one], [, other]) => other - one);
+  const most = stages[0]?.[1] || 1;
+  const rows = stages.map(([name, spent]) => [
+    name.replaceAll("_", " "),
+    seconds(spent),
+    element("meter", { min: 0, max: most, value: spent, "aria-label": `${name}: ${seconds(spent)}` }),
+  ]);
+  return table(["stage", "time", ""], rows, { class: "bars", numbers: [1], label: "time by stage" });
+}
+
+function textOf(value) {
+  if (Array.isArray(value)) return value.join(", ");
+  return value === null ? null : String(value);
+}

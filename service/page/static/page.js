@@ -1,0 +1,39 @@
+// The page that the address names: `?match`, `?jobs`, `?job=ID` or `?cluster`.
+
+import { Problem } from "./api.js";
+import { showCluster } from "./cluster.js";
+import { element, problemOf } from "./elements.js";
+import { showJob } from "./job.js";
+import { showJobs } from "./jobs.js";
+import { showMatch } from "./match.js";
+
+const PAGES = { match: showMatch, jobs: showJobs, job: showJob, cluster: showCluster };
+
+const query = new URLSearchParams(location.search);
+const name = Object.keys(PAGES).find((one) => query.has(one)) ?? "match";
+const main = document.getElementById("main");
+
+// What is thrown anywhere is shown: a page that quietly stops would be trusted.
+function show(error) {
+  if (error?.name === "AbortError") return;
+  const problem = error instanceof Problem ? error.document : { title: "The page failed", detail: String(error) };
+  if (problem.status === 401) problem.detail += "; load the page again, and the browser asks for another";
+  main.prepend(problemOf(problem));
+}
+
+addEventListener("unhandledrejection", (event) => {
+  event.preventDefault();
+  show(event.reason);
+});
+
+for (const link of document.querySelectorAll("nav a")) {
+  const is = link.getAttribute("href") === `?${name === "job" ? "jobs" : name}`;
+  if (is) link.setAttribute("aria-current", name === "job" ? "true" : "page");
+}
+main.replaceChildren(element("h1", {}, "…"));
+try {
+  await PAGES[name](main, query);
+} catch (error) {
+  main.replaceChildren(element("h1", {}, name[0].toUpperCase() + name.slice(1)));
+  show(error);
+}

@@ -1,0 +1,35 @@
+// Quantities in words: counts, bytes, seconds, metres, times.
+
+const GROUPS = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const FEW = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
+export const count = (value) => GROUPS.format(value).replaceAll(",", "\u202f");
+
+export function bytes(value) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let at = 0;
+  for (; value >= 1000 && at < units.length - 1; at += 1) value /= 1000;
+  return `${FEW.format(value)} ${units[at]}`;
+}
+
+export function seconds(value) {
+  if (value < 0.001) return "under 1 ms";
+  if (value < 1) return `${FEW.format(value * 1000)} ms`;
+  if (value < 120) return `${FEW.format(value)} s`;
+  if (value < 7200) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  if (value < 172800) return `${Math.round(value / 3600)} hours`;
+  return `${Math.round(value / 86400)} days`;
+}
+
+export function metres(value) {
+  if (value === null || value === undefined) return "none";
+  if (value >= 1000) return `${FEW.format(value / 1000).replaceAll(",", "\u202f")} km`;
+  return `${FEW.format(value)} m`;
+}
+
+export const age = (time) => {
+  const passed = Math.round((Date.now() - Date.parse(time)) / 1000);
+  return passed < 2 ? "just now" : `${seconds(passed)} ago`;
+};
+
+export const time = (text) => new Date(text).toLocaleString();

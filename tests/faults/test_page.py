@@ -1,0 +1,180 @@
+"""The page in a real browser, as a new user meets it."""
+
+import base64
+import io
+import re
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Error, expect, sync_playwright
+
+from tests.conftest import NO_CLUSTER, SAMPLES, running_service
+from tests.service.test_keys import new_key
+
+CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 60_000
+"""On a busy machine a job of the samples takes seconds."""
+PHONE = {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed (apt-get install chromium)")
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser,
+    ):
+        yield browser
+
+
+@pytest.fixture
+def page(chromium, service):
+    """A page of the service, which asks no other host for anything and has no errors."""
+    yield from opened(chromium, service)
+
+
+def opened(chromium, client, refusal=None, **context):
+    """Like `page`; the browser tells of an answer with the status of the refusal, and may."""
+    url = str(client.base_url).rstrip("/")
+    context = chromium.new_context(base_url=url, **context)
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    elsewhere, wrong = [], []
+    page.on("request", lambda one: one.url.startswith((url, "blob:")) or elsewhere.append(one.url))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
+    yield page
+    context.close()
+    assert elsewhere == []
+    assert [text for text in wrong if f"responded with a status of {refusal} " not in text] == []
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return tmp_path_factory.mktemp("pictures")
+
+
+def refuse_barriers(page):
+    """What axe finds serious keeps users out who do not see, or use no mouse."""
+    found = Axe().run(page).response["violations"]
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert serious == [], [(one["id"], one["nodes"][0]["html"]) for one in serious]
+
+
+def drop(page, legend, name):
+    """A file is dropped on a set."""
+    panel = page.get_by_role("group", name=legend)
+    content = (SAMPLES / name).read_bytes()
+    transfer = page.evaluate_handle(
+        """([name, text]) => {
+            const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([bytes], name));
+            return transfer;
+        }""",
+        [name, base64.b64encode(content).decode()],
+    )
+    panel.dispatch_event("drop", {"dataTransfer": transfer})
+    return panel
+
+
+def test_the_samples_are_matched(page, pictures):
+    page.goto("/")
+    panel = drop(page, "Observations", "airports.parquet")
+    expect(panel).to_contain_text("28\u202f298")
+    panel.get_by_label("name").check()
+    panel = page.get_by_role("group", name="References")
+    panel.locator("input[type=file]").set_input_files(SAMPLES / "places.parquet")
+    expect(panel).to_contain_text("144\u202f563")
+    page.screenshot(path=pictures / "match.png", full_page=True)
+    refuse_barriers(page)
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    expect(page.get_by_text("rows, ").first).to_be_visible()
+    expect(page.get_by_role("heading", name="Rows by status")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert len(lines) == 28_298 + 1
+    assert "observation_name" in lines[0]
+    page.screenshot(path=pictures / "job.png", full_page=True)
+    refuse_barriers(page)
+    id = page.url.partition("?job=")[2]
+    page.get_by_role("link", name="Jobs").click()
+    expect(page.get_by_role("link", name=id)).to_be_visible()
+    refuse_barriers(page)
+
+
+def test_swapped_axes_are_refused_in_words(chromium, service):
+    swapped = "id,lat,lon\na,170.5,-45.9\nb,151.2,-33.9\nc,174.8,-36.8\n"
+    for page in opened(chromium, service, refusal=400):
+        page.goto("/?match")
+        panel = page.get_by_role("group", name="References")
+        file = {"name": "swapped.csv", "mimeType": "text/csv", "buffer": swapped.encode()}
+        panel.locator("input[type=file]").set_input_files(file)
+        expect(panel.get_by_role("alert")).to_contain_text("swapped")
+        expect(panel.get_by_role("region", name="first rows")).to_contain_text("170.5")
+
+
+def test_a_job_is_cancelled(page, service, long_job):
+    observations, references, options = long_job
+    page.goto("/?match")
+    for legend, table in (("Observations", observations), ("References", references)):
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        file = {"name": "long.parquet", "mimeType": "", "buffer": sink.getvalue()}
+        panel = page.get_by_role("group", name=legend)
+        panel.locator("input[type=file]").set_input_files(file)
+        expect(panel).to_contain_text("extent")
+    page.get_by_label("Algorithm").select_option(options["algorithm"])
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("dismissed", exact=True)).to_be_visible()
+    id = page.url.partition("?job=")[2]
+    assert service.get(f"/jobs/{id}").json()["status"] == "dismissed"
+
+
+def test_the_cluster(page, pictures):
+    page.goto("/?cluster")
+    expect(page.get_by_text("1 on")).to_be_visible()
+    expect(page.get_by_role("cell", name="small requests")).to_be_visible()
+    refuse_barriers(page)
+
+
+@pytest.mark.parametrize("address", ["/?match", "/?jobs", "/?cluster"])
+def test_on_a_phone_in_the_dark(chromium, service, address):
+    for page in opened(chromium, service, viewport=PHONE, color_scheme="dark"):
+        page.goto(address)
+        expect(page.get_by_role("heading", level=1)).not_to_have_text("…")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        refuse_barriers(page)
+
+
+def test_a_key_is_asked_for(chromium, tmp_path):
+    data_dir = tmp_path / "data"
+    key = new_key(data_dir, "ann")
+    with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
+        for page in opened(chromium, client, refusal=401):
+            # The dialog of a browser is closed without a key.
+            with pytest.raises(Error, match="INVALID_AUTH_CREDENTIALS"):
+                page.goto("/")
+        with_key = {"username": "me", "password": key}
+        for page in opened(chromium, client, http_credentials=with_key):
+            page.goto("/?match")
+            panel = drop(page, "References", "places-1000.csv")
+            expect(panel).to_contain_text("1\u202f000")
+            expect(panel).to_contain_text("El Tarter")
+            [dataset] = client.get("/datasets", headers={"X-API-Key": key}).json()["datasets"]
+            points = {"dataset": dataset["id"]}
+            body = {"inputs": {"observations": points, "references": points}}
+            headers = {"X-API-Key": key, "Prefer": "respond-async"}
+            job = client.post("/processes/nearest/execution", json=body, headers=headers).json()
+            # Its events come with the key, too, and so does the button's request.
+            page.goto(f"/?job={job['id']}")
+            expect(page.get_by_text("waiting for workers")).to_be_visible()
+            page.get_by_role("button", name="Cancel").click()
+            expect(page.get_by_text("dismissed", exact=True)).to_be_visible()
