@@ -70,7 +70,11 @@ REPR_DIGEST = _header(
     "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:",
 )
 UPLOAD_LENGTH = _header(
-    "Upload-Length", "bytes of the whole file", "1000000", required=True, pattern="^[0-9]{1,18}$"
+    "Upload-Length",
+    "bytes of the whole file",
+    "1000000",
+    required=True,
+    pattern="^[1-9][0-9]{0,17}$",
 )
 UPLOAD_METADATA = _header(
     "Upload-Metadata",

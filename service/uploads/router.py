@@ -133,11 +133,6 @@ async def begin_upload(request: Request, response: Response, service: ServiceCon
     been used for `--upload-hours`.
     """
     size_bytes = _count_in(request, "Upload-Length")
-    limit = service.settings.upload_bytes
-    if size_bytes > limit:
-        raise TooLarge(
-            f"Upload-Length is {size_bytes} bytes, and the limit is {limit} bytes: send less"
-        )
     if size_bytes == 0:
         raise InvalidRequest("Upload-Length is 0: an empty file is no table of points")
     about = request.headers.get("upload-metadata", "")
@@ -146,6 +141,11 @@ async def begin_upload(request: Request, response: Response, service: ServiceCon
             f"Upload-Metadata has {len(about)} bytes, and may have {_METADATA_BYTES}"
         )
     metadata(about)
+    limit = service.settings.upload_bytes
+    if size_bytes > limit:
+        raise TooLarge(
+            f"Upload-Length is {size_bytes} bytes, and the limit is {limit} bytes: send less"
+        )
     row = await asyncio.to_thread(_create, service, size_bytes, about, request)
     response.headers["Location"] = f"{base_of(request)}/uploads/{row.row.id}"
     return _told(row, response)

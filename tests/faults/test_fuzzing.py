@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import ROOT, running_service
 
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
+HOOKS = CONFIGURATION.with_name("schemathesis_hooks.py")
 SECONDS = int(os.environ.get("GEORESOLVE_FUZZ_SECONDS", "240"))
 SEED = int(os.environ.get("GEORESOLVE_FUZZ_SEED", "21"))
 """Another one sends requests that nobody has sent yet."""
@@ -45,6 +46,7 @@ def test_the_service_keeps_to_its_description(tmp_path, device):
                 for part in (*command, f"{client.base_url}/api", *limits, *about_key, *output)
             ],
             cwd=tmp_path,
+            env=os.environ | {"SCHEMATHESIS_HOOKS": str(HOOKS)},
             capture_output=True,
             text=True,
         )
