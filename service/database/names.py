@@ -126,7 +126,7 @@ class Names:
         return found
 
     def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
-        """Let a name stand for a dataset; tells whether it is a new name.
+        """Let a name, which `check_name` has seen, stand for a dataset; tells whether it is new.
 
         A dataset that it stands for already makes no new version.
 
@@ -137,14 +137,11 @@ class Names:
 
         Raises
         ------
-        InvalidRequest
-            When it cannot be a name.
         NoSuchDataset
             When the dataset was removed meanwhile.
         PreconditionFailed
             When the condition does not hold.
         """
-        check_name(name)
         while True:
             try:
                 return self._put(name, dataset, condition, expires)

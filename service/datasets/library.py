@@ -188,7 +188,6 @@ class Library:
 
         Raises
         ------
-        InvalidRequest
         NoSuchDataset
         PreconditionFailed
         """

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from georesolve.service.clock import is_id
+from georesolve.service.clock import is_id, now
 from georesolve.service.database.rows import LIVE, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
@@ -19,6 +19,9 @@ from georesolve.workers.parts import keep_parts
 from georesolve.workers.places import place_of
 
 logger = logging.getLogger(__name__)
+
+_LET_GO_SECONDS = 60.0
+"""After so long no worker has a job in hand that has ended."""
 
 
 async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
@@ -78,7 +81,8 @@ def tidy(folder: Path, row: JobRow) -> None:
         remove(folder, row)
         return
     try:
-        read_manifest(folder).tidy()
+        if not row.delivery.output:
+            read_manifest(folder).tidy()
         shutil.rmtree(folder / RECORDS, ignore_errors=True)
         (folder / "cancelled").unlink(missing_ok=True)
     except OSError:
@@ -102,10 +106,12 @@ def remove(folder: Path, row: JobRow) -> None:
 
 
 def sweep_unfinished(store: Store) -> None:
-    """Remove what is left of jobs that ended without a result, elsewhere and here."""
+    """Remove what is left of jobs that ended without a result some time ago, elsewhere and here."""
+    # Workers may have the chunks of one that was just dismissed in hand.
+    before = now(-_LET_GO_SECONDS)
     for records in store.jobs_folder.glob(f"*/{RECORDS}"):
         row = store.job(records.parent.name)
-        if row is not None and row.status not in LIVE:
+        if row is not None and row.status not in LIVE and row.updated < before:
             tidy(records.parent, row)
 
 

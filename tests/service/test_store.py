@@ -29,7 +29,8 @@ from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
 from georesolve.service.database.schema import metadata
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import KeyInUse
+from georesolve.service.errors import KeyInUse, OutputTaken
+from georesolve.service.jobs import endings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
@@ -145,6 +146,60 @@ def test_a_migration_that_breaks_leaves_nothing_behind(tmp_path):
         open_database(tmp_path)
     assert sa.inspect(first).get_table_names() == ["keys"]
     first.dispose()
+
+
+def test_outputs_of_live_jobs_are_theirs(tmp_path, store):
+    row, _ = add(Library(store), tmp_path, 1)
+
+    def accept(output):
+        def admit(connection):
+            store.refuse_output_of_others(output, connection)
+
+        return store.add_job(
+            row, row, MatchOptions(), Delivery(output=output), size_bytes=9, admit=admit
+        )
+
+    store.add_job(row, row, MatchOptions(), Delivery())
+    id = accept("s3://bucket/a/")
+    for other in ("s3://bucket/a/", "s3://bucket/", "s3://bucket/a/b/"):
+        with pytest.raises(OutputTaken, match=f"name another folder than {other}"):
+            accept(other)
+    accept("s3://bucket/ab/")
+    before = store.kept_bytes()
+    assert store.finish_job(id, "successful", "done", report={"size_bytes": 1_000})
+    # It takes nothing of the disk here.
+    assert (store.job(id).size_bytes, store.kept_bytes()) == (0, before - 9)
+    accept("s3://bucket/a/")
+
+
+def test_what_cannot_be_removed_elsewhere_is_removed_later(tmp_path, monkeypatch):
+    names = ["000000000000-000000000010.parquet", "_ending", "_SUCCESS", "notes.txt"]
+    place = tmp_path / "results"
+    place.mkdir()
+    for name in names:
+        (place / name).write_text(name)
+    with closing(Store(tmp_path / "data")) as store:
+        row, _ = add(Library(store), tmp_path, 1)
+        output = f"file://{place}/"
+        id = store.add_job(row, row, MatchOptions(), Delivery(output=output))
+        folder = store.job_folder(id)
+        (folder / "records").mkdir(parents=True)
+        store.finish_job(id, "failed", "it failed")
+
+        def refuse(*_):
+            raise OSError("the store is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(endings, "keep_parts", refuse)
+            endings.tidy(folder, store.job(id))
+        assert sorted(path.name for path in place.iterdir()) == sorted(names)
+        endings.sweep_unfinished(store)
+        assert folder.exists(), "its workers may have it in hand"
+        monkeypatch.setattr(endings, "_LET_GO_SECONDS", -10)
+        endings.sweep_unfinished(store)
+        # What others laid there stays.
+        assert [path.name for path in place.iterdir()] == ["notes.txt"]
+        assert not folder.exists()
 
 
 def test_a_job_ends_once(tmp_path, store):
