@@ -100,12 +100,35 @@ def test_the_samples_are_matched(page, pictures):
     lines = download.value.path().read_text().splitlines()
     assert len(lines) == 28_298 + 1
     assert "observation_name" in lines[0]
+    look_at_the_map(page, pictures)
     page.screenshot(path=pictures / "job.png", full_page=True)
     refuse_barriers(page)
     id = page.url.partition("?job=")[2]
     page.get_by_role("link", name="Jobs").click()
     expect(page.get_by_role("link", name=id)).to_be_visible()
     refuse_barriers(page)
+
+
+def look_at_the_map(page, pictures):
+    """Zoom until lines join points, and read of one what it joins."""
+    place = page.get_by_role("region", name="map of the result")
+    expect(place).to_have_attribute("data-drawn", "28297", timeout=PATIENCE_MS)
+    # One airport is the South Pole's.
+    expect(page.get_by_text("beyond 85.0511")).to_be_visible()
+    place.screenshot(path=pictures / "map.png")
+    zoom_in = place.get_by_role("button", name="Zoom in")
+    told = page.get_by_text("with a line to their reference")
+    for _ in range(12):
+        zoom_in.click()
+        # A zoom takes a quarter of a second to be drawn.
+        page.wait_for_timeout(400)
+        if told.is_visible():
+            break
+    expect(told).to_be_visible()
+    reference = place.locator("path.reference").first
+    reference.hover()
+    expect(place.locator(".leaflet-tooltip")).to_contain_text(re.compile(r"\w+ → \d+: [\d.]+ k?m"))
+    place.screenshot(path=pictures / "lines.png")
 
 
 def test_swapped_axes_are_refused_in_words(chromium, service):
