@@ -93,12 +93,13 @@ class Changes:
 
     def _watch(self, also: tuple[Callable[[], None], ...]) -> None:
         dialect = self._engine.dialect.name
+        errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
         while self._is_open:
             try:
                 with self._engine.connect() as connection:
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                     self._watch_with(connection, _VERSION[dialect], _LOOK_SECONDS[dialect], also)
-            except SQLAlchemyError as error:
+            except errors as error:
                 logger.warning("changes of the database cannot be seen: %s", error)
                 self._stirred.wait(_RETRY_SECONDS)
                 self._stirred.clear()
@@ -110,9 +111,12 @@ class Changes:
         look_seconds: float,
         also: tuple[Callable[[], None], ...],
     ) -> None:
+        # Not by SQLAlchemy, which takes most of the time of a look: a runner looks all the time.
+        cursor = connection.connection.cursor()
         known: object = None
         while self._is_open:
-            version = connection.exec_driver_sql(statement).scalar()
+            cursor.execute(statement)
+            version = cursor.fetchall()
             if version != known:
                 known = version
                 self._wake(self._changed(connection))
