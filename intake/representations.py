@@ -105,6 +105,12 @@ def _features_as_json(result: Rows, sets: PointSets, *, lines: bool) -> Iterator
     yield b"}\n"
 
 
+def features(result: Rows, sets: PointSets, *, lines: bool) -> Iterator[str]:
+    """Each row of a result as a feature of GeoJSON."""
+    for texts in _features(result, Geometries(result, sets, lines=lines)):
+        yield from texts.to_pylist()
+
+
 def _array(batches: Iterable[pa.Array]) -> Iterator[bytes]:
     separator = "[\n"
     for texts in batches:

@@ -26,6 +26,8 @@ from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
+from georesolve.service.maps import router as maps
+from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
 from georesolve.service.page import router as page
@@ -75,6 +77,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     sinks=Sinks(settings.sinks),
                     uploads=ResumableUploads(store, settings.upload_hours),
                     checks=Checks(),
+                    maps=Maps(settings, store.jobs_folder),
                     library=library,
                     cluster=cluster,
                     at_hand=at_hand,
@@ -108,7 +111,18 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
-    for module in (landing, nearest, files, estimate, datasets, uploads, processes, jobs, events):
+    for module in (
+        landing,
+        nearest,
+        files,
+        estimate,
+        datasets,
+        uploads,
+        processes,
+        jobs,
+        events,
+        maps,
+    ):
         app.include_router(module.router)
     app.include_router(health.router)
     app.include_router(docs.router)

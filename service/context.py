@@ -12,6 +12,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
+from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
@@ -32,6 +33,7 @@ class Service:
     sinks: Sinks
     uploads: ResumableUploads
     checks: Checks
+    maps: Maps
     library: Library
     cluster: ClusterView
     at_hand: AtHand

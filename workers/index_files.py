@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -143,6 +143,7 @@ class IndexFolder:
     path: Path
     most_bytes: int
     free_bytes: int
+    pattern: ClassVar[str] = f"*{_SUFFIX}"
 
     def index(
         self, sha256: str, build: Callable[[], kernels.ReferenceIndex]
@@ -163,7 +164,7 @@ class IndexFolder:
         with self._lock(sha256):
             index = self._opened(path, sha256) or build()
             try:
-                if not path.exists() and self._has_room_for(index.nbytes):
+                if not path.exists() and self.has_room_for(index.nbytes):
                     write_index(index, path, sha256)
             except OSError as error:
                 # It is there, in the memory of this process.
@@ -194,7 +195,8 @@ class IndexFolder:
                 stack.callback(path.unlink, missing_ok=True)
             yield
 
-    def _has_room_for(self, size_bytes: int) -> bool:
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be kept; makes room for them where that is allowed."""
         if size_bytes > self.most_bytes:
             return False
         files = self._files()
@@ -228,7 +230,7 @@ class IndexFolder:
     def _files(self) -> dict[Path, int]:
         """The sizes of all index files, the one that was opened longest ago first."""
         found = []
-        for path in self.path.glob(f"*{_SUFFIX}"):
+        for path in self.path.glob(self.pattern):
             # Another process may remove it meanwhile.
             with suppress(FileNotFoundError):
                 found.append((path, path.stat()))

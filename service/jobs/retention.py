@@ -13,6 +13,7 @@ from georesolve.service.clock import is_id, seconds_to_catch_up
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.endings import sweep_unfinished
+from georesolve.service.maps.cache import map_folder
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.resumable import ResumableUploads
 
@@ -33,6 +34,7 @@ class Retention:
     ) -> None:
         self._store = store
         self._library = library
+        self._maps = map_folder(settings, store.jobs_folder)
         self._uploads = uploads
         self._job_hours = settings.job_hours
         kept = (
@@ -89,6 +91,7 @@ class Retention:
         self._store.quarantine.take(self._store.job_folder(id) for id in unknown)
         self._store.quarantine.expire(time)
         self._library.indexes.keep_free()
+        self._maps.keep_free()
         # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
         for id in self._store.dataset_ids(registered=False, before=time.now(-_ACCEPTED_SECONDS)):
             self._library.release(id)

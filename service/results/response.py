@@ -99,9 +99,9 @@ async def format_response(
     _refuse_elsewhere(job)
     headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
     folder = service.store.job_folder(job.id)
-    with _result_of(job):
+    with result_of(job):
         if format != PARQUET:
-            sets = partial(_set_of, service, job)
+            sets = partial(set_of, service, job)
             return await stream_response(pieces_of(folder, format, sets), format, headers)
         manifest = await asyncio.to_thread(manifest_of, service, job)
         if wants_digest(request):
@@ -125,7 +125,7 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
         When the result has no part of this name.
     """
     _refuse_elsewhere(job)
-    with _result_of(job):
+    with result_of(job):
         manifest = await asyncio.to_thread(manifest_of, service, job)
         part = next((one for one in manifest.parts if one.name == name), None)
         if part is None:
@@ -148,7 +148,7 @@ def manifest_of(service: Service, job: JobRow) -> Manifest:
     """The manifest of a job's result; raises as `format_response`."""
     _refuse_without_file(job)
     assert job.report is not None, "a result has a report"
-    with _result_of(job):
+    with result_of(job):
         folder = service.store.job_folder(job.id)
         manifest = _kept_manifest(folder, look_at_manifest(folder), job.report["digest"])
     if manifest is None:
@@ -170,7 +170,7 @@ async def _check(
     """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
     look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
     key = f"{job.id}/{manifest.name_of(extent)}"
-    with _result_of(job):
+    with result_of(job):
         if not await service.checks.is_whole(key, look, check, anew=anew):
             raise _damaged(job)
 
@@ -188,7 +188,7 @@ def _sha256_of(folder: Path) -> str:
 
 
 @contextmanager
-def _result_of(job: JobRow) -> Iterator[None]:
+def result_of(job: JobRow) -> Iterator[None]:
     """Tell what has become of a result that cannot be read: it is gone, or damaged."""
     try:
         yield
@@ -202,7 +202,7 @@ def _result_of(job: JobRow) -> Iterator[None]:
         raise _damaged(job) from None
 
 
-def _set_of(service: Service, job: JobRow, role: Role) -> Dataset:
+def set_of(service: Service, job: JobRow, role: Role) -> Dataset:
     """One of the two sets of a job; raises SetsGone and DatasetDamaged."""
     try:
         return service.library.whole(getattr(job, role)).dataset
@@ -295,7 +295,7 @@ async def _document(service: Service, job: JobRow, format: Format, request: Requ
         return _reference(job, format, request)
     for extent in manifest.extents():
         await _check(service, job, manifest, extent, anew=False)
-    with _result_of(job):
+    with result_of(job):
         content = await asyncio.to_thread(_content, service, job, format, limit)
     if content is None:
         return _reference(job, format, request)
@@ -309,7 +309,7 @@ def _content(service: Service, job: JobRow, format: Format, limit: int) -> bytes
     if format == PARQUET:
         with open_matches(folder) as file:
             return file.read()
-    return up_to(limit, pieces_of(folder, format, partial(_set_of, service, job)))
+    return up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
 
 
 def _in_document(value: bytes, format: Format) -> bytes:

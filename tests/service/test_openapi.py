@@ -19,6 +19,7 @@ BINARY = {
     "application/vnd.apache.parquet",
     "application/vnd.apache.arrow.stream",
     "multipart/byteranges",
+    "image/png",
 }
 
 

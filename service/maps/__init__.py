@@ -1,0 +1,1 @@
+"""Results on web maps: tiles, and how the distances are spread."""

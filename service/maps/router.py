@@ -1,0 +1,238 @@
+"""`/jobs/{id}/tiles`, `/jobs/{id}/distances`: a result on web maps."""
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+import pyarrow.compute as pc
+from fastapi import APIRouter, Path, Request, Response
+
+from georesolve.intake.representations import features
+from georesolve.service.context import Service, ServiceContext
+from georesolve.service.database.rows import JobRow
+from georesolve.service.description.answers import Answers, bytes_of, json_answer
+from georesolve.service.description.examples import JOB_ID, MATCHES, MATCHES_GEOJSON
+from georesolve.service.description.refusals import RESULTS, refusals
+from georesolve.service.description.requests import IF_NONE_MATCH, JobId, headers
+from georesolve.service.errors import NotThere, SetsGone
+from georesolve.service.jobs.router import job_of
+from georesolve.service.links import EXAMPLE_BASE, base_of
+from georesolve.service.maps.cache import Drawn
+from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
+from georesolve.service.maps.picture import empty_tile, picture
+from georesolve.service.results.response import manifest_of, result_of, set_of
+from georesolve.workers.manifest import Manifest
+from georesolve.workers.map_files import MOST_ZOOM, read_matches
+from georesolve.workers.result import TableRows
+from georesolve.workers.sources import SourceFailed
+
+router = APIRouter(tags=["maps"])
+
+_METRES = [match["distance_m"] for match in MATCHES]
+_COUNTS = {"matched": 2}
+_LAYER = {
+    "tilejson": "3.0.0",
+    "name": "distance to the nearest reference",
+    "attribution": "georesolve",
+    "scheme": "xyz",
+    "tiles": [f"{EXAMPLE_BASE}/jobs/{JOB_ID}/tiles/{{z}}/{{x}}/{{y}}.png"],
+    "data": [f"{EXAMPLE_BASE}/jobs/{JOB_ID}/tiles/{{z}}/{{x}}/{{y}}.geojson"],
+    "vector_layers": [],
+    "bounds": [2.35, 48.86, 13.4, 52.52],
+    "minzoom": 0,
+    "maxzoom": MOST_ZOOM,
+    "rows": 2,
+    "rows_beyond": 0,
+    "counts": _COUNTS,
+    "most_features": MOST_FEATURES,
+    "colors": [{"color": "#440154", "distance_m": _METRES[0]}],
+    "color_unmatched": "#ff3d7f",
+}
+_BINS = {"edges_m": [0.0, 240_000.0, 477_749.0263863606], "counts": [0, 2]}
+_SPREAD = {
+    "counts": _COUNTS,
+    "percentiles": [{"percent": 0, "distance_m": _METRES[0]}],
+    "linear": _BINS,
+    "logarithmic": _BINS,
+}
+_ETAG = {
+    "ETag": {"description": "strong: of the result and the tile", "schema": {"type": "string"}}
+}
+_UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
+_PNG: Answers = {200: {"description": "256 x 256 pixels", "content": bytes_of("image/png")}}
+_FEATURES: Answers = {
+    200: {
+        "description": "its observations",
+        "content": {
+            "application/geo+json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["type", "features", "observations"],
+                    "properties": {
+                        "type": {"enum": ["FeatureCollection"]},
+                        "observations": {"type": "integer"},
+                        "features": {"type": "array", "items": {"type": "object"}},
+                    },
+                },
+                "example": {**MATCHES_GEOJSON, "observations": 2},
+            }
+        },
+    }
+}
+_MOST = (1 << MOST_ZOOM) - 1
+Zoom = Annotated[int, Path(ge=0, le=MOST_ZOOM, description="zoom level", examples=[0])]
+Column = Annotated[int, Path(ge=0, le=_MOST, description="counted from 180 west", examples=[0])]
+Row = Annotated[int, Path(ge=0, le=_MOST, description="counted from 85 north", examples=[0])]
+
+
+async def _result(service: Service, id: str) -> tuple[JobRow, Manifest]:
+    job = await asyncio.to_thread(job_of, service, id)
+    return job, await asyncio.to_thread(manifest_of, service, job)
+
+
+async def _drawn(service: Service, job: JobRow, manifest: Manifest) -> Drawn:
+    observations = partial(set_of, service, job, "observations")
+    with result_of(job):
+        try:
+            return await service.maps.drawn(job.id, manifest, observations)
+        except SourceFailed as failed:
+            raise SetsGone(str(failed)) from None
+
+
+def _headers(manifest: Manifest, *what: object) -> dict[str, str]:
+    tag = "-".join(map(str, (manifest.digest, *what)))
+    return {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
+
+
+def _is_known(request: Request, headers: dict[str, str]) -> bool:
+    given = request.headers.get("if-none-match", "")
+    tags = {tag.strip().removeprefix("W/") for tag in given.split(",")}
+    return bool(tags & {headers["ETag"], "*"})
+
+
+def _refuse_beyond(z: int, x: int, y: int) -> None:
+    if max(x, y) >= 1 << z:
+        raise NotThere(
+            f"there is no tile {z}/{x}/{y}: at zoom {z} columns and rows are 0 to {(1 << z) - 1}"
+        )
+
+
+@router.get(
+    "/jobs/{id}/tiles",
+    operation_id="getTiles",
+    summary="The result of a job as a layer of a map",
+    responses=json_answer(_LAYER, "TileJSON") | refusals(*RESULTS),
+)
+async def show_layer(id: JobId, service: ServiceContext, request: Request) -> TileLayer:
+    """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
+
+    The first request makes the map of the result, which takes a second for some millions of rows.
+    The coordinates come from the observations of the job, which must be there still then: 410 when
+    a registered dataset was removed, or when more than 16 MiB came with a request that did not
+    `Accept` GeoJSON. Of `k` references the nearest counts.
+    """
+    job, manifest = await _result(service, id)
+    return TileLayer.of(
+        await _drawn(service, job, manifest), f"{base_of(request)}/jobs/{job.id}/tiles"
+    )
+
+
+@router.get(
+    "/jobs/{id}/tiles/{z}/{x}/{y}.png",
+    operation_id="getTile",
+    summary="A tile of a map of the result",
+    response_class=Response,
+    responses=_PNG | _UNCHANGED | refusals(*RESULTS, NotThere),
+    openapi_extra=headers(IF_NONE_MATCH),
+)
+async def show_tile(
+    id: JobId, z: Zoom, x: Column, y: Row, service: ServiceContext, request: Request
+) -> Response:
+    """A tile of the web mercator grid, as a picture with a transparent ground.
+
+    A pixel has the colour of the median distance of its matched observations, and an opacity that
+    grows with the logarithm of their number; TileJSON tells the colours.
+    """
+    _refuse_beyond(z, x, y)
+    job, manifest = await _result(service, id)
+    told = _headers(manifest, z, x, y)
+    if _is_known(request, told):
+        return Response(status_code=304, headers=told)
+    drawn = await _drawn(service, job, manifest)
+    content = await service.maps.run(partial(_tile, drawn, z, x, y))
+    return Response(content, media_type="image/png", headers=told)
+
+
+def _tile(drawn: Drawn, z: int, x: int, y: int) -> bytes:
+    if not drawn.map.count(z, x, y):
+        return empty_tile()
+    square = drawn.map.square(z, x, y)
+    return picture(square, drawn.distances.percentiles_m, drawn.map.densest(z))
+
+
+@router.get(
+    "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
+    operation_id="getTileFeatures",
+    summary="The observations of a tile",
+    response_class=Response,
+    responses=_FEATURES | _UNCHANGED | refusals(*RESULTS, NotThere),
+    openapi_extra=headers(IF_NONE_MATCH),
+)
+async def show_features(
+    id: JobId, z: Zoom, x: Column, y: Row, service: ServiceContext, request: Request
+) -> Response:
+    """The observations of a tile with the columns of the result, where these are 2000 or fewer.
+
+    A matched one is a line from the observation to its reference, in two pieces where it crosses
+    the antimeridian; others are points. `observations` tells how many the tile has: where these are
+    too many, there are no features.
+    """
+    _refuse_beyond(z, x, y)
+    job, manifest = await _result(service, id)
+    told = _headers(manifest, z, x, y, "features")
+    if _is_known(request, told):
+        return Response(status_code=304, headers=told)
+    drawn = await _drawn(service, job, manifest)
+    with result_of(job):
+        content = await service.maps.run(
+            partial(_collection, service, job, manifest, drawn, (z, x, y))
+        )
+    return Response(content, media_type="application/geo+json", headers=told)
+
+
+def _collection(
+    service: Service, job: JobRow, manifest: Manifest, drawn: Drawn, tile: tuple[int, int, int]
+) -> bytes:
+    count = drawn.map.count(*tile)
+    found: list[str] = []
+    if 0 < count <= MOST_FEATURES:
+        table = read_matches(manifest, drawn.map.rows_of(*tile))
+        sets = partial(set_of, service, job)
+        for is_matched in (True, False):
+            own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
+            if own.num_rows:
+                found += features(TableRows(own), sets, lines=is_matched)
+    return (
+        f'{{"type":"FeatureCollection","observations":{count},"features":['
+        + ",\n".join(found)
+        + "]}\n"
+    ).encode()
+
+
+@router.get(
+    "/jobs/{id}/distances",
+    operation_id="getDistances",
+    summary="How the distances of a result are spread",
+    responses=json_answer(_SPREAD, "percentiles and histograms") | refusals(*RESULTS),
+)
+async def show_distances(id: JobId, service: ServiceContext) -> Spread:
+    """Observations by status, exact percentiles of their distances, and two histograms.
+
+    The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
+    edges from the second on have equal ratios. Of `k` references the nearest counts.
+    """
+    job, manifest = await _result(service, id)
+    folder = service.store.job_folder(job.id)
+    with result_of(job):
+        measured = partial(service.maps.distances, folder, manifest)
+        return Spread.of(await service.maps.run(measured))

@@ -1,0 +1,184 @@
+"""Results on web maps: what is drawn, against numpy and the formulas of web mercator."""
+
+import io
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from tests.conftest import finished, points, run_nearest, sphere
+from tests.service.test_results import finished_job
+
+LATER = {"Prefer": "respond-async"}
+N = 10_000
+EDGE = 85.05112877980659
+LIMIT_M = 150_000
+CASES = {
+    "left": {},
+    "inner": {"how": "inner"},
+    "three": {"k": 3},
+    "all": {"max_distance_m": None},
+}
+
+
+def observations():
+    """Points over the globe, in a cluster, beyond the antimeridian, near the poles, and none."""
+    lat, lon = sphere(N, 5)
+    lat[:2000] = 47 + np.random.default_rng(1).normal(0, 0.01, 2000)
+    lon[:2000] = 8 + np.random.default_rng(2).normal(0, 0.01, 2000)
+    lon[2000:4000] = np.random.default_rng(3).uniform(179.9, 180.1, 2000)
+    lat[2000:4000] = np.random.default_rng(4).uniform(-1, 1, 2000)
+    lat[4000:4100] = np.linspace(84.9, 90, 100)
+    lat[4100:4105], lon[4105:4108] = math.nan, math.nan
+    lon[4108:4111] = [-180.0, 180.0, 360.0]
+    return lat, lon
+
+
+@pytest.fixture(scope="module", params=CASES)
+def drawn(request, service):
+    """A job, and what it should show: longitudes, latitudes, distances (NaN where unmatched)."""
+    lat, lon = observations()
+    seen = pa.table({"id": np.arange(N), "lat": lat, "lon": lon})
+    options = {"max_distance_m": LIMIT_M, "on_invalid": "null", **CASES[request.param]}
+    options = {name: value for name, value in options.items() if value is not None}
+    location = finished_job(service, seen, points(3000, 6), **options)
+    table = pq.read_table(io.BytesIO(service.get(f"{location}/results").content))
+    if "rank" in table.column_names:
+        table = table.filter(np.asarray(table["rank"]) == 1)
+    rows = table["observation"].to_numpy()
+    status = np.array(table["status"].to_pylist())
+    metres = table["distance_m"].to_numpy()
+    return location, lon[rows], lat[rows], metres, status
+
+
+def pixels_of(lon, lat, z, x, y):
+    """Column and row of points in a tile, by the formulas of the wiki of OpenStreetMap."""
+    scale = 256 << z
+    across = ((lon + 180) % 360) / 360 * scale - 256 * x
+    down = (1 - np.arcsinh(np.tan(np.radians(lat))) / math.pi) / 2 * scale - 256 * y
+    return across, down
+
+
+def tile(service, location, z, x, y):
+    answer = service.get(f"{location}/tiles/{z}/{x}/{y}.png").raise_for_status()
+    assert answer.headers["content-type"] == "image/png"
+    return np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGBA"))
+
+
+@pytest.mark.parametrize("at", [(0, 0, 0), (3, 4, 2), (3, 7, 4), (3, 0, 4), (9, 267, 180)])
+def test_a_tile_is_what_numpy_counts(service, drawn, at):
+    location, lon, lat, metres, status = drawn
+    layer = service.get(f"{location}/tiles").raise_for_status().json()
+    shown = (status != "invalid_coordinate") & (np.abs(lat) <= EDGE)
+    assert layer["rows"] == shown.sum()
+    assert layer["rows_beyond"] == ((status != "invalid_coordinate") & ~shown).sum()
+    lon, lat, metres = lon[shown], lat[shown], metres[shown]
+    across, down = pixels_of(lon, lat, *at)
+    bins = {"bins": 256, "range": ((0, 256), (0, 256))}
+    counts = np.histogram2d(down, across, **bins)[0]
+    is_matched = ~np.isnan(metres)
+    matched = np.histogram2d(down[is_matched], across[is_matched], **bins)[0]
+    image = tile(service, location, *at).astype(int)
+    assert np.array_equal(image[..., 3] > 0, counts > 0)
+    assert counts.sum() > (0 if at[0] < 9 else 500)
+    # More observations are drawn more opaquely, and as many equally.
+    for few, many in zip(*(np.unique(counts[counts > 0])[i:] for i in (0, 1)), strict=False):
+        assert image[counts == few, 3].max() <= image[counts == many, 3].min()
+    assert all(np.unique(image[counts == n, 3]).size == 1 for n in np.unique(counts))
+    names = np.array(
+        [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue, _ in image.reshape(-1, 4)]
+    )
+    names = names.reshape(256, 256)
+    assert (names[(counts > 0) & (matched == 0)] == layer["color_unmatched"]).all()
+    from_m = np.array([one["distance_m"] for one in layer["colors"]])
+    colours = [one["color"] for one in layer["colors"]]
+    inside = is_matched & (across >= 0) & (across < 256) & (down >= 0) & (down < 256)
+    pixel = down[inside].astype(int) * 256 + across[inside].astype(int)
+    for one in np.unique(pixel):
+        median = np.median(metres[inside][pixel == one])
+        number = max(0, np.searchsorted(from_m, median, "right") - 1)
+        assert names.flat[one] == colours[number]
+
+
+def test_distances_are_what_numpy_says(service, drawn):
+    location, _, _, metres, status = drawn
+    told = service.get(f"{location}/distances").raise_for_status().json()
+    assert told["counts"] == {name: (status == name).sum() for name in np.unique(status)}
+    metres = metres[~np.isnan(metres)]
+    percents = [one["percent"] for one in told["percentiles"]]
+    assert percents == [0, 1, 5, 25, 50, 75, 95, 99, 100]
+    given = [one["distance_m"] for one in told["percentiles"]]
+    assert given == pytest.approx(np.percentile(metres, percents), rel=1e-15)
+    for name in ("linear", "logarithmic"):
+        edges = told[name]["edges_m"]
+        assert len(edges) == 65
+        assert np.array_equal(told[name]["counts"], np.histogram(metres, edges)[0])
+
+
+def test_features_are_rows_of_the_result(service, drawn):
+    location, lon, lat, metres, status = drawn
+    shown = (status != "invalid_coordinate") & (np.abs(lat) <= EDGE)
+    for at in ((7, 127, 63), (7, 0, 63), (6, 40, 30), (0, 0, 0)):
+        across, down = pixels_of(lon, lat, *at)
+        inside = shown & (across >= 0) & (across < 256) & (down >= 0) & (down < 256)
+        answer = service.get(f"{location}/tiles/{'/'.join(map(str, at))}.geojson")
+        told = answer.raise_for_status().json()
+        assert told["observations"] == inside.sum()
+        if told["observations"] > 2000:
+            assert told["features"] == []
+            continue
+        assert len(told["features"]) == inside.sum()
+        for feature in told["features"]:
+            about, geometry = feature["properties"], feature["geometry"]
+            is_matched = about["reference"] is not None
+            assert (about["status"] == "matched") == is_matched
+            assert geometry["type"] in (
+                ("LineString", "MultiLineString") if is_matched else ("Point",)
+            )
+        found = [one["properties"]["distance_m"] for one in told["features"]]
+        found = sorted(one for one in found if one is not None)
+        assert found == sorted(metres[inside & ~np.isnan(metres)].tolist())
+
+
+def test_a_tile_that_is_known_is_not_sent_again(service, drawn):
+    location = drawn[0]
+    for kind in ("png", "geojson"):
+        path = f"{location}/tiles/1/1/1.{kind}"
+        answer = service.get(path)
+        assert "immutable" in answer.headers["cache-control"]
+        again = service.get(path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert service.head(path).status_code == 200
+    for path in ("1/2/0.png", "2/0/4.geojson"):
+        problem = service.get(f"{location}/tiles/{path}")
+        assert (problem.status_code, problem.json()["status"]) == (404, 404)
+    assert service.get(f"{location}/tiles/19/0/0.png").status_code == 400
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_map_of_nothing_is_empty(service, rows):
+    seen = pa.table({"lat": [1.0], "lon": [2.0]})
+    location = finished_job(
+        service, seen, points(1, 1), max_distance_m=1, how="left" if rows else "inner"
+    )
+    layer = service.get(f"{location}/tiles").raise_for_status().json()
+    assert (layer["rows"], layer["colors"]) == (rows, [])
+    assert (tile(service, location, 0, 0, 0)[..., 3] > 0).sum() == rows
+    told = service.get(f"{location}/tiles/0/0/0.geojson").json()
+    assert [one["geometry"] for one in told["features"]] == [
+        {"type": "Point", "coordinates": [2.0, 1.0]}
+    ] * rows
+    assert service.get(f"{location}/distances").json()["percentiles"] == []
+
+
+def test_a_map_goes_with_its_job(service):
+    inputs = {"observations": {"lat": [1.0], "lon": [2.0]}, "references": {"lat": [1], "lon": [3]}}
+    location = run_nearest(service, inputs, LATER).headers["location"]
+    finished(service, location)
+    path = f"{location}/tiles/0/0/0.png"
+    assert service.get(path).status_code == 200
+    service.delete(location).raise_for_status()
+    assert service.get(path).status_code == 410
