@@ -3,6 +3,7 @@
 import { Problem, get, linkOf, remove } from "./api.js";
 import { definitions, element, problemOf, table } from "./elements.js";
 import { commandsOf } from "./commands.js";
+import { histogramOf } from "./histogram.js";
 import { mapOf } from "./map.js";
 import { age, bytes, count, seconds, time } from "./quantities.js";
 
@@ -87,11 +88,14 @@ async function showOutcome(outcome, job, address) {
   }
   if (job.status !== "successful" || job.processID !== "nearest") return;
   const report = await get(`${address}/report`);
+  const spread = await get(`${address}/distances`);
   const map = element("div", {}, element("p", { class: "faint" }, "The map is being drawn."));
   outcome.append(
     ...report.remarks.map((one) => element("p", { class: "remark" }, one)),
     element("h2", {}, "Rows by status"),
     countsOf(report),
+    element("h2", {}, "Distances"),
+    ...histogramOf(spread),
     element("h2", {}, "Map"),
     map,
     element("h2", {}, "Result"),
@@ -119,7 +123,7 @@ async function showOutcome(outcome, job, address) {
       element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result"),
     ),
   );
-  map.replaceChildren(...(await mapOf(address, report.rows)));
+  map.replaceChildren(...(await mapOf(address)));
 }
 
 async function removed(address) {

@@ -1,91 +1,61 @@
-// The observations of a result on a map; near by, each with a line to its reference.
+// The result on a map: tiles of the service, and near by each observation with a line to its
+// reference.
 
 import { Problem, get } from "./api.js";
 import { element, problemOf } from "./elements.js";
 import { count, metres } from "./quantities.js";
 
-const MOST_ROWS = 50_000;
-// Beyond it is no place on a web map.
-const MOST_LATITUDE = 85.0511;
-const MOST_LINES = 400;
-const LEAST_ZOOM_OF_LINES = 6;
-const RAMP = ["#3b4cc0", "#4f9bd9", "#58b89b", "#c9b037", "#e07b39", "#b40426"];
+// Those in view that are drawn one by one; more are told by the colours of the tiles.
+const MOST_SINGLE = 500;
+const MOST_TILES = 40;
+const TILE_PIXELS = 256;
 const WORLDS = [-360, 0, 360];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// A place that is near the antimeridian stands on both of its sides.
-const copiesOf = (lon) => (lon > 90 ? [0, -360] : lon < -90 ? [0, 360] : [0]);
-
 function wordsOf(row) {
   const observation = row.observation_id ?? `row ${row.observation}`;
   if (row.reference === null) return `${observation}: ${row.status.replaceAll("_", " ")}`;
-  const rank = row.rank ? ` (${row.rank})` : "";
-  return `${observation} → ${row.reference_id ?? `row ${row.reference}`}${rank}: ${metres(row.distance_m)}`;
+  return `${observation} → ${row.reference_id ?? `row ${row.reference}`}: ${metres(row.distance_m)}`;
 }
 
-export async function mapOf(address, rows) {
-  if (!rows) return [];
-  if (rows > MOST_ROWS) {
-    const most = `The page draws results of up to ${count(MOST_ROWS)} rows; this one has ${count(rows)}.`;
-    return [element("p", {}, most, " A map program reads the GeoJSON below.")];
-  }
+export async function mapOf(address) {
+  let layer;
   try {
-    const points = (await get(`${address}/results/matches.geojson`)).features;
-    return drawn(address, points.filter((one) => one.geometry));
+    layer = await get(`${address}/tiles`);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     return [problemOf(error.document)];
   }
-}
-
-function drawn(address, points) {
-  const shown = points.filter((one) => Math.abs(one.geometry.coordinates[1]) <= MOST_LATITUDE);
+  if (!layer.rows) return [element("p", {}, "The result has no observation that a map could show.")];
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
   const told = element("p", { "aria-live": "polite", class: "faint" });
   // Leaflet wants its place to have a size, so it must stand in the page before.
-  requestAnimationFrame(() => draw(place, told, address, shown));
-  const beyond = points.length - shown.length;
-  return [
-    place,
-    told,
-    ...legendOf(shown),
-    beyond ? element("p", {}, `${count(beyond)} rows lie beyond ${MOST_LATITUDE}° north or south and are not on the map.`) : "",
-  ];
+  requestAnimationFrame(() => draw(place, told, address, layer));
+  const beyond = `${count(layer.rows_beyond)} rows lie beyond 85.0511° north or south and are not on the map.`;
+  return [place, told, ...legendOf(layer), layer.rows_beyond ? element("p", {}, beyond) : ""];
 }
 
-// Distances span powers of ten, and so do the colours.
-function scaleOf(points) {
-  const logs = points.map((one) => one.properties.distance_m).filter((one) => one !== null).map((one) => Math.log10(Math.max(one, 1)));
-  const [least, most] = logs.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]);
-  const at = (distance) => (most > least ? (Math.log10(Math.max(distance, 1)) - least) / (most - least) : 0);
-  return { least: 10 ** least, most: 10 ** most, colour: (distance) => RAMP[Math.round(at(distance) * (RAMP.length - 1))] };
-}
-
-function legendOf(points) {
-  const { least, most } = scaleOf(points);
-  if (!Number.isFinite(least)) return [];
+function legendOf({ colors, color_unmatched: unmatched }) {
+  if (!colors.length) return [];
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("class", "legend");
-  svg.setAttribute("viewBox", `0 0 ${RAMP.length} 1`);
-  svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("aria-hidden", "true");
-  RAMP.forEach((fill, x) => {
+  const about = { class: "legend", viewBox: `0 0 ${colors.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  for (const [name, value] of Object.entries(about)) svg.setAttribute(name, value);
+  colors.forEach(({ color: fill }, x) => {
     const box = document.createElementNS(svg.namespaceURI, "rect");
     for (const [name, value] of Object.entries({ x, width: 1, height: 1, fill })) box.setAttribute(name, value);
     svg.append(box);
   });
-  const ends = element("div", { class: "row" }, element("span", {}, metres(least)), element("span", {}, metres(most)));
-  return [svg, ends];
+  const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
+  return [svg, element("div", { class: "row" }, ends), element("p", { class: "faint" }, `Colour is the median distance of a pixel (${unmatched}: unmatched alone), opacity how many observations it has.`)];
 }
 
-async function draw(place, told, address, points) {
-  const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: 18 });
+async function draw(place, told, address, layer) {
+  const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: layer.maxzoom });
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
-  // Before there are layers: each of those added to a map without a view waits for one.
-  if (points.length) map.fitBounds(points.map(({ geometry: { coordinates: [lon, lat] } }) => [lat, lon]));
-  else map.fitWorld();
-  map.createPane("land").style.zIndex = 200;
+  const [west, south, east, north] = layer.bounds;
+  map.fitBounds([[south, west], [north, east]]);
+  map.createPane("land").style.zIndex = 100;
   const land = await (await fetch(new URL("land.json", import.meta.url))).json();
   for (const world of WORLDS) {
     L.geoJSON(land, {
@@ -95,65 +65,70 @@ async function draw(place, told, address, points) {
       style: (one) => ({ className: one.properties.kind, fill: one.properties.kind === "land", fillOpacity: 1 }),
     }).addTo(map);
   }
-  const scale = scaleOf(points);
-  const renderer = L.canvas({ tolerance: 4 });
-  const dots = L.featureGroup().bindTooltip((dot) => dot.options.words);
-  for (const { geometry, properties } of points) {
-    const [lon, lat] = geometry.coordinates;
-    const fillColor = properties.reference === null ? colour("--wrong") : scale.colour(properties.distance_m);
-    for (const world of copiesOf(lon)) {
-      const about = { renderer, radius: 4, weight: 1, color: colour("--paper"), fillColor, fillOpacity: 0.9 };
-      dots.addLayer(L.circleMarker([lat, lon + world], { ...about, words: wordsOf(properties) }));
-    }
-  }
-  dots.addTo(map);
-  const joins = L.layerGroup().addTo(map);
-  let lines = null;
+  const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`).addTo(map);
+  tiles.on("load", () => (place.dataset.zoom = map.getZoom()));
+  const singles = L.featureGroup().bindTooltip((one) => one.options.words, { sticky: true }).addTo(map);
+  let asking = new AbortController();
   const near = async () => {
-    joins.clearLayers();
-    const bounds = map.getBounds();
-    const inside = points.flatMap((one, at) => {
-      const [lon, lat] = one.geometry.coordinates;
-      const worlds = copiesOf(lon).filter((world) => bounds.contains([lat, lon + world]));
-      return worlds.map((world) => [at, world]);
-    });
-    if (map.getZoom() < LEAST_ZOOM_OF_LINES || inside.length > MOST_LINES) {
+    asking.abort();
+    const { signal } = (asking = new AbortController());
+    const inView = tilesIn(map);
+    let found = [];
+    if (inView.length <= MOST_TILES) {
+      try {
+        found = await Promise.all(inView.map(({ z, x, y }) => get(`${address}/tiles/${z}/${x}/${y}.geojson`, { signal })));
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        throw error;
+      }
+    }
+    singles.clearLayers();
+    const total = found.reduce((sum, one) => sum + one.observations, 0);
+    const has = found.every((one) => one.observations <= layer.most_features);
+    if (!found.length || total > MOST_SINGLE || !has) {
       told.textContent = "Zoom in to see a line from each observation to its reference.";
       return;
     }
-    // By row: both have the same order, but some have no line.
-    lines ??= get(`${address}/results/matches.geojson?geometry=line`).then(({ features }) =>
-      new Map(features.filter((one) => one.geometry).map((one) => [keyOf(one.properties), one])),
-    );
-    const known = await lines;
-    joins.clearLayers();
-    let drawn = 0;
-    for (const [at, world] of inside) {
-      const line = known.get(keyOf(points[at].properties));
-      if (!line) continue;
-      drawn += 1;
-      join(line, world).forEach((layer) => joins.addLayer(layer));
-    }
-    told.textContent = `${count(inside.length)} observations in view, ${count(drawn)} with a line to their reference.`;
+    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world).forEach((part) => singles.addLayer(part))));
+    told.textContent = `${count(total)} observations in these tiles, each with a line to its reference if it has one.`;
   };
   map.on("moveend", near);
   await near();
-  place.dataset.drawn = points.length;
 }
 
-const keyOf = (row) => `${row.observation}/${row.rank ?? 1}`;
+// The tiles that the map shows; `world` is how many degrees its copy of the world is shifted by.
+function tilesIn(map) {
+  const z = map.getZoom();
+  const { min, max } = map.getPixelBounds();
+  const side = 2 ** z;
+  const found = [];
+  for (let y = Math.max(0, Math.floor(min.y / TILE_PIXELS)); y <= Math.min(side - 1, Math.floor(max.y / TILE_PIXELS)); y += 1) {
+    for (let at = Math.floor(min.x / TILE_PIXELS); at <= Math.floor(max.x / TILE_PIXELS); at += 1) {
+      const turn = Math.floor(at / side);
+      found.push({ z, x: at - turn * side, y, world: 360 * turn });
+    }
+  }
+  return found;
+}
 
 // A line across the antimeridian comes in two pieces, and is drawn as one.
-function join({ geometry, properties }, world) {
+function single({ geometry, properties }, world) {
+  const words = wordsOf(properties);
+  const dot = (lat, lon, fillColor, className) =>
+    L.circleMarker([lat, lon], { radius: 5, weight: 1, color: colour("--ink"), fillColor, fillOpacity: 1, className, words });
+  if (geometry.type === "Point") {
+    const [lon, lat] = geometry.coordinates;
+    return [dot(lat, lon + world, colour("--wrong"), "unmatched")];
+  }
   const pieces = geometry.type === "LineString" ? [geometry.coordinates] : geometry.coordinates;
   const [lon, lat] = pieces[0][0];
   let [other, otherLat] = pieces.at(-1).at(-1);
   if (other - lon > 180) other -= 360;
   if (lon - other > 180) other += 360;
   const ends = [[lat, lon + world], [otherLat, other + world]];
-  const words = wordsOf(properties);
   return [
-    L.polyline(ends, { color: colour("--ink"), weight: 2, className: "join" }).bindTooltip(words, { sticky: true }),
-    L.circleMarker(ends[1], { radius: 5, weight: 1, color: colour("--ink"), fillColor: "#ffc35c", fillOpacity: 1, className: "reference" }).bindTooltip(words),
+    L.polyline(ends, { color: colour("--ink"), weight: 2, className: "join", words }),
+    dot(...ends[0], colour("--bar"), "observation"),
+    dot(...ends[1], "#ffc35c", "reference"),
   ];
 }
