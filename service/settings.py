@@ -177,7 +177,10 @@ class Settings(BaseSettings):
     dataset_rows: int = Field(1 << 28, ge=1, description="rows of one dataset")
     dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
     index_bytes: int = Field(
-        8 << 30, ge=0, description="bytes of the disk that indexes of registered datasets may take"
+        8 << 30,
+        ge=0,
+        description="bytes of the disk that indexes of registered datasets may take, and as many "
+        "that maps of jobs may",
     )
     search_bytes: int | None = Field(
         None,

@@ -2,7 +2,7 @@
 
 import asyncio
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Path, Request, Response
@@ -79,10 +79,16 @@ _FEATURES: Answers = {
         },
     }
 }
+_WORLD: dict[str, Any] = {"the world": {"value": 0}}
+"""This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
-Zoom = Annotated[int, Path(ge=0, le=MOST_ZOOM, description="zoom level", examples=[0])]
-Column = Annotated[int, Path(ge=0, le=_MOST, description="counted from 180 west", examples=[0])]
-Row = Annotated[int, Path(ge=0, le=_MOST, description="counted from 85 north", examples=[0])]
+Zoom = Annotated[int, Path(ge=0, le=MOST_ZOOM, description="zoom level", openapi_examples=_WORLD)]
+Column = Annotated[
+    int, Path(ge=0, le=_MOST, description="counted from 180 west", openapi_examples=_WORLD)
+]
+Row = Annotated[
+    int, Path(ge=0, le=_MOST, description="counted from 85 north", openapi_examples=_WORLD)
+]
 
 
 async def _result(service: Service, id: str) -> tuple[JobRow, Manifest]:

@@ -14,6 +14,7 @@ from georesolve.benchmarks import (
     doors,
     fronts,
     kernels,
+    maps,
     pipeline,
     service,
     small_requests,
@@ -153,3 +154,12 @@ def test_what_it_takes_to_be_accepted(tmp_path, monkeypatch, capsys, format):
     seconds = json.loads(out.read_text())["seconds"]
     assert [len(values) for values in seconds.values()] == [1, 1]
     assert "accepted / floor" in capsys.readouterr().out
+
+
+def test_maps(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "argv", ["maps", "--rows", "10", "--zoom", "1", "--json", str(out)])
+    maps.main()
+    report = json.loads(out.read_text())
+    assert len(report["png"]) == len(report["geojson"]) == 4
+    assert "first picture" in capsys.readouterr().out
