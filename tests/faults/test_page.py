@@ -119,10 +119,10 @@ def look_at_the_map(page, pictures):
     place.screenshot(path=pictures / "map.png")
     zoom_in = place.get_by_role("button", name="Zoom in")
     told = page.get_by_text("each with a line")
-    for _ in range(12):
+    for zoom in range(int(place.get_attribute("data-zoom")) + 1, 14):
         zoom_in.click()
-        # A zoom takes a quarter of a second to be drawn.
-        page.wait_for_timeout(400)
+        # Set when the observations of the new view are there.
+        expect(place).to_have_attribute("data-zoom", str(zoom), timeout=PATIENCE_MS)
         if told.is_visible():
             break
     expect(told).to_be_visible()

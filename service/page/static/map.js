@@ -65,8 +65,7 @@ async function draw(place, told, address, layer) {
       style: (one) => ({ className: one.properties.kind, fill: one.properties.kind === "land", fillOpacity: 1 }),
     }).addTo(map);
   }
-  const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`).addTo(map);
-  tiles.on("load", () => (place.dataset.zoom = map.getZoom()));
+  L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`).addTo(map);
   const singles = L.featureGroup().bindTooltip((one) => one.options.words, { sticky: true }).addTo(map);
   let asking = new AbortController();
   const near = async () => {
@@ -83,6 +82,7 @@ async function draw(place, told, address, layer) {
       }
     }
     singles.clearLayers();
+    place.dataset.zoom = map.getZoom();
     const total = found.reduce((sum, one) => sum + one.observations, 0);
     const has = found.every((one) => one.observations <= layer.most_features);
     if (!found.length || total > MOST_SINGLE || !has) {
