@@ -10,7 +10,7 @@ from georesolve.service.page.router import page_response, prefers_page
 
 router = APIRouter(tags=["capabilities"])
 
-# Not "core": that asks for inputs by reference (`href`), which there are not yet.
+# Not "core": that asks for inputs by reference (`href`) from any address, not listed ones alone.
 _CLASSES = ("ogc-process-description", "json", "job-list", "dismiss")
 
 
@@ -35,7 +35,8 @@ def _landing_page(base: str) -> LandingPage:
     return LandingPage(
         title="georesolve",
         description="The exact nearest reference point of every geospatial observation, by OGC "
-        "API - Processes 1.0 but for inputs by reference (href), so it does not claim its core.",
+        "API - Processes 1.0, except that inputs by reference (href) must lie below a prefix that "
+        "the operator listed, so it does not claim its core.",
         links=[
             link("/", "self", "this document"),
             link("/", "alternate", "the page to look at", "text/html"),
@@ -90,6 +91,7 @@ def show_landing_page(request: Request, response: Response) -> LandingPage | Res
 def show_conformance() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.
 
-    `core` is not among them as long as inputs cannot be given by reference (`href`).
+    `core` is not among them: it asks for inputs by reference (`href`) from any address, and the
+    service reads only what lies below a prefix that the operator listed.
     """
     return _conformance()

@@ -46,7 +46,7 @@ def test_every_link_of_the_landing_page_answers(service):
     assert {f"{OGC}/processes", f"{OGC}/job-list"} <= rels
     for link in page["links"]:
         assert link["href"].startswith(str(service.base_url))
-        answer = service.get(link["href"])
+        answer = service.get(link["href"], headers={"Accept": link["type"]})
         assert answer.status_code == 200
         kind = (
             link["type"].partition(";")[0].replace("application/vnd.oai.openapi+", "application/")

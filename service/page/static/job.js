@@ -5,7 +5,7 @@ import { definitions, element, problemOf, table } from "./elements.js";
 import { commandsOf } from "./commands.js";
 import { histogramOf } from "./histogram.js";
 import { mapOf } from "./map.js";
-import { age, bytes, count, seconds, time } from "./quantities.js";
+import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
 const FORMATS = {
@@ -67,7 +67,7 @@ function stateOf(job, address) {
   if (LIVE.includes(job.status)) {
     const rate = job.rows_a_second && `${count(job.rows_a_second)} a second`;
     const left = job.seconds_left !== undefined && `about ${seconds(job.seconds_left)} left`;
-    const says = [`${count(job.rows_done)} of ${count(job.rows)} rows`, rate, left].filter(Boolean).join(", ");
+    const says = [`${count(job.rows_done)} of ${inRows(job.rows)}`, rate, left].filter(Boolean).join(", ");
     shown.push(
       element("progress", { max: 100, value: job.progress, "aria-label": "progress of the job" }),
       element("p", {}, says),
@@ -99,7 +99,7 @@ async function showOutcome(outcome, job, address) {
     element("h2", {}, "Map"),
     map,
     element("h2", {}, "Result"),
-    element("p", {}, `${count(report.rows)} rows, ${bytes(report.size_bytes)} as Parquet.`),
+    element("p", {}, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet.`),
     downloadsOf(job, address),
     ...commandsOf(new URL(address, document.baseURI).href),
     element("h2", {}, "Options"),

@@ -3,7 +3,7 @@
 
 import { Problem, get } from "./api.js";
 import { element, problemOf } from "./elements.js";
-import { count, metres } from "./quantities.js";
+import { count, inRows, metres } from "./quantities.js";
 
 // Those in view that are drawn one by one; more are told by the colours of the tiles.
 const MOST_SINGLE = 500;
@@ -32,22 +32,29 @@ export async function mapOf(address) {
   const told = element("p", { "aria-live": "polite", class: "faint" });
   // Leaflet wants its place to have a size, so it must stand in the page before.
   requestAnimationFrame(() => draw(place, told, address, layer));
-  const beyond = `${count(layer.rows_beyond)} rows lie beyond 85.0511° north or south and are not on the map.`;
+  const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
   return [place, told, ...legendOf(layer), layer.rows_beyond ? element("p", {}, beyond) : ""];
 }
 
 function legendOf({ colors, color_unmatched: unmatched }) {
   if (!colors.length) return [];
+  const strip = swatches("legend", colors.map((one) => one.color));
+  const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
+  const meaning = ["Colour is the median distance of a pixel, ", swatches("swatch", [unmatched]), " that it has unmatched observations alone; opacity is how many it has."];
+  return [strip, element("div", { class: "row" }, ends), element("p", { class: "faint" }, ...meaning)];
+}
+
+// Colours side by side; a reader of the screen hears the words around them.
+function swatches(name, colours) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const about = { class: "legend", viewBox: `0 0 ${colors.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  const about = { class: name, viewBox: `0 0 ${colours.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" };
   for (const [name, value] of Object.entries(about)) svg.setAttribute(name, value);
-  colors.forEach(({ color: fill }, x) => {
+  colours.forEach((fill, x) => {
     const box = document.createElementNS(svg.namespaceURI, "rect");
     for (const [name, value] of Object.entries({ x, width: 1, height: 1, fill })) box.setAttribute(name, value);
     svg.append(box);
   });
-  const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
-  return [svg, element("div", { class: "row" }, ends), element("p", { class: "faint" }, `Colour is the median distance of a pixel (${unmatched}: unmatched alone), opacity how many observations it has.`)];
+  return svg;
 }
 
 async function draw(place, told, address, layer) {
@@ -55,6 +62,9 @@ async function draw(place, told, address, layer) {
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
   const [west, south, east, north] = layer.bounds;
   map.fitBounds([[south, west], [north, east]]);
+  // A result of the whole world would stand there twice, small: the poles are a way up or down.
+  const once = Math.floor(Math.log2(map.getSize().x / TILE_PIXELS));
+  if (map.getZoom() < once) map.setView(map.getCenter(), once, { animate: false });
   map.createPane("land").style.zIndex = 100;
   const land = await (await fetch(new URL("land.json", import.meta.url))).json();
   for (const world of WORLDS) {

@@ -3,7 +3,7 @@
 import { Problem, get, post } from "./api.js";
 import { element, problemOf } from "./elements.js";
 import { MatchOptions } from "./options.js";
-import { count, bytes, seconds } from "./quantities.js";
+import { bytes, inRows, seconds } from "./quantities.js";
 import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
@@ -60,7 +60,7 @@ export async function showMatch(main, query) {
         element(
           "p",
           {},
-          `${count(found.rows)} rows, ${bytes(found.bytes_out)}, about ${seconds(found.seconds)} on ${workers}.`,
+          `${inRows(found.rows)}, ${bytes(found.bytes_out)}, about ${seconds(found.seconds)} on ${workers}.`,
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
       );

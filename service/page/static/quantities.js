@@ -5,6 +5,8 @@ const FEW = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => GROUPS.format(value).replaceAll(",", "\u202f");
 
+export const inRows = (value) => `${count(value)} ${value === 1 ? "row" : "rows"}`;
+
 export function bytes(value) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   let at = 0;

@@ -3,7 +3,7 @@
 import { Problem, get, upload } from "./api.js";
 import { choice, definitions, element, problemOf, table } from "./elements.js";
 import { rowsOf } from "./preview.js";
-import { bytes, count } from "./quantities.js";
+import { bytes, count, inRows } from "./quantities.js";
 
 const COLUMNS = { lat: "Latitude", lon: "Longitude", geometry: "Geometry", id: "Id" };
 const SAYS = { observations: "Observations: what was seen", references: "References: where things are" };
@@ -25,7 +25,7 @@ export class PointSet {
       accept: ".parquet,.csv,.geojson,.json,.arrow,.arrows",
       onchange: () => this.input.files.length && this.take(this.input.files[0]),
     });
-    const named = registered.map((one) => [one.id, `${one.names[0] ?? one.id} (${count(one.rows)} rows)`]);
+    const named = registered.map((one) => [one.id, `${one.names[0] ?? one.id} (${inRows(one.rows)})`]);
     this.select = choice("", [["", "none"], ...named], { onchange: () => this.choose(this.select.value) });
     this.names = Object.fromEntries(
       Object.keys(COLUMNS).map((name) => [
