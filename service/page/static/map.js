@@ -63,7 +63,7 @@ async function draw(place, told, address, layer) {
   const [west, south, east, north] = layer.bounds;
   map.fitBounds([[south, west], [north, east]]);
   // A result of the whole world would stand there twice, small: the poles are a way up or down.
-  const once = Math.floor(Math.log2(map.getSize().x / TILE_PIXELS));
+  const once = Math.floor(Math.log2((1.1 * map.getSize().x) / TILE_PIXELS));
   if (map.getZoom() < once) map.setView(map.getCenter(), once, { animate: false });
   map.createPane("land").style.zIndex = 100;
   const land = await (await fetch(new URL("land.json", import.meta.url))).json();
