@@ -116,6 +116,10 @@ def look_at_the_map(page, pictures):
     expect(page.get_by_role("img", name="histogram")).to_be_visible()
     # One airport is the South Pole's.
     expect(page.get_by_text("beyond 85.0511")).to_be_visible()
+    tiles = place.locator("img.leaflet-tile")
+    expect(tiles.first).to_be_visible()
+    for tile in tiles.all():
+        expect(tile).to_have_css("opacity", "1", timeout=PATIENCE_MS)
     place.screenshot(path=pictures / "map.png")
     zoom_in = place.get_by_role("button", name="Zoom in")
     told = page.get_by_text("each with a line")
