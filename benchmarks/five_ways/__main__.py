@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SHOPS, DEPOTS, K, LIMIT_M = 50_000, 3_000, 3, 50_000.0
 RADIUS_M = 6_371_008.8
