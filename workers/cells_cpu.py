@@ -31,16 +31,14 @@ def spread(value):  # type: ignore[no-untyped-def]
 def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows):  # type: ignore[no-untyped-def]
     """Write cell, distance and row of the points that a web map shows.
 
-    Returns how many these are, how many are no points, and how many lie beyond the map.
+    Returns how many these are, and how many lie beyond the map.
     """
     shown = 0
-    invalid = 0
     beyond = 0
     for i in range(lon_deg.size):
         lon = lon_deg[i]
         lat = lat_deg[i]
         if not (-180.0 <= lon <= 360.0 and -90.0 <= lat <= 90.0):
-            invalid += 1
             continue
         if abs(lat) > MOST_LATITUDE_DEG:
             beyond += 1
@@ -55,7 +53,7 @@ def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows):  # t
         distances[shown] = distance_m[i]
         rows[shown] = first_row + i
         shown += 1
-    return shown, invalid, beyond
+    return shown, beyond
 
 
 @njit(cache=True, nogil=True)

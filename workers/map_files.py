@@ -215,7 +215,7 @@ def _gathered(
                     lon[table["rank"].to_numpy() != 1] = np.nan
                 distance = np.array(pc.fill_null(table["distance_m"], np.nan))
                 own = [np.empty(table.num_rows, one.dtype) for one in columns]
-                shown, _, outside = cells_cpu.place(lon, lat, distance, first_row, *own)
+                shown, outside = cells_cpu.place(lon, lat, distance, first_row, *own)
                 seen = np.abs(lat) <= cells_cpu.MOST_LATITUDE_DEG
                 lon = np.where(lon >= 180, lon - 360, lon)
                 seen &= (lon >= -180) & (lon <= 180)

@@ -1,8 +1,9 @@
 """`/jobs/{id}/tiles`, `/jobs/{id}/distances`: a result on web maps."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Path, Request, Response
@@ -15,6 +16,7 @@ from georesolve.service.description.examples import JOB_ID, MATCHES, MATCHES_GEO
 from georesolve.service.description.refusals import RESULTS, refusals
 from georesolve.service.description.requests import IF_NONE_MATCH, JobId, headers
 from georesolve.service.errors import NotThere, SetsGone
+from georesolve.service.http.conditions import is_known
 from georesolve.service.jobs.router import job_of
 from georesolve.service.links import EXAMPLE_BASE, base_of
 from georesolve.service.maps.cache import Drawn
@@ -28,6 +30,9 @@ from georesolve.workers.sources import SourceFailed
 
 router = APIRouter(tags=["maps"])
 
+Tile = tuple[int, int, int]
+"""Zoom level, column and row."""
+_PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _METRES = [match["distance_m"] for match in MATCHES]
 _COUNTS = {"matched": 2}
 _LAYER = {
@@ -59,12 +64,12 @@ _ETAG = {
     "ETag": {"description": "strong: of the result and the tile", "schema": {"type": "string"}}
 }
 _UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
-_PNG: Answers = {200: {"description": "256 x 256 pixels", "content": bytes_of("image/png")}}
+_PNG: Answers = {200: {"description": "256 x 256 pixels", "content": bytes_of(_PNG_TYPE)}}
 _FEATURES: Answers = {
     200: {
         "description": "its observations",
         "content": {
-            "application/geo+json": {
+            _GEOJSON_TYPE: {
                 "schema": {
                     "type": "object",
                     "required": ["type", "features", "observations"],
@@ -110,10 +115,34 @@ def _headers(manifest: Manifest, *what: object) -> dict[str, str]:
     return {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
 
 
-def _is_known(request: Request, headers: dict[str, str]) -> bool:
-    given = request.headers.get("if-none-match", "")
-    tags = {tag.strip().removeprefix("W/") for tag in given.split(",")}
-    return bool(tags & {headers["ETag"], "*"})
+class _Shown(NamedTuple):
+    """A tile of a result."""
+
+    service: Service
+    job: JobRow
+    manifest: Manifest
+    drawn: Drawn
+    tile: Tile
+
+
+async def _answer(
+    service: Service,
+    request: Request,
+    id: str,
+    tile: Tile,
+    media_type: str,
+    make: Callable[[_Shown], bytes],
+) -> Response:
+    """What is made of a tile, or 304 if the client has it."""
+    _refuse_beyond(*tile)
+    job, manifest = await _result(service, id)
+    told = _headers(manifest, *tile, media_type)
+    if is_known(request.headers, told["ETag"]):
+        return Response(status_code=304, headers=told)
+    drawn = await _drawn(service, job, manifest)
+    with result_of(job):
+        content = await service.maps.run(partial(make, _Shown(service, job, manifest, drawn, tile)))
+    return Response(content, media_type=media_type, headers=told)
 
 
 def _refuse_beyond(z: int, x: int, y: int) -> None:
@@ -159,21 +188,15 @@ async def show_tile(
     A pixel has the colour of the median distance of its matched observations, and an opacity that
     grows with the logarithm of their number; TileJSON tells the colours.
     """
-    _refuse_beyond(z, x, y)
-    job, manifest = await _result(service, id)
-    told = _headers(manifest, z, x, y)
-    if _is_known(request, told):
-        return Response(status_code=304, headers=told)
-    drawn = await _drawn(service, job, manifest)
-    content = await service.maps.run(partial(_tile, drawn, z, x, y))
-    return Response(content, media_type="image/png", headers=told)
+    return await _answer(service, request, id, (z, x, y), _PNG_TYPE, _picture)
 
 
-def _tile(drawn: Drawn, z: int, x: int, y: int) -> bytes:
-    if not drawn.map.count(z, x, y):
+def _picture(shown: _Shown) -> bytes:
+    drawn, tile = shown.drawn, shown.tile
+    if not drawn.map.count(*tile):
         return empty_tile()
-    square = drawn.map.square(z, x, y)
-    return picture(square, drawn.distances.percentiles_m, drawn.map.densest(z))
+    square = drawn.map.square(*tile)
+    return picture(square, drawn.distances.percentiles_m, drawn.map.densest(tile[0]))
 
 
 @router.get(
@@ -193,27 +216,15 @@ async def show_features(
     the antimeridian; others are points. `observations` tells how many the tile has: where these are
     too many, there are no features.
     """
-    _refuse_beyond(z, x, y)
-    job, manifest = await _result(service, id)
-    told = _headers(manifest, z, x, y, "features")
-    if _is_known(request, told):
-        return Response(status_code=304, headers=told)
-    drawn = await _drawn(service, job, manifest)
-    with result_of(job):
-        content = await service.maps.run(
-            partial(_collection, service, job, manifest, drawn, (z, x, y))
-        )
-    return Response(content, media_type="application/geo+json", headers=told)
+    return await _answer(service, request, id, (z, x, y), _GEOJSON_TYPE, _collection)
 
 
-def _collection(
-    service: Service, job: JobRow, manifest: Manifest, drawn: Drawn, tile: tuple[int, int, int]
-) -> bytes:
-    count = drawn.map.count(*tile)
+def _collection(shown: _Shown) -> bytes:
+    count = shown.drawn.map.count(*shown.tile)
     found: list[str] = []
     if 0 < count <= MOST_FEATURES:
-        table = read_matches(manifest, drawn.map.rows_of(*tile))
-        sets = partial(set_of, service, job)
+        table = read_matches(shown.manifest, shown.drawn.map.rows_of(*shown.tile))
+        sets = partial(set_of, shown.service, shown.job)
         for is_matched in (True, False):
             own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
             if own.num_rows:

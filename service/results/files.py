@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
+from georesolve.service.http.conditions import is_known
 from georesolve.service.http.handlers import problem_response
 from georesolve.workers.files import Look
 
@@ -90,9 +91,8 @@ def file_response(
     """
     quoted = f'"{etag}"'
     headers = {**(headers or {}), "ETag": quoted, "Cache-Control": "private, immutable"}
-    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
     # For other methods it means something else, which no client of theirs can want.
-    if request.method == "GET" and known & {quoted, f"W/{quoted}", "*"}:
+    if request.method == "GET" and is_known(request.headers, quoted):
         return Response(status_code=304, headers=headers)
     return _Answer(
         pieces,
