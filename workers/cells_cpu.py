@@ -13,6 +13,7 @@ from numba import njit
 BITS = 26
 """Of a column and of a row: 2^18 tiles of 2^8 pixels."""
 _CELLS = 1 << BITS
+_DIGIT_BITS = 11
 MOST_LATITUDE_DEG = 85.05112877980659
 """Where a web map ends: it is a square."""
 
@@ -27,14 +28,16 @@ def spread(value):  # type: ignore[no-untyped-def]
     return (value | value << 1) & 0x5555555555555555
 
 
-@njit(cache=True, nogil=True)
-def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, error_model="numpy")
+def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows, bounds):  # type: ignore[no-untyped-def]
     """Write cell, distance and row of the points that a web map shows.
 
-    Returns how many these are, and how many lie beyond the map.
+    Returns how many these are, and how many lie beyond the map; west, south, east and north of
+    those shown are written to `bounds`, which is left alone where there are none.
     """
     shown = 0
     beyond = 0
+    west, south, east, north = np.inf, np.inf, -np.inf, -np.inf
     for i in range(lon_deg.size):
         lon = lon_deg[i]
         lat = lat_deg[i]
@@ -45,52 +48,110 @@ def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows):  # t
             continue
         if lon >= 180.0:
             lon -= 360.0
+        west, south, east, north = min(west, lon), min(south, lat), max(east, lon), max(north, lat)
         x = (lon + 180.0) / 360.0
-        y = 0.5 - math.atanh(math.sin(math.radians(lat))) / (2.0 * math.pi)
+        sine = math.sin(lat * (math.pi / 180.0))
+        y = 0.5 - math.log((1.0 + sine) / (1.0 - sine)) / (4.0 * math.pi)
         column = min(max(np.int64(x * _CELLS), 0), _CELLS - 1)
         row = min(max(np.int64(y * _CELLS), 0), _CELLS - 1)
         cells[shown] = spread(column) | spread(row) << 1
         distances[shown] = distance_m[i]
         rows[shown] = first_row + i
         shown += 1
+    if shown:
+        bounds[0], bounds[1], bounds[2], bounds[3] = west, south, east, north
     return shown, beyond
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def sort(keys, first, second):  # type: ignore[no-untyped-def]
+    """Sort two columns of words by a third, in as many passes as its range has digits.
+
+    Returns
+    -------
+    int64 array, shape (3, n)
+    """
+    n = keys.size
+    if n == 0:
+        return np.empty((3, 0), np.int64)
+    low = keys[0]
+    high = keys[0]
+    for i in range(n):
+        low = min(low, keys[i])
+        high = max(high, keys[i])
+    order = np.arange(n, dtype=np.uint32)
+    other = np.empty(n, np.uint32)
+    from_keys = keys - low
+    to_keys = np.empty(n, np.int64)
+    places = np.empty(1 << _DIGIT_BITS, np.int64)
+    mask = (1 << _DIGIT_BITS) - 1
+    shift = 0
+    while (high - low) >> shift:
+        places[:] = 0
+        for i in range(n):
+            places[(from_keys[i] >> shift) & mask] += 1
+        before = 0
+        for digit in range(mask + 1):
+            count = places[digit]
+            places[digit] = before
+            before += count
+        for i in range(n):
+            key = from_keys[i]
+            digit = (key >> shift) & mask
+            to = places[digit]
+            places[digit] = to + 1
+            to_keys[to] = key
+            other[to] = order[i]
+        from_keys, to_keys = to_keys, from_keys
+        order, other = other, order
+        shift += _DIGIT_BITS
+    result = np.empty((3, n), np.int64)
+    for i in range(n):
+        at = order[i]
+        result[0, i] = from_keys[i] + low
+        result[1, i] = first[at]
+        result[2, i] = second[at]
+    return result
+
+
 @njit(cache=True, nogil=True)
-def tally(thread, threads, cells, low, shift, counts):  # type: ignore[no-untyped-def]
-    """Count the cells of a thread's share by bucket."""
+def gather(words, starts, sizes, begins, ends, points):  # type: ignore[no-untyped-def]
+    """Copy from each of some runs what stands between its begin and its end.
+
+    A run is three columns of so many words, one behind the other.
+    """
+    to = 0
+    for run in range(starts.size):
+        for column in range(3):
+            at = starts[run] + column * sizes[run]
+            for i in range(ends[run] - begins[run]):
+                points[column, to + i] = words[at + begins[run] + i]
+        to += ends[run] - begins[run]
+
+
+@njit(cache=True, nogil=True)
+def densest(thread, threads, cells, shift, most):  # type: ignore[no-untyped-def]
+    """Find the most points that a square of 2^shift cells has; the cells are sorted.
+
+    A thread counts the squares that begin in its share.
+    """
     n = cells.size
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        counts[thread, (cells[i] - low) >> shift] += 1
-
-
-@njit(cache=True, nogil=True)
-def scatter(thread, threads, given, low, shift, places, sorted_):  # type: ignore[no-untyped-def]
-    """Put every point where its bucket's next one goes."""
-    cells, distances, rows = given
-    to_cells, to_distances, to_rows = sorted_
-    n = cells.size
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        bucket = (cells[i] - low) >> shift
-        to = places[thread, bucket]
-        places[thread, bucket] = to + 1
-        to_cells[to] = cells[i]
-        to_distances[to] = distances[i]
-        to_rows[to] = rows[i]
-
-
-@njit(cache=True, nogil=True)
-def densest(cells, shift):  # type: ignore[no-untyped-def]
-    """The most points that a square of 2^shift cells has; the cells are sorted."""
-    most = 0
+    start = n * thread // threads
+    stop = n * (thread + 1) // threads
+    while 0 < start < n and cells[start] >> shift == cells[start - 1] >> shift:
+        start += 1
     count = 0
     before = np.int64(-1)
-    for cell in cells:
-        square = cell >> shift
-        count = count + 1 if square == before else 1
-        before = square
-        most = max(most, count)
-    return most
+    for i in range(start, n):
+        square = cells[i] >> shift
+        if square == before:
+            count += 1
+        else:
+            if i >= stop:
+                break
+            count = 1
+            before = square
+        most[thread] = max(most[thread], count)
 
 
 @njit(cache=True, nogil=True)

@@ -1,11 +1,12 @@
 """How far observations lie from their references: counts, exact percentiles, histograms.
 
-The nearest reference of each counts. Distances are sorted in blocks of a file that has no name, so
-that memory is bounded; a rank is found by bisection over the blocks.
+The nearest reference of each counts. Distances go to a file that has no name, so that memory is
+bounded. What has a rank among them is found digit by digit of its bits, without a sort.
 """
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -13,6 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.workers import ranks_cpu
+from georesolve.workers.files import write_at
 from georesolve.workers.manifest import Extent, Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
@@ -20,9 +24,13 @@ from georesolve.workers.threads import side_by_side
 
 PERCENTS = (0, 1, 5, 25, 50, 75, 95, 99, 100)
 _BINS = 64
+STRETCH = 1 << 16
+"""Rows that are worth a turn of a thread."""
 _LEAST_M = 0.001
 """Distances are told to the millimetre: the logarithmic bins begin there."""
-_BLOCK = 1 << 22
+_DIGITS = ((15, ranks_cpu.LEAD), (12, 36), (12, 24), (12, 12), (12, 0))
+"""Of the bits of a distance, the most significant first: how many bits, and how many follow."""
+_GRAIN = 1 << 15
 
 
 class Histogram(NamedTuple):
@@ -71,39 +79,34 @@ def measure(manifest: Manifest, scratch: Path) -> Distances:
     counts: Counter[str] = Counter()
     used, lock = 0, Lock()
     with tempfile.TemporaryFile(dir=scratch) as file:
-        shape = (max(1, manifest.rows),)
-        distances = np.memmap(file, np.float64, "w+", shape=shape)
 
-        def read(part: Part) -> None:
+        def read(stretch: Stretch) -> None:
             nonlocal used
-            with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+            with manifest.open(Extent(stretch.part, 0, stretch.part.size_bytes)) as handle:
                 parquet = opened(handle)
                 has_rank = "rank" in parquet.schema_arrow.names
                 names = ["distance_m", "status", *(["rank"] if has_rank else [])]
-                for group in range(parquet.num_row_groups):
-                    table = parquet.read_row_group(group, columns=names, use_threads=False)
-                    if has_rank:
-                        table = table.filter(pc.equal(table["rank"], 1))
-                    own = table["distance_m"].drop_null().to_numpy()
-                    by_status = table["status"].combine_chunks().value_counts().to_pylist()
-                    with lock:
-                        start, used = used, used + own.size
-                        for one in by_status:
-                            counts[one["values"]] += one["counts"]
-                    distances[start : start + own.size] = own
+                table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
+            if has_rank:
+                table = table.filter(pc.equal(table["rank"], 1))
+            own = table["distance_m"].drop_null().to_numpy()
+            by_status = table["status"].value_counts().to_pylist()
+            with lock:
+                start, used = used, used + own.size
+                for one in by_status:
+                    counts[one["values"]] += one["counts"]
+            write_at(file, own, own.itemsize * start)
 
-        for _ in side_by_side(read, manifest.parts):
+        for _ in side_by_side(read, stretches(manifest)):
             pass
-        blocks = [distances[i : min(i + _BLOCK, used)] for i in range(0, used, _BLOCK)]
-        for _ in side_by_side(lambda block: block.sort(), blocks):
-            pass
-        return _summary(dict(counts), blocks, used)
+        if not used:
+            return Distances(dict(counts), [], Histogram([], []), Histogram([], []))
+        # Not read-only, although nothing is written: that is another type to numba.
+        return _summary(dict(counts), np.asarray(np.memmap(file, np.float64, "c", shape=(used,))))
 
 
-def _summary(counts: dict[str, int], blocks: list[np.ndarray], n: int) -> Distances:
-    if not n:
-        return Distances(counts, [], Histogram([], []), Histogram([], []))
-    percentiles = [_percentile(blocks, n, percent) for percent in PERCENTS]
+def _summary(counts: dict[str, int], distances: np.ndarray) -> Distances:
+    percentiles = _percentiles(distances)
     most = percentiles[-1]
     linear = np.linspace(0.0, most, _BINS + 1) if most else np.array([0.0, _LEAST_M])
     least = max(_LEAST_M, percentiles[0])
@@ -112,37 +115,73 @@ def _summary(counts: dict[str, int], blocks: list[np.ndarray], n: int) -> Distan
         logarithmic = np.concatenate([[0.0], np.geomspace(least, most, _BINS)])
         # What numpy rounds must not leave out the farthest.
         logarithmic[-1] = most
-    return Distances(
-        counts, percentiles, _histogram(blocks, linear), _histogram(blocks, logarithmic)
-    )
+    histograms = (_histogram(distances, edges) for edges in (linear, logarithmic))
+    return Distances(counts, percentiles, *histograms)
 
 
-def _histogram(blocks: list[np.ndarray], edges: np.ndarray) -> Histogram:
-    below = sum((np.searchsorted(block, edges[:-1]) for block in blocks), np.zeros(1, np.int64))
-    total = sum(block.size for block in blocks)
-    return Histogram(edges.tolist(), np.diff(np.append(below, total)).tolist())
+def _histogram(distances: np.ndarray, edges: np.ndarray) -> Histogram:
+    least = (np.arange(1 << (63 - ranks_cpu.BIN)) << ranks_cpu.BIN).view(np.float64)
+    first = np.searchsorted(edges, least, "right").clip(1, edges.size - 1) - 1
+    threads = threads_for(distances.size, _GRAIN)
+    counts = np.zeros((threads, edges.size - 1), np.int64)
+    in_threads(ranks_cpu.histogram, threads, distances, edges, first, counts)
+    return Histogram(edges.tolist(), counts.sum(axis=0).tolist())
 
 
-def _percentile(blocks: list[np.ndarray], n: int, percent: int) -> float:
-    at = percent / 100 * (n - 1)
-    rank, part = int(at), at - int(at)
-    low = _of_rank(blocks, rank)
-    if not part:
-        return low
-    high = _of_rank(blocks, rank + 1)
+def _percentiles(distances: np.ndarray) -> list[float]:
+    """Those of `PERCENTS`, as numpy.percentile computes them, to the last bit."""
+    at = np.array(PERCENTS) / 100 * (distances.size - 1)
+    ranks, part = at.astype(np.int64), at - np.floor(at)
+    after = np.minimum(ranks + 1, distances.size - 1)
+    low, high = _of_ranks(distances, np.concatenate([ranks, after])).reshape(2, -1)
     step = high - low
-    # As numpy.percentile computes it, to the last bit.
-    return low + step * part if part < 0.5 else high - step * (1 - part)
+    found: list[float] = np.where(part < 0.5, low + step * part, high - step * (1 - part)).tolist()
+    return found
 
 
-def _of_rank(blocks: list[np.ndarray], rank: int) -> float:
-    """The distance of a rank, from 0: floats that are not negative are ordered as their bits."""
-    low, high = 0, int(np.array(np.inf).view(np.int64))
-    while low < high:
-        middle = (low + high) // 2
-        value = np.int64(middle).view(np.float64)
-        if sum(int(np.searchsorted(block, value, "right")) for block in blocks) > rank:
-            high = middle
-        else:
-            low = middle + 1
-    return float(np.int64(low).view(np.float64))
+def _of_ranks(distances: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The distances of some ranks, from 0."""
+    bits, left = np.zeros(ranks.size, np.int64), ranks.copy()
+    leads = np.arange(1 << (63 - ranks_cpu.LEAD))
+    threads = threads_for(distances.size, _GRAIN)
+    for digit, shift in _DIGITS:
+        brackets, own = np.unique(bits, return_inverse=True)
+        ends = (brackets + ((1 << digit) - 1 << shift)) >> ranks_cpu.LEAD
+        first = np.searchsorted(ends, leads)
+        counts = np.zeros((threads, brackets.size, 1 << digit), np.int64)
+        in_threads(ranks_cpu.tally, threads, distances, brackets, first, shift, counts)
+        upto = counts.sum(axis=0).cumsum(axis=1)
+        for i, bracket in enumerate(own):
+            step = np.searchsorted(upto[bracket], left[i], "right")
+            left[i] -= upto[bracket, step - 1] if step else 0
+            bits[i] += step << shift
+    return bits.view(np.float64)
+
+
+class Stretch(NamedTuple):
+    """Row groups of a part that a thread reads at a time.
+
+    Attributes
+    ----------
+    first_row
+        The row of the result that they begin with.
+    """
+
+    part: Part
+    groups: list[int]
+    first_row: int
+
+
+def stretches(manifest: Manifest) -> Iterator[Stretch]:
+    """The row groups of a result, in stretches of at least `STRETCH` rows if the part has them."""
+    for part, row in pieces(manifest):
+        with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+            footer = opened(handle).metadata
+        groups: list[int] = []
+        rows = 0
+        for group in range(footer.num_row_groups):
+            groups.append(group)
+            rows += footer.row_group(group).num_rows
+            if rows >= STRETCH or group == footer.num_row_groups - 1:
+                yield Stretch(part, groups, row)
+                groups, row, rows = [], row + rows, 0

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
     from pyarrow import Buffer
 
 
@@ -59,6 +60,17 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_at(file: IO[bytes], array: "np.ndarray", offset: int) -> None:
+    """Write an array into a file from a byte on, as many threads may do at once.
+
+    A full disk raises OSError, where writing to mapped memory would end the process.
+    """
+    view = array.reshape(-1).view("u1").data
+    while view:
+        n = os.pwrite(file.fileno(), view, offset)
+        view, offset = view[n:], offset + n
 
 
 class Look(NamedTuple):

@@ -9,9 +9,9 @@ the folder of the job, goes with it, and may be removed at any time: it is made 
 import json
 import mmap
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
-from typing import Any, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.workers import cells_cpu
 from georesolve.workers.datasets import Dataset, read_rows
-from georesolve.workers.distances import pieces
-from georesolve.workers.files import complete
+from georesolve.workers.distances import STRETCH, Stretch, pieces, stretches
+from georesolve.workers.files import complete, write_at
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.manifest import Extent, Manifest
 from georesolve.workers.parts import Part
@@ -34,10 +34,11 @@ PIXELS = 1 << 16
 """Of a tile."""
 _ROW_BYTES = 24
 _HEAD_BYTES = mmap.PAGESIZE
-_BUCKETS = 12
 _GRAIN = 1 << 15
-_RUN = 1 << 16
-"""Points that a thread sorts at a time, if no bucket holds more."""
+_STEP = 256
+"""Of so many points of a run one is in its sample."""
+_MOST_EDGES = 1 << 22
+"""Of pieces in runs: so many numbers are kept in memory."""
 
 
 class MapFolder(IndexFolder):
@@ -101,7 +102,9 @@ class Map:
     def densest(self, z: int) -> int:
         """The most observations that a pixel of a zoom level has."""
         if z not in self._densest:
-            self._densest[z] = int(cells_cpu.densest(self._cells, _shift(z)))
+            most = np.zeros(threads_for(self.rows, _GRAIN), np.int64)
+            in_threads(cells_cpu.densest, most.size, self._cells, _shift(z), most)
+            self._densest[z] = int(most.max())
         return self._densest[z]
 
     def count(self, z: int, x: int, y: int) -> int:
@@ -161,7 +164,8 @@ def map_bytes(manifest: Manifest) -> int:
 def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
     """Write the map of a result to a file that is complete or absent.
 
-    Memory is bounded: what is sorted lies in files that are mapped.
+    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name;
+    then it takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
 
     Raises
     ------
@@ -171,108 +175,139 @@ def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
         When the observations are files of their owner, and these fail.
     """
     with tempfile.TemporaryFile(dir=path.parent) as scratch, complete(path) as temporary:
-        head, given = _gathered(scratch, manifest, observations)
-        with temporary.open("w+b") as file:
+
+        def sort(stretch: Stretch) -> _Run:
+            return _sorted_run(scratch, manifest, observations, stretch)
+
+        runs = list(side_by_side(sort, stretches(manifest)))
+        beyond = sum(run.beyond for run in runs)
+        runs = [run for run in runs if run.rows]
+        rows = sum(run.rows for run in runs)
+        ends = np.array([run.bounds_deg for run in runs])
+        bounds = [*ends[:, :2].min(axis=0), *ends[:, 2:].max(axis=0)] if runs else None
+        head = {"digest": manifest.digest, "rows": rows, "beyond": beyond, "bounds_deg": bounds}
+        with temporary.open("wb") as file:
             file.write(json.dumps(head).encode().ljust(_HEAD_BYTES))
             file.flush()
-            _sort(given, _columns(file, head["rows"], _HEAD_BYTES))
+            if runs:
+                _merge(scratch, runs, file)
 
 
-def _columns(file: Any, n: int, offset: int = 0) -> tuple[np.ndarray, ...]:
-    file.truncate(offset + _ROW_BYTES * n)
-    return tuple(
-        _mapped(file, dtype, "r+", offset + 8 * number * n, n)
-        for number, dtype in enumerate((np.int64, np.float64, np.int64))
+class _Run(NamedTuple):
+    """Points in the order of the curve, in the scratch file: three columns of a word a point.
+
+    Attributes
+    ----------
+    start
+        Words of the file before it.
+    sample : int64 array
+        Every `_STEP`-th cell.
+    """
+
+    start: int
+    rows: int
+    beyond: int
+    bounds_deg: np.ndarray
+    sample: np.ndarray
+
+
+def _sorted_run(
+    scratch: IO[bytes], manifest: Manifest, observations: Dataset, stretch: Stretch
+) -> _Run:
+    part, groups, first_row = stretch
+    with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+        parquet = opened(handle)
+        has_rank = "rank" in parquet.schema_arrow.names
+        names = ["observation", "distance_m", *(["rank"] if has_rank else [])]
+        table = parquet.read_row_groups(groups, columns=names, use_threads=False)
+    lon, lat = _coordinates(observations, table["observation"].to_numpy())
+    if has_rank:
+        # What is no number is no point, and is not placed.
+        lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
+    distance = pc.fill_null(table["distance_m"], np.nan).to_numpy()
+    # Arrays that must not be written to are of another type to numba.
+    given = (np.require(one, requirements="W") for one in (lon, lat, distance))
+    cells, distances, rows = np.empty((3, table.num_rows), np.int64)
+    bounds = np.empty(4)
+    shown, beyond = cells_cpu.place(
+        *given, first_row, cells, distances.view(np.float64), rows, bounds
     )
+    points = cells_cpu.sort(cells[:shown], distances[:shown], rows[:shown])
+    start = len(points) * first_row
+    write_at(scratch, points, points.itemsize * start)
+    return _Run(start, shown, beyond, bounds, points[0, ::_STEP].copy())
+
+
+def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Longitudes and latitudes of rows that ascend."""
+    if not rows.size:
+        return np.empty(0), np.empty(0)
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    names = [observations.lon, observations.lat]
+    table = read_rows(observations.file, first, stop, names)
+    lon, lat = (np.asarray(table[name].to_numpy()) for name in names)
+    return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
+
+
+def _merge(scratch: IO[bytes], runs: list[_Run], file: IO[bytes]) -> None:
+    """Write the points of all runs in the order of the curve, column by column, behind the head."""
+    starts, sizes = np.array([(run.start, run.rows) for run in runs]).T.copy()
+    n = int(sizes.sum())
+    words = _mapped(scratch, np.int64, "c", 0, int(starts[-1] + 3 * sizes[-1]))
+    borders = _borders([run.sample for run in runs], max(STRETCH, n * len(runs) // _MOST_EDGES))
+
+    def find(run: _Run) -> np.ndarray:
+        return np.searchsorted(words[run.start : run.start + run.rows], borders)
+
+    edges = np.stack(list(side_by_side(find, runs)), axis=1)
+
+    def write(piece: _Piece) -> None:
+        first, begins, ends = piece
+        points = np.empty((3, int((ends - begins).sum())), np.int64)
+        cells_cpu.gather(words, starts, sizes, begins, ends, points)
+        points = cells_cpu.sort(*points)
+        for number, column in enumerate(points):
+            write_at(file, column, _HEAD_BYTES + column.itemsize * (number * n + first))
+
+    for _ in side_by_side(write, _pieces(borders, edges)):
+        pass
+
+
+def _borders(samples: list[np.ndarray], rows: int) -> np.ndarray:
+    """Cells that part the points into pieces of about so many rows each.
+
+    A piece has at most `_STEP` points of each run more, if it has more than one cell.
+    """
+    sample = np.sort(np.concatenate(samples))
+    chosen = sample[:: rows // _STEP]
+    # A cell of very many points is a piece of its own.
+    full = chosen[1:][chosen[1:] == chosen[:-1]]
+    return np.unique(np.concatenate([chosen, full + 1, [np.iinfo(np.int64).max]]))
+
+
+class _Piece(NamedTuple):
+    """Points that stand together in the end, from place `first` on, and where runs have them."""
+
+    first: int
+    begins: np.ndarray
+    ends: np.ndarray
+
+
+def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
+    first = 0
+    for number, width in enumerate(np.diff(borders)):
+        begins, ends = edges[number], edges[number + 1]
+        counts = ends - begins
+        # Points of one cell are in order as they are, and need not be in memory together.
+        share = counts.cumsum() // STRETCH if width == 1 else np.zeros(counts.size)
+        for own in np.unique(share):
+            yield _Piece(first, begins, np.where(share == own, ends, begins))
+            first += int(counts[share == own].sum())
 
 
 def _mapped(file: Any, dtype: Any, mode: Any, offset: int, n: int) -> np.ndarray:
     # A file of no bytes cannot be mapped; to numba a memmap is slower than an array.
     return np.asarray(np.memmap(file, dtype, mode, offset, (n,))) if n else np.empty(0, dtype)
-
-
-def _gathered(
-    scratch: Any, manifest: Manifest, observations: Dataset
-) -> tuple[dict[str, Any], tuple[np.ndarray, ...]]:
-    """Cells, distances and rows as they come, and what the head of the file says."""
-    columns = _columns(scratch, manifest.rows)
-    used, beyond, lock = 0, 0, Lock()
-    low, high = np.full(2, np.inf), np.full(2, -np.inf)
-
-    def read(piece: tuple[Part, int]) -> None:
-        nonlocal used, beyond, low, high
-        part, row = piece
-        with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
-            parquet = opened(handle)
-            has_rank = "rank" in parquet.schema_arrow.names
-            names = ["observation", "distance_m", *(["rank"] if has_rank else [])]
-            for group in range(parquet.num_row_groups):
-                table = parquet.read_row_group(group, columns=names, use_threads=False)
-                first_row, row = row, row + table.num_rows
-                lon, lat = _coordinates(observations, table["observation"].to_numpy())
-                if has_rank:
-                    # What is no number is no point, and is not placed.
-                    lon[table["rank"].to_numpy() != 1] = np.nan
-                distance = np.array(pc.fill_null(table["distance_m"], np.nan))
-                own = [np.empty(table.num_rows, one.dtype) for one in columns]
-                shown, outside = cells_cpu.place(lon, lat, distance, first_row, *own)
-                seen = np.abs(lat) <= cells_cpu.MOST_LATITUDE_DEG
-                lon = np.where(lon >= 180, lon - 360, lon)
-                seen &= (lon >= -180) & (lon <= 180)
-                with lock:
-                    start, used = used, used + shown
-                    beyond += outside
-                    if seen.any():
-                        ends = np.stack([lon[seen], lat[seen]])
-                        low = np.minimum(low, ends.min(axis=1))
-                        high = np.maximum(high, ends.max(axis=1))
-                for to, values in zip(columns, own, strict=True):
-                    to[start : start + shown] = values[:shown]
-
-    for _ in side_by_side(read, pieces(manifest)):
-        pass
-    bounds = [*low.tolist(), *high.tolist()] if used else None
-    head = {"digest": manifest.digest, "rows": used, "beyond": beyond, "bounds_deg": bounds}
-    return head, tuple(column[:used] for column in columns)
-
-
-def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Longitudes and latitudes of rows that ascend, in arrays that may be written to."""
-    names = [observations.lon, observations.lat]
-    if not rows.size:
-        return np.empty(0), np.empty(0)
-    first = int(rows[0])
-    table = read_rows(observations.file, first, int(rows[-1]) + 1, names)
-    lon, lat = (np.asarray(table[name].to_numpy())[rows - first] for name in names)
-    return lon, lat
-
-
-def _sort(given: tuple[np.ndarray, ...], target: tuple[np.ndarray, ...]) -> None:
-    cells = given[0]
-    n = cells.size
-    if not n:
-        return
-    low, high = int(cells.min()), int(cells.max())
-    shift = max(0, (high - low).bit_length() - _BUCKETS)
-    threads = threads_for(n, _GRAIN)
-    counts = np.zeros((threads, ((high - low) >> shift) + 1), np.int64)
-    in_threads(cells_cpu.tally, threads, cells, low, shift, counts)
-    stops = counts.T.cumsum().reshape(-1, threads)
-    places = np.ascontiguousarray(stops.T) - counts
-    in_threads(cells_cpu.scatter, threads, given, low, shift, places, target)
-    ends = stops[:, -1]
-    # Whole buckets, many small ones together.
-    cuts = np.unique(ends[np.searchsorted(ends, np.arange(_RUN, n + _RUN, _RUN).clip(max=n))])
-    runs = zip([0, *cuts[:-1].tolist()], cuts.tolist(), strict=True)
-
-    def sort(run: tuple[int, int]) -> None:
-        own = slice(*run)
-        order = np.argsort(target[0][own])
-        for column in target:
-            column[own] = column[own][order]
-
-    for _ in side_by_side(sort, runs):
-        pass
 
 
 def read_matches(manifest: Manifest, rows: np.ndarray) -> pa.Table:

@@ -1,0 +1,92 @@
+"""Maps and distances of results of many parts, against numpy, pandas and web mercator."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from georesolve.workers.distances import PERCENTS, measure
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.map_files import Map, write_map
+from tests.conftest import sphere, store_points
+from tests.workers.test_assembly import put_together
+
+N = 300_000
+CROWD = 120_000
+"""Observations at one point: more than a thread takes at a time."""
+EDGES = [0, 1, 40_000, 41_000, 130_000, 131_072, 250_000, N]
+
+
+@pytest.fixture(scope="module", params=["spread", "equal"])
+def result(request, tmp_path_factory):
+    """A result: its folder, manifest and observations, and all that a map shows of them."""
+    chance = np.random.default_rng(7)
+    lat, lon = sphere(N, 8)
+    lat[:CROWD], lon[:CROWD] = 47.0, 8.0
+    lat[CROWD : 2 * CROWD] = chance.normal(47, 0.01, CROWD)
+    lon[CROWD : 2 * CROWD] = chance.normal(8, 0.01, CROWD)
+    lat[-5:], lon[-9:-4] = np.nan, [180, -180, 360, 359.99, 0]
+    order = chance.permutation(N)
+    lat, lon = lat[order], lon[order]
+    missing = chance.random(N) < 0.1
+    metres = chance.lognormal(5, 3, N) if request.param == "spread" else np.zeros(N)
+    folder = tmp_path_factory.mktemp("result")
+    (folder / "job" / "parts").mkdir(parents=True)
+    seen = store_points(pa.table({"lat": lat, "lon": lon}), folder / "points.parquet")
+    job = Job("job", folder / "job", seen, seen, MatchOptions())
+    status = pa.DictionaryArray.from_arrays(pa.array(missing.astype("i1")), ["matched", "beyond"])
+    table = pa.table(
+        {
+            "observation": np.arange(N),
+            "reference": pa.array(np.zeros(N, np.int64), mask=missing),
+            "distance_m": pa.array(metres, mask=missing),
+            "status": status,
+        }
+    )
+    metres = np.where(missing, np.nan, metres)
+    return folder, put_together(job, table, EDGES), seen, lat, lon, metres
+
+
+@pytest.fixture(scope="module")
+def drawn(result):
+    folder, manifest, seen, *_ = result
+    write_map(folder / "map", manifest, seen)
+    return Map(folder / "map", manifest.digest)
+
+
+@pytest.mark.parametrize("z", [0, 3, 11, 18])
+def test_a_square_is_what_pandas_counts(result, drawn, z):
+    *_, lat, lon, metres = result
+    shown = np.abs(lat) <= 85.05112877980659
+    assert drawn.rows == shown.sum()
+    assert drawn.beyond == (np.abs(lat) > 85.05112877980659).sum()
+    across = ((lon[shown] + 180) % 360) / 360 * (256 << z)
+    down = (1 - np.arcsinh(np.tan(np.radians(lat[shown]))) / np.pi) / 2 * (256 << z)
+    column, row = across.astype(int), down.astype(int)
+    pixels = pd.Series(metres[shown]).groupby([row, column])
+    assert drawn.densest(z) == pixels.size().max()
+    # Where all at one point are.
+    x, y = (int(one) for one in pixels.size().idxmax()[::-1])
+    x, y = x >> 8, y >> 8
+    square = drawn.square(z, x, y)
+    is_in = (column >> 8 == x) & (row >> 8 == y)
+    assert np.array_equal(drawn.rows_of(z, x, y), np.flatnonzero(shown)[is_in])
+    pixel = (row[is_in] & 255) * 256 + (column[is_in] & 255)
+    inside = pd.Series(metres[shown][is_in]).groupby(pixel)
+    expected = pd.DataFrame(
+        {"size": inside.size(), "matched": inside.count(), "median": inside.median()}
+    ).reindex(range(256 * 256))
+    assert np.array_equal(square.matched.ravel(), expected["matched"].fillna(0))
+    assert np.array_equal((square.matched + square.unmatched).ravel(), expected["size"].fillna(0))
+    assert np.array_equal(square.median_m.ravel(), expected["median"], equal_nan=True)
+
+
+def test_distances_of_many_parts_are_what_numpy_says(result):
+    folder, manifest, *_, metres = result
+    found = measure(manifest, folder)
+    matched = metres[~np.isnan(metres)]
+    assert found.counts == {"matched": matched.size, "beyond": N - matched.size}
+    assert found.percentiles_m == np.percentile(matched, PERCENTS).tolist()
+    for bins in (found.linear, found.logarithmic):
+        assert np.array_equal(bins.counts, np.histogram(matched, bins.edges_m)[0])
+        assert sum(bins.counts) == matched.size
