@@ -85,6 +85,9 @@ def tidy(folder: Path, row: JobRow) -> None:
             read_manifest(folder).tidy()
         shutil.rmtree(folder / RECORDS, ignore_errors=True)
         (folder / "cancelled").unlink(missing_ok=True)
+    except FileNotFoundError:
+        # A client has deleted the job meanwhile, and another process its files.
+        logger.info("job %s has no result to tidy", row.id)
     except OSError:
         # Who asks for the result is told what is wrong with it.
         logger.exception("the result in %s cannot be read", folder)

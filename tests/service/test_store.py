@@ -202,6 +202,14 @@ def test_what_cannot_be_removed_elsewhere_is_removed_later(tmp_path, monkeypatch
         assert not folder.exists()
 
 
+def test_a_job_that_is_deleted_while_it_is_tidied_is_no_error(tmp_path, store, caplog):
+    row, _ = add(Library(store), tmp_path, 1)
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    store.finish_job(id, "successful", "done")
+    endings.tidy(store.job_folder(id), store.job(id))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_a_job_ends_once(tmp_path, store):
     library = Library(store)
     row, _ = add(library, tmp_path, 1)
