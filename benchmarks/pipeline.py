@@ -54,8 +54,10 @@ from georesolve.workers.frames import Frame, backend
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.matches import STATUSES
+from georesolve.workers.places import Folder, Place
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
 from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.sources import Manifest
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
@@ -96,8 +98,10 @@ def _let_in(security: Security) -> Iterator[None]:
 
 
 @contextmanager
-def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Stand]:
-    """Open a cluster, start a service that connects to it, register both sets."""
+def joined(
+    options: argparse.Namespace, folder: Path, *flags: str
+) -> Iterator[tuple[Cluster, httpx.Client]]:
+    """Open a cluster, and start a service that connects to it."""
     settings = ClusterSettings(
         device=options.device,
         workers=options.workers,
@@ -112,11 +116,18 @@ def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Sta
         with (
             _let_in(cluster.client.security),
             running(
-                options.device, folder / "data", folder / "log", "--scheduler", address
+                options.device, folder / "data", folder / "log", "--scheduler", address, *flags
             ) as client,
         ):
-            observations, references = (register(client, dataset) for dataset in sets)
-            yield Stand(cluster, client, (observations, references))
+            yield cluster, client
+
+
+@contextmanager
+def stand(options: argparse.Namespace, folder: Path, sets: Sets) -> Iterator[Stand]:
+    """Open a cluster, start a service that connects to it, register both sets."""
+    with joined(options, folder) as (cluster, client):
+        observations, references = (register(client, dataset) for dataset in sets)
+        yield Stand(cluster, client, (observations, references))
 
 
 def canonical(table: pa.Table, path: Path) -> Dataset:
@@ -162,10 +173,10 @@ def run_job(where: Stand, *, compare: bool = False) -> tuple[dict[str, float], n
     }, found
 
 
-def our_floor(cluster: Cluster, sets: Sets, folder: Path) -> None:
+def our_floor(cluster: Cluster, sets: Sets, place: Place) -> None:
     """Read and write, by our reader and writer, one file a chunk."""
     observations, references = sets
-    copy = functools.partial(copy_chunk, observations, references, folder)
+    copy = functools.partial(copy_chunk, observations, references, place)
     cluster.client.gather(cluster.client.map(copy, plan_of(cluster, sets), pure=False))
 
 
@@ -176,7 +187,7 @@ def plan_of(cluster: Cluster, sets: Sets) -> list[Chunk]:
     return chunks(observations.rows, references.rows, MatchOptions(), cluster.device, workers)
 
 
-def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: Chunk) -> None:
+def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: Chunk) -> None:
     """On a worker: read a chunk and write what looks like its result.
 
     Latitudes stand in for distances, because they have as many random bits, and numbers of rows for
@@ -190,7 +201,7 @@ def copy_chunk(observations: Dataset, references: Dataset, folder: Path, chunk: 
     def encoded(group: Chunk) -> Encoded:
         return encode(table.slice(group.start - chunk.start, group.stop - group.start))
 
-    with (folder / f"{chunk.start}.parquet").open("wb") as file:
+    with place.new(f"{chunk.start}.parquet") as file:
         splice = Splice(file)
         for group in side_by_side(encoded, chunk.row_groups(1)):
             splice.add(group)
@@ -222,19 +233,28 @@ def ids(references: Dataset) -> pa.ChunkedArray:
     return read_rows(references.file, 0, references.rows, [references.id])[references.id]
 
 
-def floor_of_dask(cluster: Cluster, sets: Sets, folder: Path) -> None:
-    """Read and write with Dask's dataframes, the same chunks."""
+def floor_of_dask(
+    cluster: Cluster, sets: Sets, folder: Path, *, row_group: int = ROW_GROUP
+) -> None:
+    """Read and write with Dask's dataframes, the same chunks, of files with such row groups."""
     observations, references = sets
     first = plan_of(cluster, sets)[0]
     library = {"cuda": "cudf", "cpu": "pandas"}[cluster.device]
     with cluster.client.as_current(), dask.config.set({"dataframe.backend": library}):
         dd.read_parquet(
-            str(observations.file),
+            paths_of(observations),
             columns=[observations.lat, observations.lon],
-            split_row_groups=max(1, (first.stop - first.start) // ROW_GROUP),
+            split_row_groups=max(1, (first.stop - first.start) // row_group),
         ).map_partitions(shaped, references, lat=observations.lat).to_parquet(
             str(folder), write_index=False, write_metadata_file=False, **_ENCODING[cluster.device]
         )
+
+
+def paths_of(points: Dataset) -> list[str]:
+    """The files that a set lies in."""
+    if isinstance(points.file, Manifest):
+        return [file.path for file in points.file.files]
+    return [str(points.file)]
 
 
 def shaped(frame: Frame, references: Dataset, lat: str) -> Frame:
@@ -323,7 +343,7 @@ def main(arguments: list[str] | None = None) -> None:
         ours = stack.enter_context(stand(options, folder / "ours", sets))
         turns: dict[str, Callable[[Path], Any]] = {
             "job": lambda _: run_job(ours, compare=options.ckdtree),
-            "floor, our reader and writer": lambda to: our_floor(ours.cluster, sets, to),
+            "floor, our reader and writer": lambda to: our_floor(ours.cluster, sets, Folder(to)),
             "floor, Dask's dataframes": lambda to: floor_of_dask(ours.cluster, sets, to),
         }
         if options.device == "cpu":

@@ -14,6 +14,7 @@ from georesolve.benchmarks import (
     doors,
     fronts,
     kernels,
+    lake,
     maps,
     pipeline,
     service,
@@ -22,6 +23,7 @@ from georesolve.benchmarks import (
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
+from georesolve.workers.places import Folder
 from tests.conftest import points, sphere
 
 
@@ -112,13 +114,32 @@ def test_the_floor_is_shaped_like_the_result(tmp_path, cluster):
     for floor in (pipeline.our_floor, pipeline.floor_of_dask):
         folder = tmp_path / floor.__name__
         folder.mkdir()
-        floor(cluster, (observations, references), folder)
+        to = Folder(folder) if floor is pipeline.our_floor else folder
+        floor(cluster, (observations, references), to)
         written = [pq.read_table(path) for path in folder.glob("*.parquet")]
         assert sum(part.num_rows for part in written) == 1_000
         for part in written:
             assert [field.name for field in part.schema] == want.names
             if floor is pipeline.our_floor:
                 assert part.schema.types == want.types
+
+
+@pytest.mark.timeout(300)
+def test_a_job_between_files(tmp_path, capsys, device):
+    out, place = tmp_path / "out.json", tmp_path / "lake"
+    sizes = ["--observations", "17", "--references", "8", "--repeats", "1", "--workers", "1"]
+    lake.main(["--device", device, *sizes, "--place", str(place), "--json", str(out)])
+    figures = json.loads(out.read_text())
+    assert figures["seconds"].keys() == {
+        "job",
+        "floor, our reader and writer",
+        "floor, Dask's dataframes",
+    }
+    assert {"worker", "runner", "front"} <= figures["memory bytes"].keys()
+    # The random bits of a distance alone take more than 4 bytes.
+    assert figures["result bytes"] > 4 * 2**17
+    assert not list(place.rglob("*.parquet"))
+    assert "131,072 x 256" in capsys.readouterr().out
 
 
 def test_ckdtree_answers_as_ours_does():

@@ -1,0 +1,283 @@
+"""A job from files where they lie to files where they are wanted, beside its floors.
+
+    python -m georesolve.benchmarks.lake
+        --device cuda --observations 28 --references 20 --place /data/lake
+    python -m georesolve.benchmarks.lake
+        --device cpu --workers 8 --observations 26 --references 20 --place s3://bucket/lake
+
+Observations with ids lie in files of up to 2^24 rows, references with ids in one file. The service
+is given their addresses, its workers read them there and write the parts of the result beside
+them. Rows a second, the bytes of the result, what the folder of the service's data grew by, and of
+each process its CPU seconds and the most memory of its own that it held during a job. The floors
+are those of `pipeline`. An object store is found as its other clients find it
+(``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from georesolve.benchmarks.inputs import uniform
+from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, plan_of
+from georesolve.intake.columns import Reading
+from georesolve.intake.hrefs import Sources
+from georesolve.intake.point_table import Bounds
+from georesolve.workers.cluster import Cluster
+from georesolve.workers.places import Folder, Place, place_of
+from georesolve.workers.sources import Manifest
+
+_FILE_ROWS = 2**24
+_ROW_GROUP = 2**20
+_WRITERS = 8
+_LOOK_SECONDS = 0.2
+
+
+def write_points(place: Place, rows: int, seed: int) -> None:
+    """Write points with ids, spread evenly over the sphere, as files of a place."""
+
+    def write(start: int) -> None:
+        n = min(_FILE_ROWS, rows - start)
+        lat, lon = uniform(np.random.default_rng([seed, start]), n)
+        table = pa.table({"id": np.arange(start, start + n), "lat": lat, "lon": lon})
+        with place.new(f"{start:012}.parquet") as file:
+            # Random bits do not get smaller; ids do.
+            pq.write_table(
+                table,
+                file,
+                row_group_size=_ROW_GROUP,
+                compression={"id": "zstd", "lat": "none", "lon": "none"},
+                use_dictionary=False,
+                column_encoding={"id": "DELTA_BINARY_PACKED"},
+            )
+
+    place.make()
+    with ThreadPoolExecutor(_WRITERS) as threads:
+        list(threads.map(write, range(0, rows, _FILE_ROWS)))
+
+
+class Watch:
+    """Looks at this process and those below it: their CPU time, and the memory that is theirs.
+
+    Attributes
+    ----------
+    memory
+        Bytes that one process held at most, by the name of what it does.
+    """
+
+    def __init__(self, workers: set[int]) -> None:
+        self._workers = workers
+        self.memory: dict[str, int] = {}
+
+    def _processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        own = psutil.Process()
+        yield "scheduler, and this benchmark", own
+        for one in own.children(recursive=True):
+            try:
+                name = "worker" if one.pid in self._workers else one.name().rstrip(" 0123456789")
+            except psutil.Error:
+                continue
+            yield (name if name in ("worker", "front", "runner") else "other"), one
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Until now, of all processes of a name together."""
+        seconds: dict[str, float] = {}
+        for name, one in self._processes():
+            try:
+                times = one.cpu_times()
+            except psutil.Error:
+                continue
+            seconds[name] = seconds.get(name, 0.0) + times.user + times.system
+        return seconds
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Look at the memory of each process meanwhile; the largest of a name is kept."""
+        ended = threading.Event()
+
+        def look() -> None:
+            while not ended.wait(_LOOK_SECONDS):
+                for name, one in self._processes():
+                    try:
+                        info = one.memory_info()
+                    except psutil.Error:
+                        continue
+                    self.memory[name] = max(self.memory.get(name, 0), info.rss - info.shared)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def run_job(client: httpx.Client, request: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """One job up to `successful`: its report, and the seconds that its client saw."""
+    begin = time.perf_counter()
+    headers = {"Prefer": "respond-async"}
+    answer = client.post("/processes/nearest/execution", json=request, headers=headers)
+    job = answer.raise_for_status().json()["jobID"]
+    # Told when it ends, and not asked again and again, which takes time from who does the work.
+    with client.stream("GET", f"/jobs/{job}/events", timeout=None) as events:
+        for _ in events.iter_lines():
+            pass
+    seconds = time.perf_counter() - begin
+    told = client.get(f"/jobs/{job}").raise_for_status().json()
+    if told["status"] != "successful":
+        raise SystemExit(f"the job is {told['status']}: {told['message']}")
+    report: dict[str, Any] = client.get(f"/jobs/{job}/report").raise_for_status().json()
+    report["parts"] = client.get(f"/jobs/{job}/results/parts").raise_for_status().json()
+    client.delete(f"/jobs/{job}").raise_for_status()
+    return report, seconds
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--workers", type=int, help="processes; one a GPU or core by default")
+    parser.add_argument("--observations", type=int, default=22, help="power of two")
+    parser.add_argument("--references", type=int, default=14, help="power of two")
+    parser.add_argument("--place", required=True, help="an empty folder, or s3://bucket/prefix")
+    parser.add_argument("--repeats", type=int, default=3, help="turns that count")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    base = options.place.rstrip("/")
+    if "://" not in base:
+        base = Path(base).resolve().as_uri()
+    points = {name: place_of(f"{base}/{name}") for name in ("observations", "references")}
+    try:
+        for seed, (name, place) in enumerate(points.items()):
+            write_points(place, 2 ** getattr(options, name), seed)
+        figures = _measured(options, base)
+    finally:
+        for place in points.values():
+            place.remove(place.names())
+    _show(figures)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
+
+
+def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
+    hrefs = {name: f"{base}/{name}/" for name in ("observations", "references")}
+    sources = Sources(f"{base}/", Bounds())
+    observations, references = (sources.dataset(href, Reading(), "") for href in hrefs.values())
+    sets = observations, references
+    assert isinstance(observations.file, Manifest), "looked up, not copied"
+    flags = ["--sources", f"{base}/", "--sinks", f"{base}/out/"]
+    flags += ["--dataset-rows", str(max(observations.rows, references.rows))]
+    with (
+        tempfile.TemporaryDirectory() as name,
+        joined(options, Path(name), *flags) as (
+            cluster,
+            client,
+        ),
+    ):
+        pids = cluster.client.run(os.getpid)
+        watch = Watch(set(pids.values()))
+        seconds: dict[str, list[float]] = {}
+        control: list[dict[str, float]] = []
+        report: dict[str, Any] = {}
+        for turn in range(1 + options.repeats):
+            # As far as a service that has been used stands: the first turn does not count.
+            output = f"{base}/out/{turn}/"
+            before = watch.cpu_seconds()
+            with watch.looking():
+                report, took = run_job(
+                    client,
+                    {
+                        "inputs": {name: {"href": href} for name, href in hrefs.items()},
+                        "output": {"href": output},
+                    },
+                )
+            used = {
+                name: total - before.get(name, 0.0) for name, total in watch.cpu_seconds().items()
+            }
+            written = place_of(output)
+            written.remove(written.names())
+            timed = {"job": took, **_floors(cluster, sets, f"{base}/floor-{turn}")}
+            if turn:
+                for what, value in timed.items():
+                    seconds.setdefault(what, []).append(value)
+                control.append(used)
+        chunks = len(plan_of(cluster, sets))
+        kept = sum(path.stat().st_size for path in (Path(name) / "data").rglob("*"))
+    return {
+        "machine": machine(),
+        "device": cluster.device,
+        "workers": len(pids),
+        "place": base.partition("://")[0],
+        "observations": observations.rows,
+        "references": references.rows,
+        "chunks": chunks,
+        "source bytes": observations.file.size_bytes,
+        "result bytes": report["parts"]["size_bytes"],
+        "digest": report["parts"]["digest"],
+        "data bytes": kept,
+        "stages": report["seconds"],
+        "seconds": seconds,
+        "cpu seconds": {
+            name: [one.get(name, 0.0) for one in control] for one in control for name in one
+        },
+        "memory bytes": watch.memory,
+    }
+
+
+def _floors(cluster: Cluster, sets: Sets, base: str) -> dict[str, float]:
+    """Seconds of both floors; Dask's dataframes alone write to a folder only."""
+    place = place_of(base)
+    place.make()
+    start = time.perf_counter()
+    our_floor(cluster, sets, place)
+    seconds = {"floor, our reader and writer": time.perf_counter() - start}
+    place.remove(place.names())
+    if isinstance(place, Folder):
+        place.make()
+        start = time.perf_counter()
+        floor_of_dask(cluster, sets, place.path, row_group=_ROW_GROUP)
+        seconds["floor, Dask's dataframes"] = time.perf_counter() - start
+        place.remove(place.names())
+    return seconds
+
+
+def _show(figures: dict[str, Any]) -> None:
+    rows = figures["observations"]
+    print(
+        f"{rows:,} x {figures['references']:,} on {figures['device']}, {figures['place']}, "
+        f"{figures['workers']} workers, {figures['chunks']} chunks, "
+        f"{figures['result bytes'] / 2**30:.2f} GiB of result, "
+        f"{figures['data bytes'] / 2**20:.1f} MiB kept by the service"
+    )
+    job = statistics.median(figures["seconds"]["job"])
+    for name, values in figures["seconds"].items():
+        median = statistics.median(values)
+        print(
+            f"{name:<34}{median:9.3f} s [{min(values):.3f}, {max(values):.3f}]"
+            f"{job / median:8.3f} job / it{rows / median / 1e6:9.1f} M rows/s"
+        )
+    for name, values in figures["cpu seconds"].items():
+        mib = figures["memory bytes"].get(name, 0) / 2**20
+        print(f"{name:<34}{statistics.median(values):9.3f} CPU s{mib:9.0f} MiB at most")
+
+
+if __name__ == "__main__":
+    main()
