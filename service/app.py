@@ -16,9 +16,9 @@ from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description.openapi import DescribedApp
 from georesolve.service.disk import Disk
-from georesolve.service.http.bounds import BodyLimit, HeadAsGet
-from georesolve.service.http.encodings import PackedBody
+from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
+from georesolve.service.http.heads import HeadAsGet
 from georesolve.service.http.journal import Journal
 from georesolve.service.http.origins import sharing_with
 from georesolve.service.http.prefix import Prefix
@@ -100,8 +100,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(PackedBody, settings=settings)
-    app.add_middleware(BodyLimit, settings=settings)
+    app.add_middleware(BodyBounds, settings=settings)
     app.add_middleware(HeadAsGet)
     app.add_middleware(Access, settings=settings, metrics=metrics)
     if origins := settings.origins():
@@ -111,9 +110,10 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
+    # Routes are looked through in this order.
     for module in (
-        landing,
         nearest,
+        landing,
         files,
         estimate,
         datasets,

@@ -3,7 +3,7 @@
 `CannotStart` is no problem: no client hears of it.
 
 The process that decodes files loads this, so it imports no framework: `service.http.handlers` makes
-answers of problems, `service.description.refusals` describes them.
+answers of problems.
 """
 
 import errno

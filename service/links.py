@@ -3,7 +3,6 @@
 from fastapi import Request
 from pydantic import BaseModel
 
-EXAMPLE_BASE = "http://localhost:8000"
 OGC_RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
 
 

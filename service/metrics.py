@@ -169,7 +169,8 @@ class Metrics:
         """Count observations that were resolved, and what became of them."""
         self._rows_in.labels(by).inc(observations)
         for status, rows in counts.items():
-            self._rows_out.labels(by, status).inc(rows)
+            if rows:
+                self._rows_out.labels(by, status).inc(rows)
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""

@@ -33,7 +33,9 @@ class Turns:
             # Of one that was cancelled while it waited the turn is cancelled too.
             if not turn.cancelled():
                 self._free += self._places if alone else 1
-                self._held -= Counter([owner])
+                self._held[owner] -= 1
+                if not self._held[owner]:
+                    del self._held[owner]
             self._give()
 
     def _give(self) -> None:

@@ -22,8 +22,8 @@ from georesolve.kernels import Answer
 from georesolve.kernels.coordinates import is_valid
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import Dataset, read_rows, write_dataset
-from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
+from georesolve.workers.datasets import Dataset, InMemory, read_rows, write_dataset
+from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
@@ -39,8 +39,12 @@ _CARRIED_BYTES = 2**26
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
 _REHEARSED_ROWS = (10, 500)
 """Few observations and many take different ways through the search."""
-_SECONDS_A_CORE = 0.0005
-"""For less, another core is not worth waking: it has other requests."""
+_SECONDS_A_CORE = 0.00005
+"""For less, another core is not worth waking. By the estimate: a few hundred observations, which
+take several times as long where they are far apart."""
+_QUICK_ROWS = 2_048
+_QUICK_SECONDS = 0.001
+"""By the estimate, of the search alone."""
 _warming = threading.Lock()
 
 
@@ -83,6 +87,17 @@ class AtHandAnswer(NamedTuple):
     def plain(self) -> TableRows:
         """The rows, for formats that do not say where they come from."""
         return TableRows(self.rows.replace_schema_metadata(geometries(self.job)))
+
+
+def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) -> bool:
+    """Whether a job is answered in some milliseconds, and all that it needs is in memory."""
+    rate = rows_a_second(references.rows, options, "cpu")
+    return (
+        isinstance(observations.file, InMemory)
+        and observations.rows * options.k <= _QUICK_ROWS
+        and observations.rows <= _QUICK_SECONDS * rate
+        and is_resident(references, with_id(references, options.columns))
+    )
 
 
 def resolve_at_hand(job: Job) -> AtHandAnswer:

@@ -13,7 +13,7 @@ from georesolve.workers.datasets import read_rows
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.matches import with_carried
 from georesolve.workers.plan import Chunk, carried_bytes
-from georesolve.workers.references import resident_column, resident_widths
+from georesolve.workers.references import resident_column
 from georesolve.workers.widths import Carried
 
 _LARGE_BYTES = 2**26
@@ -53,7 +53,9 @@ def carried(
             if of_observations
             else pa.table({})
         )
-        references = ((name, resident_column(job.references, name)) for name in of_references)
+        references = (
+            (name, resident_column(job.references, name).values) for name in of_references
+        )
         yield with_carried(rows, job.options, own, references)
 
 
@@ -63,6 +65,6 @@ def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:
     size = carried_bytes(chunk.stop - chunk.start, job.options.k, of_observations)
     taken = rows["reference"].drop_null().to_numpy()
     for name in job.carried()[1]:
-        widths = resident_widths(job.references, name)
+        widths = resident_column(job.references, name).widths
         size += widths * taken.size if isinstance(widths, int) else int(widths[taken].sum())
     return size

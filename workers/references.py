@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,8 @@ from georesolve.workers.widths import value_bytes
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
 
-_Key = tuple[str, Piece | str | tuple[str, str]]
-"""The hash of a set and either a piece, for its index, or the name of a column, or what it is of a
-column, and the name of that."""
+_Key = tuple[str, Piece | str]
+"""The hash of a set and either a piece, for its index, or the name of a column."""
 
 
 class _Shelf:
@@ -167,40 +166,53 @@ def resident_index(
     return index
 
 
-def resident_column(references: Dataset, name: str) -> pa.ChunkedArray:
-    """A column of a reference set, in row order, read from its file on first need.
+class ResidentColumn(NamedTuple):
+    """A column of a reference set, in row order.
+
+    Attributes
+    ----------
+    values
+        The values.
+    widths
+        How many bytes of memory each of them takes; a number where all take the same.
+    """
+
+    values: pa.ChunkedArray
+    widths: "int | np.ndarray"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes itself."""
+        widths = 0 if isinstance(self.widths, int) else self.widths.nbytes
+        return int(self.values.nbytes) + widths
+
+
+def resident_column(references: Dataset, name: str) -> ResidentColumn:
+    """A column of a reference set, read from its file on first need.
 
     Raises
     ------
     CarriedTooLong
         When it takes more memory than a worker has for one.
     """
-    size, most = references.width([name]).total, column_bytes()
+    width, most = references.width([name]), column_bytes()
+    size = width.total
     if size > most:
         raise CarriedTooLong(
             f"the column {name[:80]!r} of the references takes {size} bytes of memory, and a "
             f"worker has {most} for one: carry another, or give workers more memory"
         )
-    column: pa.ChunkedArray = _columns.get(
-        (references.sha256, name),
-        lambda: read_rows(references.file, 0, references.rows, [name])[name],
-        lambda: size,
-    )
+
+    def load() -> ResidentColumn:
+        values = read_rows(references.file, 0, references.rows, [name])[name]
+        same = value_bytes(pa.array([], values.type))
+        if not isinstance(same, int):
+            same = np.concatenate([same, *map(value_bytes, values.chunks)])
+        return ResidentColumn(values, same)
+
+    widths = 0 if width.row * references.rows == size else 8 * references.rows
+    column: ResidentColumn = _columns.get((references.sha256, name), load, lambda: size + widths)
     return column
-
-
-def resident_widths(references: Dataset, name: str) -> "int | np.ndarray":
-    """How many bytes of memory each value of a column takes; a number where all take the same."""
-    column = resident_column(references, name)
-    same = value_bytes(pa.array([], column.type))
-    if isinstance(same, int):
-        return same
-    widths: np.ndarray = _columns.get(
-        (references.sha256, ("widths", name)),
-        lambda: np.concatenate([same, *map(value_bytes, column.chunks)]),
-        lambda: 8 * references.rows,
-    )
-    return widths
 
 
 def is_resident(references: Dataset, columns: Iterable[str]) -> bool:

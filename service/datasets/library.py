@@ -70,6 +70,8 @@ class Library:
         # Rows as they were used last, and how long they hold: what an id stands for never changes
         # but in when it expires.
         self._used: dict[str, tuple[float, DatasetRow]] = {}
+        until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
+        self._used_seconds = min(_USED_SECONDS, until_noted)
         self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
         make_folder(store.datasets_folder)
 
@@ -236,13 +238,12 @@ class Library:
         """
         # A name is looked up each time: it may stand for another dataset now.
         id = self._id_of(id)
-        until, row = self._used.get(id, (0.0, None))
-        if row is None or monotonic() > until or not self._is_there(row):
-            if len(self._used) >= _MOST_USED:
-                self._used.clear()
-            row = self.whole(id)
-            self._used[id] = monotonic() + _USED_SECONDS, row
-        # Noted once in a while, not with every request.
+        if (row := self.known(id)) is not None:
+            return row
+        if len(self._used) >= _MOST_USED:
+            self._used.clear()
+        row = self.whole(id)
+        self._used[id] = monotonic() + self._used_seconds, row
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             self._used.pop(id, None)
             try:
@@ -252,6 +253,11 @@ class Library:
                 if not is_disk_full(error):
                     raise
         return row
+
+    def known(self, id: str) -> DatasetRow | None:
+        """The dataset with this id if it was used a moment ago; the database is not asked."""
+        until, row = self._used.get(id, (0.0, None))
+        return row if row and monotonic() <= until and self._is_there(row) else None
 
     def _is_there(self, row: DatasetRow) -> bool:
         """Whether a row that was used before may be used again, without asking the database.

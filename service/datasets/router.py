@@ -18,8 +18,7 @@ from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
-from georesolve.service.description.answers import bytes_of, created, file_answers, json_answer
-from georesolve.service.description.refusals import CHANGES, FILES, TABLES, refusals
+from georesolve.service.description.answers import Answers, bytes_of, created, file_answers
 from georesolve.service.description.requests import (
     CONTENT_DIGEST,
     IF_MATCH,
@@ -32,16 +31,10 @@ from georesolve.service.description.requests import (
     DatasetName,
     headers,
 )
-from georesolve.service.errors import (
-    DatasetDamaged,
-    DatasetInUse,
-    InvalidRequest,
-    NoSuchDataset,
-    PreconditionFailed,
-)
-from georesolve.service.http.bounds import media_type
+from georesolve.service.errors import InvalidRequest, NoSuchDataset
+from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
-from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.links import base_of
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import (
@@ -60,12 +53,6 @@ from georesolve.workers.sources import Manifest
 router = APIRouter(tags=["datasets"])
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_LIST = {
-    "datasets": [examples.DATASET],
-    "used_bytes": examples.DATASET.size_bytes,
-    "quota_bytes": 64 << 30,
-    "links": [Link(href=f"{EXAMPLE_BASE}/datasets", rel="self", title="this document")],
-}
 _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -99,12 +86,15 @@ _UPLOAD: dict[str, Any] = {
 
 
 _ETAG = {"ETag": {"description": "strong: its sha256", "schema": {"type": "string"}}}
-_REGISTERED = json_answer(examples.DATASET, "registered before: the same content", 200, _ETAG)
-_REPLACED = json_answer(examples.DATASET, "a new version, or the same content again", 200, _ETAG)
-for _known in (_REGISTERED, _REPLACED):
-    _known[200]["model"] = DatasetInfo
-_NEW = created("the dataset") | _ETAG
-_REFUSED = tuple(one for one in TABLES if one not in (NoSuchDataset, DatasetDamaged))
+_KNOWN = {
+    "description": "the same content again, or a new version",
+    "headers": _ETAG,
+    "model": DatasetInfo,
+}
+_REGISTERED: Answers = {
+    200: _KNOWN,
+    201: {"description": "registered", "headers": created("the dataset") | _ETAG},
+}
 
 
 @router.post(
@@ -112,9 +102,7 @@ _REFUSED = tuple(one for one in TABLES if one not in (NoSuchDataset, DatasetDama
     operation_id="registerDataset",
     summary="Register a dataset",
     status_code=201,
-    responses=json_answer(examples.DATASET, "registered", 201, _NEW)
-    | _REGISTERED
-    | refusals(*_REFUSED),
+    responses=_REGISTERED,
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
 )
 async def register_dataset(
@@ -144,9 +132,7 @@ async def register_dataset(
     operation_id="putDataset",
     summary="Register a dataset under a name, or replace it",
     status_code=201,
-    responses=json_answer(examples.DATASET, "a new name", 201, _NEW)
-    | _REPLACED
-    | refusals(PreconditionFailed, *_REFUSED),
+    responses=_REGISTERED,
     openapi_extra=_UPLOAD | headers(CONTENT_DIGEST, IF_MATCH, IF_NEW),
 )
 async def put_dataset(
@@ -244,7 +230,6 @@ def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
     "/datasets",
     operation_id="getDatasets",
     summary="All registered datasets",
-    responses=json_answer(_LIST, "a page of datasets") | refusals(),
 )
 def list_datasets(
     request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
@@ -266,7 +251,7 @@ def list_datasets(
     "/datasets/{id}",
     operation_id="getDataset",
     summary="A dataset",
-    responses=json_answer(examples.DATASET, "the dataset", 200, _ETAG) | refusals(NoSuchDataset),
+    responses={200: {"description": "the dataset", "headers": _ETAG}},
 )
 def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
@@ -278,8 +263,7 @@ def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> 
     operation_id="downloadDataset",
     summary="The points of a dataset",
     response_class=Response,
-    responses=file_answers(bytes_of(PARQUET.media_type), "the points")
-    | refusals(NoSuchDataset, DatasetDamaged, *FILES),
+    responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
     openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
@@ -318,10 +302,6 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     operation_id="removeDataset",
     summary="Remove a dataset",
     status_code=204,
-    responses={
-        204: {"description": "removed"},
-        **refusals(NoSuchDataset, DatasetInUse, *CHANGES),
-    },
 )
 def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from fastapi.encoders import jsonable_encoder
-
 from georesolve.intake.representations import FORMATS, PARQUET, Format
-from georesolve.service.description import examples
 from georesolve.service.jobs.models import StatusInfo
 
 Answers = dict[int | str, dict[str, Any]]
@@ -86,13 +83,9 @@ MESSAGES: tuple[dict[str, Any], ...] = (
 """What the process `echo` gives back: raw, and in a document."""
 
 
-def json_answer(
-    example: Any, description: str, status: int = 200, headers: dict[str, Any] | None = None
-) -> Answers:
-    """A successful answer that is JSON; FastAPI adds the schema of what the handler returns."""
-    content = {"application/json": {"example": jsonable_encoder(example)}}
-    answer: dict[str, Any] = {"description": description, "content": content}
-    return {status: answer | ({"headers": headers} if headers else {})}
+def answer_of(content: dict[str, Any], description: str) -> Answers:
+    """A successful answer with one of some contents."""
+    return {200: {"description": description, "content": content}}
 
 
 def matches_content(
@@ -102,9 +95,9 @@ def matches_content(
     by_suffix: dict[str, dict[str, Any]] = {
         "parquet": _BYTES,
         "arrows": _BYTES,
-        "csv": {"schema": _TEXT, "example": examples.MATCHES_CSV},
-        "json": {"schema": _any_of(_ROWS, *others), "example": examples.MATCHES},
-        "geojson": {"schema": _FEATURES, "example": examples.MATCHES_GEOJSON},
+        "csv": {"schema": _TEXT},
+        "json": {"schema": _any_of(_ROWS, *others)},
+        "geojson": {"schema": _FEATURES},
     }
     return {one.media_type: by_suffix[one.suffix] for one in formats}
 
@@ -122,14 +115,12 @@ def matches_answer(description: str, *others: dict[str, Any], first: Format = PA
         What comes if nothing is asked for: what generated clients take the answer for.
     """
     formats = [first, *(one for one in FORMATS if one != first)]
-    content = matches_content(*formats, others=others)
-    return {200: {"description": description, "content": content}}
+    return answer_of(matches_content(*formats, others=others), description)
 
 
 def message_answer(description: str) -> Answers:
     """The message of the process `echo`."""
-    content = {"application/json": {"schema": _any_of(*MESSAGES), "example": "hello"}}
-    return {200: {"description": description, "content": content}}
+    return answer_of({"application/json": {"schema": _any_of(*MESSAGES)}}, description)
 
 
 def file_answers(content: dict[str, Any], description: str) -> Answers:
@@ -143,11 +134,6 @@ def file_answers(content: dict[str, Any], description: str) -> Answers:
         },
         304: {"description": "the client has it already", "headers": _HEADERS},
     }
-
-
-def stream_answers(content: dict[str, Any], description: str) -> Answers:
-    """What is made as it is sent: without a length, and whole or, if it breaks off, not at all."""
-    return {200: {"description": description, "content": content}}
 
 
 def bytes_of(media_type: str) -> dict[str, Any]:
@@ -165,7 +151,6 @@ TAKEN: Answers = {
     201: {
         "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
         "model": StatusInfo,
-        "content": {"application/json": {"example": examples.ACCEPTED}},
         "headers": created("the job"),
     }
 }

@@ -5,7 +5,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from georesolve.service.description.refusals import PROBLEM_SCHEMA
+from georesolve.service.auth.access import OPEN_PATHS
+from georesolve.service.errors import PROBLEM_JSON
 
 _SUPPOSED = ("HTTPValidationError", "ValidationError")
 _METHODS = ("get", "post", "put", "patch", "delete", "options")
@@ -25,30 +26,77 @@ _KEYS = {
     },
 }
 """The two ways to send a key: `service.auth.access` reads it."""
+_PROBLEM = {
+    "title": "Problem",
+    "description": "What is wrong, as RFC 9457 has it.",
+    "type": "object",
+    "required": ["type", "title", "status", "detail", "instance"],
+    "properties": {
+        "type": {"type": "string", "description": "which problem it is, as a URI"},
+        "title": {"type": "string", "description": "the same for people"},
+        "status": {"type": "integer", "description": "the status of the answer"},
+        "detail": {
+            "type": "string",
+            "description": "what was given, what is allowed and what to do",
+        },
+        "instance": {"type": "string", "description": "the path that was asked"},
+        "errors": {
+            "type": "array",
+            "description": "where it is wrong",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "detail": {"type": "string"},
+                    "pointer": {"type": "string", "description": "JSON pointer into the request"},
+                    "file": {"type": "string"},
+                    "column": {"type": "string"},
+                    "row": {"type": "integer", "description": "counted from 0"},
+                },
+            },
+        },
+    },
+}
+_REFUSED = {"content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_REFUSALS = {
+    "4XX": {"description": "refused, for what the detail says: change the request", **_REFUSED},
+    "5XX": {
+        "description": "not possible now, for what the detail says",
+        "headers": {
+            "Retry-After": {
+                "description": "seconds after which to try again, where waiting helps",
+                "schema": {"type": "integer", "minimum": 1},
+            }
+        },
+        **_REFUSED,
+    },
+}
 _MODEL = re.compile("([A-Z][a-z]+){2,}")
 """The title of a model; pydantic's titles of fields have blanks, or one capital."""
 
 
 class DescribedApp(FastAPI):
-    """An application whose description names the refusals that it answers with, and no others."""
+    """An application whose description tells of keys and refusals.
+
+    Any operation may be refused, always with a problem: its `type` says which.
+    """
 
     def openapi(self) -> dict[str, Any]:
         """The description, made once."""
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document["components"]["schemas"]
-            schemas["Problem"] = PROBLEM_SCHEMA
+            schemas["Problem"] = _PROBLEM
             document["paths"] = _with_references(document["paths"], schemas)
             # FastAPI supposes that a query which it does not take is answered 422.
             for name in _SUPPOSED:
                 schemas.pop(name, None)
             document["components"]["securitySchemes"] = _KEYS
-            for item in document["paths"].values():
+            for path, item in document["paths"].items():
                 for operation in (item[method] for method in _METHODS if method in item):
-                    if "401" in operation["responses"]:
+                    operation["responses"].pop("422", None)
+                    operation["responses"] |= _REFUSALS
+                    if path not in OPEN_PATHS:
                         operation["security"] = [{name: []} for name in _KEYS]
-                    if _is_supposed(operation["responses"].get("422", {})):
-                        del operation["responses"]["422"]
         return self.openapi_schema or {}
 
 
@@ -73,8 +121,3 @@ def _with_references(node: Any, schemas: dict[str, Any]) -> Any:
     description = {key: whole.pop(key) for key in ("description",) if key in whole}
     assert schemas.setdefault(name, whole) == whole, f"two schemas are called {name}"
     return {"$ref": f"#/components/schemas/{name}", **description}
-
-
-def _is_supposed(answer: dict[str, Any]) -> bool:
-    schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
-    return str(schema.get("$ref", "")).endswith(_SUPPOSED[0])

@@ -1,6 +1,6 @@
 """HTTP connections: how large and how slow the head of a request may be, and how many there are.
 
-What may be in a body, and how long a client may pause in it, stands in `service.http.bounds`.
+What may be in a body, and how long a client may pause in it, stands in `service.http.bodies`.
 """
 
 import asyncio

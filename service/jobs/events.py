@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -11,10 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
-from georesolve.service.description.examples import DONE
-from georesolve.service.description.refusals import refusals
 from georesolve.service.description.requests import JobId
-from georesolve.service.errors import NoSuchJob
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.jobs.router import job_of
 from georesolve.service.links import base_of
@@ -23,12 +19,11 @@ router = APIRouter(tags=["jobs"])
 
 _LOOK_SECONDS = 5.0
 """How often a listener looks for itself: the service may be stopping."""
-_EXAMPLE = f"event: end\ndata: {json.dumps(DONE)}\nid: successful:2\n\n"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "`status` first and when that changes, `progress` with every piece of work, "
         "`end` last; each with the statusInfo",
-        "content": {"text/event-stream": {"example": _EXAMPLE}},
+        "content": {"text/event-stream": {}},
     },
     204: {"description": "the job has ended, and `Last-Event-ID` says that the client knows it"},
 }
@@ -61,7 +56,7 @@ def _last_known(
     operation_id="getEvents",
     response_class=EventSourceResponse,
     summary="How far a job is, while it runs",
-    responses=_ANSWERS | refusals(NoSuchJob),
+    responses=_ANSWERS,
 )
 async def show_events(
     id: JobId,

@@ -9,18 +9,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
-from georesolve.service.description import examples
 from georesolve.service.description.answers import (
     IN_DOCUMENT,
     MESSAGES,
     Answers,
+    answer_of,
     bytes_of,
     file_answers,
-    json_answer,
     matches_content,
-    stream_answers,
 )
-from georesolve.service.description.refusals import CHANGES, FILES, RESULTS, refusals
 from georesolve.service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
@@ -29,11 +26,11 @@ from georesolve.service.description.requests import (
     JobId,
     headers,
 )
-from georesolve.service.errors import JobDismissed, NoSuchJob, NotThere, ResultNotReady
+from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http.queries import JobQuery, links_of_page
 from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
-from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.links import base_of
 from georesolve.service.results.models import Parts
 from georesolve.service.results.response import (
     format_response,
@@ -44,10 +41,6 @@ from georesolve.service.results.response import (
 
 router = APIRouter(tags=["jobs"])
 
-_LIST = {
-    "jobs": [examples.DONE],
-    "links": [Link(href=f"{EXAMPLE_BASE}/jobs", rel="self", title="this document")],
-}
 _PART = "000000000000-000000000002.parquet"
 _FILE_HEADERS = headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST)
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
@@ -56,9 +49,7 @@ _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "stri
 _RESULT: Answers = {
     **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
     204: {"description": "where the result is, as a link", "headers": _LINK},
-    **refusals(*RESULTS, *FILES),
 }
-_DISMISSED = json_answer(examples.DISMISSED, "the job, dismissed")
 
 
 def job_of(service: Service, id: str) -> JobRow:
@@ -79,7 +70,6 @@ def job_of(service: Service, id: str) -> JobRow:
     operation_id="getJobs",
     summary="All jobs",
     response_model_exclude_none=True,
-    responses=json_answer(_LIST, "a page of jobs") | refusals(),
 )
 def list_jobs(
     request: Request,
@@ -102,7 +92,6 @@ def list_jobs(
     operation_id="getStatus",
     summary="How far a job is",
     response_model_exclude_none=True,
-    responses=json_answer(examples.DONE, "its status") | refusals(NoSuchJob),
 )
 def show_job(
     id: JobId, request: Request, service: ServiceContext, response: Response
@@ -135,14 +124,13 @@ async def show_result(id: JobId, service: ServiceContext, request: Request) -> R
 def _get_file(format: Format) -> Callable[..., Any]:
     """The decorator of what answers with a result in a format."""
     is_file = format == PARQUET
-    answers = file_answers if is_file else stream_answers
+    answers = file_answers if is_file else answer_of
     return router.get(
         f"/jobs/{{id}}/results/{format.name}",
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
         response_class=Response,
-        responses=answers(matches_content(format), "the result")
-        | refusals(*RESULTS, *(FILES if is_file else ())),
+        responses=answers(matches_content(format), "the result"),
         openapi_extra=_FILE_HEADERS if is_file else None,
     )
 
@@ -183,7 +171,6 @@ async def show_features(
     "/jobs/{id}/results/parts",
     operation_id="getParts",
     summary="The parts of a result",
-    responses=json_answer(examples.PARTS, "its parts") | refusals(*RESULTS),
 )
 async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
     """The files that a result is made of: each is Parquet, to be read by itself or beside others.
@@ -203,8 +190,7 @@ async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Pa
     operation_id="getPart",
     summary="A part of a result",
     response_class=Response,
-    responses=file_answers(bytes_of(PARQUET.media_type), "the part")
-    | refusals(*RESULTS, NotThere, *FILES),
+    responses=file_answers(bytes_of(PARQUET.media_type), "the part"),
     openapi_extra=_FILE_HEADERS,
 )
 async def show_part(
@@ -219,8 +205,6 @@ async def show_part(
     "/jobs/{id}/report",
     operation_id="getReport",
     summary="What a job did",
-    responses=json_answer(examples.REPORT, "the report")
-    | refusals(NoSuchJob, ResultNotReady, JobDismissed),
 )
 async def show_report(id: JobId, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
@@ -240,7 +224,6 @@ async def show_report(id: JobId, service: ServiceContext) -> Report:
     operation_id="dismiss",
     summary="Stop or remove a job",
     response_model_exclude_none=True,
-    responses=_DISMISSED | refusals(NoSuchJob, JobDismissed, *CHANGES),
 )
 async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""

@@ -11,14 +11,12 @@ from fastapi import APIRouter, Path, Request, Response
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import JobRow
-from georesolve.service.description.answers import Answers, bytes_of, json_answer
-from georesolve.service.description.examples import JOB_ID, MATCHES, MATCHES_GEOJSON
-from georesolve.service.description.refusals import RESULTS, refusals
+from georesolve.service.description.answers import Answers, bytes_of
 from georesolve.service.description.requests import IF_NONE_MATCH, JobId, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
 from georesolve.service.jobs.router import job_of
-from georesolve.service.links import EXAMPLE_BASE, base_of
+from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
 from georesolve.service.maps.picture import empty_tile, picture
@@ -33,33 +31,6 @@ router = APIRouter(tags=["maps"])
 Tile = tuple[int, int, int]
 """Zoom level, column and row."""
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
-_METRES = [match["distance_m"] for match in MATCHES]
-_COUNTS = {"matched": 2}
-_LAYER = {
-    "tilejson": "3.0.0",
-    "name": "distance to the nearest reference",
-    "attribution": "georesolve",
-    "scheme": "xyz",
-    "tiles": [f"{EXAMPLE_BASE}/jobs/{JOB_ID}/tiles/{{z}}/{{x}}/{{y}}.png"],
-    "data": [f"{EXAMPLE_BASE}/jobs/{JOB_ID}/tiles/{{z}}/{{x}}/{{y}}.geojson"],
-    "vector_layers": [],
-    "bounds": [2.35, 48.86, 13.4, 52.52],
-    "minzoom": 0,
-    "maxzoom": MOST_ZOOM,
-    "rows": 2,
-    "rows_beyond": 0,
-    "counts": _COUNTS,
-    "most_features": MOST_FEATURES,
-    "colors": [{"color": "#440154", "distance_m": _METRES[0]}],
-    "color_unmatched": "#ff3d7f",
-}
-_BINS = {"edges_m": [0.0, 240_000.0, 477_749.0263863606], "counts": [0, 2]}
-_SPREAD = {
-    "counts": _COUNTS,
-    "percentiles": [{"percent": 0, "distance_m": _METRES[0]}],
-    "linear": _BINS,
-    "logarithmic": _BINS,
-}
 _ETAG = {
     "ETag": {"description": "strong: of the result and the tile", "schema": {"type": "string"}}
 }
@@ -78,8 +49,7 @@ _FEATURES: Answers = {
                         "observations": {"type": "integer"},
                         "features": {"type": "array", "items": {"type": "object"}},
                     },
-                },
-                "example": {**MATCHES_GEOJSON, "observations": 2},
+                }
             }
         },
     }
@@ -156,7 +126,6 @@ def _refuse_beyond(z: int, x: int, y: int) -> None:
     "/jobs/{id}/tiles",
     operation_id="getTiles",
     summary="The result of a job as a layer of a map",
-    responses=json_answer(_LAYER, "TileJSON") | refusals(*RESULTS),
 )
 async def show_layer(id: JobId, service: ServiceContext, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
@@ -177,7 +146,7 @@ async def show_layer(id: JobId, service: ServiceContext, request: Request) -> Ti
     operation_id="getTile",
     summary="A tile of a map of the result",
     response_class=Response,
-    responses=_PNG | _UNCHANGED | refusals(*RESULTS, NotThere),
+    responses=_PNG | _UNCHANGED,
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def show_tile(
@@ -204,7 +173,7 @@ def _picture(shown: _Shown) -> bytes:
     operation_id="getTileFeatures",
     summary="The observations of a tile",
     response_class=Response,
-    responses=_FEATURES | _UNCHANGED | refusals(*RESULTS, NotThere),
+    responses=_FEATURES | _UNCHANGED,
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def show_features(
@@ -240,7 +209,6 @@ def _collection(shown: _Shown) -> bytes:
     "/jobs/{id}/distances",
     operation_id="getDistances",
     summary="How the distances of a result are spread",
-    responses=json_answer(_SPREAD, "percentiles and histograms") | refusals(*RESULTS),
 )
 async def show_distances(id: JobId, service: ServiceContext) -> Spread:
     """Observations by status, exact percentiles of their distances, and two histograms.

@@ -1,6 +1,7 @@
 """`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
 
 import logging
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -8,9 +9,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
-from georesolve.service.description import examples
-from georesolve.service.description.answers import Answers, json_answer
-from georesolve.service.description.refusals import refusals
 from georesolve.service.metrics import CONTENT_TYPE
 from georesolve.service.ops.models import Check, Health
 from georesolve.service.uploads import sandbox
@@ -19,21 +17,19 @@ logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 _ALIVE = Health(status="ok", checks=[])
-_RETRY = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
-
-
-def _readiness() -> Answers:
-    not_ready = json_answer(examples.UNHEALTHY, "it cannot work, and why", 503, _RETRY)
-    not_ready[503]["model"] = Health
-    ready = json_answer(examples.HEALTHY, "it can work")
-    return ready | not_ready | refusals(guarded=False)
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {
+        "description": "it cannot work, and why",
+        "model": Health,
+        "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
+    }
+}
 
 
 @router.get(
     "/livez",
     operation_id="getLife",
     summary="Whether the process lives",
-    responses=json_answer(_ALIVE, "it lives") | refusals(guarded=False),
 )
 async def live() -> Health:
     """The process answers."""
@@ -44,13 +40,13 @@ async def live() -> Health:
     "/readyz",
     operation_id="getReadiness",
     summary="Whether it can work",
-    responses=_readiness(),
+    responses=_NOT_READY,
 )
 @router.get(
     "/healthz",
     operation_id="getHealth",
     summary="The same as /readyz",
-    responses=_readiness(),
+    responses=_NOT_READY,
 )
 def ready(request: Request, service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
@@ -82,13 +78,6 @@ def _health(service: Service) -> Health:
     operation_id="getMetrics",
     summary="How it does, for Prometheus",
     response_class=PlainTextResponse,
-    responses={
-        200: {
-            "description": "the text format of Prometheus",
-            "content": {"text/plain": {"example": examples.METRICS}},
-        },
-        **refusals(),
-    },
 )
 def show_metrics(service: WholeService) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""

@@ -1,11 +1,11 @@
 """`/`, `/conformance`: where everything is, and which standards hold."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from georesolve.service.description.answers import json_answer
-from georesolve.service.description.refusals import refusals
-from georesolve.service.links import EXAMPLE_BASE, OGC_RELATION, Link, base_of
+from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.page.router import page_response, prefers_page
 
 router = APIRouter(tags=["capabilities"])
@@ -57,10 +57,11 @@ def _conformance() -> Conformance:
     return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
 
 
-_ANSWER = json_answer(_landing_page(EXAMPLE_BASE), "links to everything, or the page")
-_ANSWER[200]["content"]["text/html"] = {
-    "schema": {"type": "string"},
-    "example": "<!doctype html><title>georesolve</title>",
+_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "links to everything, or the page",
+        "content": {"text/html": {"schema": {"type": "string"}}},
+    }
 }
 
 
@@ -69,7 +70,7 @@ _ANSWER[200]["content"]["text/html"] = {
     operation_id="getLandingPage",
     summary="Where everything is",
     response_model=LandingPage,
-    responses=_ANSWER | refusals(),
+    responses=_ANSWER,
 )
 def show_landing_page(request: Request, response: Response) -> LandingPage | Response:
     """The landing page: links to the API, its processes, jobs and datasets.
@@ -86,7 +87,6 @@ def show_landing_page(request: Request, response: Response) -> LandingPage | Res
     "/conformance",
     operation_id="getConformanceClasses",
     summary="Standards that hold",
-    responses=json_answer(_conformance(), "the classes") | refusals(),
 )
 def show_conformance() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.

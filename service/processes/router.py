@@ -14,17 +14,8 @@ from georesolve.service.description.answers import (
     IN_DOCUMENT,
     TAKEN,
     Answers,
-    json_answer,
     matches_answer,
     message_answer,
-)
-from georesolve.service.description.refusals import (
-    BODIES,
-    CHANGES,
-    JOBS,
-    OUTPUTS,
-    TABLES,
-    refusals,
 )
 from georesolve.service.description.requests import (
     IDEMPOTENCY_KEY,
@@ -33,8 +24,7 @@ from georesolve.service.description.requests import (
     headers,
     json_request,
 )
-from georesolve.service.errors import NoSuchProcess, NotAcceptable, ResultTooLarge
-from georesolve.service.links import EXAMPLE_BASE, Link, base_of
+from georesolve.service.links import Link, base_of
 from georesolve.service.processes.offers import (
     PROCESSES,
     EchoExecution,
@@ -43,7 +33,7 @@ from georesolve.service.processes.offers import (
     ProcessSummary,
     process,
 )
-from georesolve.service.resolve.inputs import Asked, asked_by_json, json_content, parsed
+from georesolve.service.resolve.inputs import Asked, json_content, output_of, parsed, sent_by_json
 from georesolve.service.resolve.resolution import echo, refuse_unready, resolve
 from georesolve.service.resolve.responses import gone, response_of
 from georesolve.service.resolve.terms import Terms
@@ -62,7 +52,17 @@ class ProcessList(BaseModel):
     links: list[Link]
 
 
-def _process_list(base: str, limit: int = 100) -> ProcessList:
+@router.get(
+    "/processes",
+    operation_id="getProcesses",
+    summary="All processes",
+)
+def list_processes(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
+) -> ProcessList:
+    """The processes on offer: `nearest`, and `echo` to try a client with."""
+    base = base_of(request)
     return ProcessList(
         processes=[process(id, base) for id in list(PROCESSES)[:limit]],
         links=[Link(href=f"{base}/processes", rel="self", title="this document")],
@@ -70,25 +70,9 @@ def _process_list(base: str, limit: int = 100) -> ProcessList:
 
 
 @router.get(
-    "/processes",
-    operation_id="getProcesses",
-    summary="All processes",
-    responses=json_answer(_process_list(EXAMPLE_BASE), "the processes") | refusals(),
-)
-def list_processes(
-    request: Request,
-    limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
-) -> ProcessList:
-    """The processes on offer: `nearest`, and `echo` to try a client with."""
-    return _process_list(base_of(request), limit)
-
-
-@router.get(
     "/processes/{id}",
     operation_id="getProcessDescription",
     summary="What a process takes and gives",
-    responses=json_answer(process("echo", EXAMPLE_BASE), "the description")
-    | refusals(NoSuchProcess),
 )
 def show_process(id: ProcessName, request: Request) -> Process:
     """The description of a process, with the schemas of its inputs and outputs."""
@@ -99,12 +83,10 @@ _MATCHES: Answers = {
     **TAKEN,
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
-    **refusals(*TABLES, *JOBS, *OUTPUTS, NotAcceptable, ResultTooLarge),
 }
 _MESSAGE: Answers = {
     **TAKEN,
     **message_answer("the message; as an object with `response: document`"),
-    **refusals(*JOBS, *CHANGES, *BODIES),
 }
 
 
@@ -132,9 +114,9 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
     """What an execution asks for; nothing of its body stays in memory."""
     async with json_content(request, service) as content:
         execution = await parsed(service, content, NearestExecution)
-        output = execution.output.href if execution.output else None
-        asked = await asked_by_json(service, execution.inputs, folder, _INPUTS, output)
-    return asked, execution.delivery()
+        output = output_of(service, execution.output.href if execution.output else None)
+        sent = sent_by_json(execution.inputs, _INPUTS, output)
+        return await sent.asked(service, folder), execution.delivery()
 
 
 @router.post(

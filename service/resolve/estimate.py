@@ -12,12 +12,10 @@ from georesolve.intake.columns import Role
 from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.answers import json_answer
-from georesolve.service.description.refusals import TABLES, refusals
 from georesolve.service.description.requests import json_request
 from georesolve.service.errors import NotReady
 from georesolve.service.processes.offers import NearestExecution
-from georesolve.service.resolve.inputs import ROLES, input_of_json, json_content, parsed
+from georesolve.service.resolve.inputs import ROLES, json_content, made, parsed
 from georesolve.service.resolve.lookup import refuse_without_cluster
 from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
 from georesolve.service.resolve.point_sets import POINT_SET
@@ -79,25 +77,12 @@ class EstimateInfo(BaseModel):
 
 _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
 
-_ANSWER = EstimateInfo(
-    rows=3_000_000,
-    chunks=4,
-    bytes_in=16_320_000,
-    bytes_out=31_125_000,
-    device_memory=52_655_936,
-    devices=2,
-    seconds=0.44,
-    fits=True,
-    obstacles=[],
-)
-
 
 @router.post(
     "/estimate",
     operation_id="estimate",
     summary="What a job would take",
     openapi_extra=json_request((EstimateInputs, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
-    responses=json_answer(_ANSWER, "what it would take") | refusals(*TABLES, NotReady),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
@@ -129,7 +114,7 @@ async def _set_of(
     value = getattr(asked, role)
     if isinstance(value, int):
         return value
-    return await input_of_json(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
+    return await made(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
 
 
 async def _estimate(

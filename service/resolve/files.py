@@ -8,11 +8,9 @@ from fastapi import APIRouter, Request, Response
 from georesolve.service.context import ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.answers import TAKEN, matches_answer
-from georesolve.service.description.refusals import JOBS, OUTPUTS, TABLES, refusals
 from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
 from georesolve.service.description.schemas import as_texts, schema_of
-from georesolve.service.errors import NotAcceptable, ResultTooLarge
-from georesolve.service.resolve.inputs import ROLES, asked_by_form
+from georesolve.service.resolve.inputs import ROLES, sent_by_form
 from georesolve.service.resolve.models import JobParameters
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.responses import gone, response_of
@@ -50,9 +48,7 @@ _FORM: dict[str, Any] = {
     operation_id="resolve",
     summary="The nearest reference of every observation",
     response_class=Response,
-    responses=matches_answer("the result, in the format that the header Accept likes best")
-    | TAKEN
-    | refusals(*TABLES, *JOBS, *OUTPUTS, NotAcceptable, ResultTooLarge),
+    responses=matches_answer("the result, in the format that the header Accept likes best") | TAKEN,
     openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
 )
 async def resolve_files(request: Request, service: ServiceContext) -> Response:
@@ -70,7 +66,7 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     terms = Terms.of(request.headers)
     await refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
-        asked = await asked_by_form(request, service, folder)
+        asked = await (await sent_by_form(request, service, folder)).asked(service, folder)
         terms = terms.received()
         found = await resolve(service, asked, terms, partial(gone, request))
         return await response_of(request, service, found, terms)

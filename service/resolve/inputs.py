@@ -1,4 +1,9 @@
-"""The two point sets of a request: made of files or arrays, or found among the datasets."""
+"""The two point sets of a request: as they were sent, and made or found.
+
+What is sent is a file, arrays or GeoJSON, or it is named: a registered dataset, an upload, files at
+an address. Arrays, plain Arrow streams and datasets that were used a moment ago are at hand. Other
+things take their time: files of strangers are decoded in a sandbox.
+"""
 
 import asyncio
 import json
@@ -25,12 +30,13 @@ from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
     InvalidInput,
     InvalidRequest,
+    Problem,
     TooLarge,
     UnsupportedFormat,
     invalid_request,
     step,
 )
-from georesolve.service.http.bounds import media_type, off_the_loop
+from georesolve.service.http.bodies import media_type, off_the_loop
 from georesolve.service.resolve.models import (
     JobParameters,
     MatchParameters,
@@ -74,11 +80,8 @@ class Inputs(NamedTuple):
     references: Ingested | DatasetRow
 
 
-class StreamQuery(NamedTuple):
-    """What stands in the query beside a stream, and what tells the JSON pointer of an option."""
-
-    query: NearestQuery
-    pointer: Callable[[str], str]
+Find = Callable[[str], DatasetRow | None]
+"""Finds a registered dataset by its id or name, or, if that would take its time, does not."""
 
 
 class Asked(NamedTuple):
@@ -104,18 +107,6 @@ class Asked(NamedTuple):
     pointer: Callable[[str], str]
     output: str | None = None
 
-    @classmethod
-    def of(
-        cls,
-        inputs: Inputs,
-        parameters: MatchParameters,
-        pointer: Callable[[str], str],
-        output: str | None = None,
-    ) -> "Asked":
-        """The same, as it was sent."""
-        options = parameters.options(*(one.dataset for one in inputs))
-        return cls(inputs, options, parameters.on_invalid, pointer, output)
-
     def check(self) -> None:
         """Check that the two sets can be matched, as `intake.matching` does."""
         observations, references = (one.dataset for one in self.inputs)
@@ -127,13 +118,66 @@ class Asked(NamedTuple):
         check_match(observations, references, self.options, self.on_invalid, self.pointer)
 
 
-async def asked_by_form(request: Request, service: Service, folder: Path) -> Asked:
-    """What a form asks for, whose options are fields of it or parameters of the query.
+class Sent(NamedTuple):
+    """What was sent: both sets as they came, and how to match them.
+
+    Attributes
+    ----------
+    parameters
+        How to match and to read them.
+    sets
+        An `Upload`, the bytes of an Arrow stream, or what JSON may be as a point set.
+    places
+        Where they stand in the request, for errors.
+    pointer
+        Tells the JSON pointer of an option.
+    output
+        See `Asked`.
+    """
+
+    parameters: MatchParameters
+    sets: tuple[Any, Any]
+    places: tuple[str, str]
+    pointer: Callable[[str], str]
+    output: str | None = None
+
+    async def asked(self, service: Service, folder: Path) -> Asked:
+        """Make or find both sets, in a folder that goes with the request.
+
+        Raises
+        ------
+        Problem
+            When one of them is no table of points, or is not there.
+        """
+        inputs = [
+            await made(value, place, service, self.parameters.reading_of(role), folder)
+            for value, place, role in zip(self.sets, self.places, ROLES, strict=True)
+        ]
+        return self._asked(Inputs(*inputs))
+
+    def asked_at_hand(self, service: Service, find: Find) -> Asked | None:
+        """The same in this thread; None where one of the sets is not at hand."""
+        inputs = []
+        for value, place, role in zip(self.sets, self.places, ROLES, strict=True):
+            reading = self.parameters.reading_of(role)
+            one = _made_at_hand(*_unwrapped(value, place), service, reading, find)
+            if one is None:
+                return None
+            inputs.append(one)
+        return self._asked(Inputs(*inputs))
+
+    def _asked(self, inputs: Inputs) -> Asked:
+        options = self.parameters.options(*(one.dataset for one in inputs))
+        return Asked(inputs, options, self.parameters.on_invalid, self.pointer, self.output)
+
+
+async def sent_by_form(request: Request, service: Service, folder: Path) -> Sent:
+    """What was sent as a form, whose options are fields of it or parameters of the query.
 
     Raises
     ------
     Problem
-        When the body is no such form, or what it holds is no table of points.
+        When the body is no such form.
     """
     _refuse_other_types(
         request,
@@ -145,74 +189,28 @@ async def asked_by_form(request: Request, service: Service, folder: Path) -> Ask
     options_of(JobParameters, request)
     form = await receive_form(request, folder, ROLES, JobParameters.model_fields)
     parameters, pointer = options_of(JobParameters, request, form.fields)
-    output = _output(service, parameters.output)
-    inputs = [
-        await _from_part(form.parts[role], role, service, parameters.reading_of(role), folder)
-        for role in ROLES
-    ]
-    return Asked.of(Inputs(*inputs), parameters, pointer, output)
+    sets = (form.parts["observations"], form.parts["references"])
+    return Sent(parameters, sets, ROLES, pointer, output_of(service, parameters.output))
 
 
-def _output(service: Service, href: str | None) -> str | None:
+def sent_by_json(given: NearestInputs, pointer: str = "", output: str | None = None) -> Sent:
+    """What was sent in a JSON document, where `pointer` says."""
+    places = (f"{pointer}/observations", f"{pointer}/references")
+    sets = (given.observations, given.references)
+    return Sent(given, sets, places, lambda option: f"{pointer}/{step(option)}", output)
+
+
+def sent_by_stream(request: Request, content: bytearray) -> Sent:
+    """What was sent as an Arrow stream of observations, with all else in the query."""
+    query, pointer = options_of(NearestQuery, request)
+    if not _is_named(query.references):
+        raise _no_name(query.references, "references")
+    return Sent(query, (content, query.references), (_BODY, "references"), pointer)
+
+
+def output_of(service: Service, href: str | None) -> str | None:
     """Where a result is to be written; raises SinkNotAllowed before anything is asked for."""
     return None if href is None else service.sinks.output(href.strip())
-
-
-async def asked_by_json(
-    service: Service,
-    given: NearestInputs,
-    folder: Path,
-    pointer: str = "",
-    output: str | None = None,
-) -> Asked:
-    """What a JSON document asks for, where `pointer` says."""
-    output = _output(service, output)
-    inputs = [
-        await input_of_json(
-            getattr(given, role), f"{pointer}/{role}", service, given.reading_of(role), folder
-        )
-        for role in ROLES
-    ]
-    return Asked.of(Inputs(*inputs), given, lambda option: f"{pointer}/{step(option)}", output)
-
-
-def asked_by_flat_stream(service: Service, asked: StreamQuery, content: bytearray) -> Asked | None:
-    """What a small Arrow stream of plain columns asks for, in this thread; None with others.
-
-    These are files of strangers, which are decoded elsewhere, as references at an address are
-    looked up: `asked_by_stream` waits for them.
-    """
-    start = time.perf_counter()
-    table = flat_table(content)
-    if table is None or _is_elsewhere(asked.query.references):
-        return None
-    references = service.library.use(_id_of(asked.query.references, "references"))
-    reading = asked.query.reading_of("observations")
-    observations = service.ingest.from_table(table, reading, _BODY, start)
-    return Asked.of(Inputs(observations, references), asked.query, asked.pointer)
-
-
-async def asked_by_stream(
-    service: Service, asked: StreamQuery, content: bytearray, folder: Path
-) -> Asked:
-    """What any Arrow stream of observations asks for, with all else in the query.
-
-    Raises
-    ------
-    Problem
-        When the query names no registered dataset as `references`, or the body is no such stream.
-    """
-    references = await _named(
-        asked.query.references,
-        "references",
-        service,
-        asked.query.reading_of("references"),
-        folder,
-    )
-    upload = keep_upload(bytes(content), folder, ARROW.media_type, _BODY)
-    reading = asked.query.reading_of("observations")
-    observations = await service.ingest.from_upload(upload, reading, folder, service.owner)
-    return Asked.of(Inputs(observations, references), asked.query, asked.pointer)
 
 
 def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
@@ -249,7 +247,8 @@ async def content_of(request: Request, service: Service) -> AsyncIterator[bytear
         async for piece in request.stream():
             grow(len(piece))
             content += piece
-        await off_the_loop(partial(check_digest, request), content)
+        if "content-digest" in request.headers:
+            await off_the_loop(partial(check_digest, request), content)
         yield content
 
 
@@ -336,65 +335,49 @@ def read_json(model: type[M], content: bytes | bytearray) -> M:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
 
 
-async def _from_part(
-    part: Upload | str, role: str, service: Service, reading: Reading, folder: Path
+async def made(
+    value: Any, place: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
-    if isinstance(part, str):
-        return await _named(part, role, service, reading, folder)
-    return await service.ingest.from_upload(part, reading, folder, service.owner)
-
-
-async def _named(
-    text: str, role: str, service: Service, reading: Reading, folder: Path
-) -> Ingested | DatasetRow:
-    """The set that a text names: a registered one, an upload, or files at an address."""
-    if is_upload(text):
-        upload = await asyncio.to_thread(service.uploads.taken, text, folder, role)
-        return await service.ingest.from_upload(upload, reading, folder, service.owner)
-    if not is_href(text):
-        return await asyncio.to_thread(service.library.use, _id_of(text, role))
+    """Make or find one set, which was sent as `Sent` has it; raises what `Sent.asked` does."""
+    value, place = _unwrapped(value, place)
+    if isinstance(value, dict) and _is_elsewhere(value):
+        value = value["href"]
+    if isinstance(value, bytearray):
+        value = keep_upload(bytes(value), folder, ARROW.media_type, place)
+    elif _is_geojson(value):
+        value = keep_upload(to_json(value), folder, "application/geo+json", place)
+    elif isinstance(value, str) and is_upload(value):
+        value = await asyncio.to_thread(service.uploads.taken, value, folder, place)
+    if isinstance(value, Upload):
+        return await service.ingest.from_upload(value, reading, folder, service.owner)
+    if (id := _dataset_of(value)) is not None:
+        return await asyncio.to_thread(service.library.use, id)
     async with service.ingest.converting.place(service.owner):
-        return await asyncio.to_thread(service.ingest.from_href, text.strip(), reading, role)
+        if isinstance(value, str) and is_href(value):
+            return await asyncio.to_thread(service.ingest.from_href, value.strip(), reading, place)
+        return await asyncio.to_thread(_of_arrays, value, place, service, reading)
 
 
-async def input_of_json(
-    value: Any, pointer: str, service: Service, reading: Reading, folder: Path
-) -> Ingested | DatasetRow:
-    """Make or find one set that stands in a JSON document."""
-    value, pointer = _unwrapped(value, pointer)
-    if isinstance(value, str):
-        return await _named(value, pointer, service, reading, folder)
-    if _is_elsewhere(value):
-        return await _named(value["href"], pointer, service, reading, folder)
-    if _is_geojson(value):
-        upload = keep_upload(to_json(value), folder, "application/geo+json", pointer)
-        return await service.ingest.from_upload(upload, reading, folder, service.owner)
-    async with service.ingest.converting.place(service.owner):
-        return await asyncio.to_thread(_small_input, value, pointer, service, reading)
-
-
-def asked_at_hand(service: Service, given: NearestInputs) -> Asked | None:
-    """What a small JSON document asks for, in this thread; None with GeoJSON.
-
-    That is a file of strangers, which is decoded elsewhere: `asked_by_json` waits for it, as it
-    does for uploads and for files at an address.
-    """
-    sets = [_unwrapped(getattr(given, role), f"/{role}") for role in ROLES]
-    if any(_is_geojson(value) or _is_elsewhere(value) for value, _ in sets):
+def _made_at_hand(
+    value: Any, place: str, service: Service, reading: Reading, find: Find
+) -> Ingested | DatasetRow | None:
+    if isinstance(value, bytearray):
+        start = time.perf_counter()
+        table = flat_table(value)
+        return None if table is None else service.ingest.from_table(table, reading, place, start)
+    if isinstance(value, Upload) or _is_geojson(value) or _is_elsewhere(value):
         return None
-    inputs = [
-        _small_input(value, pointer, service, given.reading_of(role))
-        for role, (value, pointer) in zip(ROLES, sets, strict=True)
-    ]
-    return Asked.of(Inputs(*inputs), given, lambda option: f"/{step(option)}")
+    if (id := _dataset_of(value)) is not None:
+        return find(id)
+    return _of_arrays(value, place, service, reading)
 
 
-def _unwrapped(value: Any, pointer: str) -> tuple[Any, str]:
+def _unwrapped(value: Any, place: str) -> tuple[Any, str]:
     """A set, and where it stands: OGC API wraps an object that stands for an input in another."""
     match value:
         case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
-            return _unwrapped(inner, f"{pointer}/value")
-    return value, pointer
+            return _unwrapped(inner, f"{place}/value")
+    return value, place
 
 
 def _is_geojson(value: Any) -> bool:
@@ -411,30 +394,36 @@ def _is_elsewhere(value: Any) -> bool:
     return False
 
 
-def _small_input(
-    value: Any, pointer: str, service: Service, reading: Reading
-) -> Ingested | DatasetRow:
-    match value:
-        case str():
-            return service.library.use(_id_of(value, pointer))
-        case {"dataset": str(id), **rest} if not rest:
-            return service.library.use(id)
+def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> Ingested:
+    if isinstance(value, str):
+        raise _no_name(value, place)
     for name, column in value.items():
         if not isinstance(column, list):
             raise InvalidRequest(
-                f'{pointer}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
+                f'{place}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
                 'files as {{"href": "s3://..."}}, '
                 "arrays by column name, or a GeoJSON FeatureCollection",
-                [{"pointer": f"{pointer}/{step(name)}", "detail": "not an array"}],
+                [{"pointer": f"{place}/{step(name)}", "detail": "not an array"}],
             )
-    return service.ingest.from_arrays(value, reading, pointer)
+    return service.ingest.from_arrays(value, reading, place)
 
 
-def _id_of(text: str, role: str) -> str:
-    kind, _, id = text.strip().partition(":")
-    if kind != "dataset" or not id:
-        raise InvalidRequest(
-            f"{role}: {text[:80]!r} is neither a file nor 'dataset:<id>', 'upload:<id>' or an "
-            "address"
-        )
-    return id
+def _is_named(text: str) -> bool:
+    return _is_elsewhere(text) or _dataset_of(text) is not None
+
+
+def _no_name(text: str, place: str) -> Problem:
+    return InvalidRequest(
+        f"{place}: {text[:80]!r} is neither a file nor 'dataset:<id>', 'upload:<id>' or an address"
+    )
+
+
+def _dataset_of(value: Any) -> str | None:
+    """The id or the name of the registered dataset that a set is; None of another."""
+    match value:
+        case {"dataset": str(id), **rest} if not rest:
+            return id
+        case str():
+            kind, _, id = value.strip().partition(":")
+            return id or None if kind == "dataset" else None
+    return None

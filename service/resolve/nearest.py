@@ -1,48 +1,38 @@
 """`/nearest`: a few observations in, their nearest references out, at once and without a job."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from georesolve.intake.representations import ARROW, JSON, Format
-from georesolve.service.context import Service, ServiceContext
+from georesolve.service.context import Service, service_of
 from georesolve.service.description import examples
 from georesolve.service.description.answers import matches_answer
-from georesolve.service.description.refusals import TABLES, refusals
 from georesolve.service.description.requests import json_request
-from georesolve.service.errors import (
-    NotAcceptable,
-    NotReady,
-    QueueFull,
-    ResultTooLarge,
-    TooLarge,
-    TooManyJobs,
-)
-from georesolve.service.http.bounds import media_type
+from georesolve.service.errors import NotReady, TooLarge
+from georesolve.service.http.bodies import media_type
 from georesolve.service.resolve.inputs import (
     Asked,
-    StreamQuery,
-    asked_at_hand,
-    asked_by_flat_stream,
-    asked_by_json,
-    asked_by_stream,
+    Sent,
     content_of,
     is_quickly_read,
     json_content,
     parsed,
-    read_json,
+    sent_by_json,
+    sent_by_stream,
 )
 from georesolve.service.resolve.lookup import Matches, look_up, why_too_large
-from georesolve.service.resolve.models import NearestInputs, NearestQuery
-from georesolve.service.resolve.options import options_of, refuse_query
+from georesolve.service.resolve.models import NearestInputs
+from georesolve.service.resolve.options import refuse_query
 from georesolve.service.resolve.responses import matches_response
 from georesolve.service.results.negotiation import wanted_format
-from georesolve.workers.at_hand import NotAtHand, NotResident
+from georesolve.workers.at_hand import NotAtHand, NotResident, is_quick
 
 router = APIRouter(tags=["resolve"])
 
+_FEW_BYTES = 64 << 10
+"""So much is read, and made a table, in some milliseconds: a thousand observations have 40 KB."""
 _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nearest/execution"
 
 
@@ -51,11 +41,10 @@ _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nea
     operation_id="nearest",
     summary="The nearest references of a few observations, at once",
     response_class=Response,
-    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON)
-    | refusals(*TABLES, NotAcceptable, ResultTooLarge, TooManyJobs, QueueFull, NotReady),
+    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
     openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
 )
-async def find_nearest(request: Request, service: ServiceContext) -> Response:
+async def find_nearest(request: Request) -> Response:
     """Find the nearest references of a few observations, in milliseconds.
 
     The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered
@@ -68,44 +57,49 @@ async def find_nearest(request: Request, service: ServiceContext) -> Response:
     query.
     """
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    return matches_response(await _matches(request, service, format, start))
+    return matches_response(await _matches(request, service_of(request), format, start))
 
 
 async def _matches(request: Request, service: Service, format: Format, start: float) -> Matches:
-    at_hand = partial(service.at_hand.answer, service.owner)
-    if media_type(request.headers) == ARROW.media_type:
-        query = StreamQuery(*options_of(NearestQuery, request))
-        async with content_of(request, service) as content:
-            if is_quickly_read(content):
-                flat = partial(asked_by_flat_stream, service, query, content)
-                matches = await at_hand(partial(_of_flat, service, flat, format, start))
-                if matches is not None:
-                    return matches
-            async with service.ingest.folder() as folder:
-                asked = await asked_by_stream(service, query, content, folder)
-                return await at_hand(partial(_of_sets, service, asked, format, start))
-    refuse_query(request)
-    async with json_content(request, service) as content:
+    is_stream = media_type(request.headers) == ARROW.media_type
+    if not is_stream:
+        refuse_query(request)
+    receive = content_of if is_stream else json_content
+    answer = partial(service.at_hand.answer, service.owner)
+    async with receive(request, service) as content:
+        if is_stream:
+            sent = sent_by_stream(request, content)
+        else:
+            sent = sent_by_json(await parsed(service, content, NearestInputs))
         if is_quickly_read(content):
-            flat = partial(_asked_by_small_json, service, content)
-            matches = await at_hand(partial(_of_flat, service, flat, format, start))
+            quickly = partial(_quickly, service, sent, format, start)
+            at_hand = partial(_at_hand, service, sent, format, start)
+            is_small = len(content) <= _FEW_BYTES
+            matches = await answer(at_hand, quickly if is_small else None)
             if matches is not None:
                 return matches
-        given = await parsed(service, content, NearestInputs)
         async with service.ingest.folder() as folder:
-            asked = await asked_by_json(service, given, folder)
-            return await at_hand(partial(_of_sets, service, asked, format, start))
+            asked = await sent.asked(service, folder)
+            return await answer(partial(_of_sets, service, asked, format, start))
 
 
-def _asked_by_small_json(service: Service, content: bytearray) -> Asked | None:
-    return asked_at_hand(service, read_json(NearestInputs, content))
+def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
+    """The matches where they take some milliseconds and wait for nothing; else None.
+
+    Then the references were used a moment ago: neither the database nor a file has to be read.
+    """
+    asked = sent.asked_at_hand(service, service.library.known)
+    if asked is None:
+        return None
+    observations, references = (one.dataset for one in asked.inputs)
+    if not is_quick(observations, references, asked.options):
+        return None
+    return _of_sets(service, asked, format, start)
 
 
-def _of_flat(
-    service: Service, read: Callable[[], Asked | None], format: Format, start: float
-) -> Matches | None:
+def _at_hand(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
     """The matches of a small body, all of it in this thread; None where a sandbox must read it."""
-    asked = read()
+    asked = sent.asked_at_hand(service, service.library.use)
     return None if asked is None else _of_sets(service, asked, format, start)
 
 

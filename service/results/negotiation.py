@@ -61,6 +61,9 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
     given = ",".join(headers.getlist("accept"))
     if not given.strip():
         return default
+    for format in FORMATS:
+        if given == format.media_type:
+            return format
     ranges = [one for member in given.split(",") if (one := _range_of(member))]
     best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
     if not _quality(best, ranges):

@@ -1,7 +1,7 @@
 """Files as they come in: the parts of a form, or a body that is a file, written while they stream.
 
 Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
-bounds them (bytes, room on the disk) stands in front of all requests: see `service.http.bounds`.
+bounds them (bytes, room on the disk) stands in front of all requests: see `service.http.bodies`.
 What is left of a request that breaks off goes with its folder.
 """
 

@@ -16,8 +16,7 @@ from fastapi.routing import APIRoute
 
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.answers import created, json_answer
-from georesolve.service.description.refusals import BODIES, CHANGES, refusals
+from georesolve.service.description.answers import created
 from georesolve.service.description.requests import (
     CONTENT_DIGEST,
     REPR_DIGEST,
@@ -29,16 +28,12 @@ from georesolve.service.description.requests import (
 )
 from georesolve.service.errors import (
     InvalidRequest,
-    NoSuchUpload,
     PreconditionFailed,
     Problem,
     TooLarge,
-    TooManyUploads,
     UnsupportedFormat,
-    UploadInUse,
-    WrongOffset,
 )
-from georesolve.service.http.bounds import media_type
+from georesolve.service.http.bodies import media_type
 from georesolve.service.links import base_of
 from georesolve.service.uploads.models import UploadInfo
 from georesolve.service.uploads.receiving import receive_rest
@@ -104,8 +99,7 @@ _STATE = {
                 "Tus-Extension": _header("of the protocol", "string"),
                 "Tus-Max-Size": _header("bytes that an upload may have"),
             },
-        },
-        **refusals(),
+        }
     },
 )
 async def describe_uploads(service: ServiceContext, response: Response) -> None:
@@ -120,8 +114,7 @@ async def describe_uploads(service: ServiceContext, response: Response) -> None:
     operation_id="beginUpload",
     summary="Begin an upload that can go on after a break",
     status_code=201,
-    responses=json_answer(examples.UPLOAD, "begun", 201, created("the upload") | _EXPIRES)
-    | refusals(PreconditionFailed, TooLarge, TooManyUploads, *CHANGES),
+    responses={201: {"description": "begun", "headers": created("the upload") | _EXPIRES}},
     openapi_extra=headers(UPLOAD_LENGTH, UPLOAD_METADATA, REPR_DIGEST),
 )
 async def begin_upload(request: Request, response: Response, service: ServiceContext) -> UploadInfo:
@@ -162,8 +155,7 @@ def _create(service: Service, size_bytes: int, about: str, request: Request) -> 
     "/uploads/{id}",
     operation_id="getUpload",
     summary="How much of an upload is there",
-    responses=json_answer(examples.UPLOAD, "the upload", 200, _STATE)
-    | refusals(PreconditionFailed, NoSuchUpload),
+    responses={200: {"description": "the upload", "headers": _STATE}},
 )
 def show_upload(id: UploadId, service: ServiceContext, response: Response) -> UploadInfo:
     """How many bytes of an upload are there; `HEAD` answers with the same headers alone."""
@@ -180,10 +172,7 @@ def show_upload(id: UploadId, service: ServiceContext, response: Response) -> Up
     operation_id="continueUpload",
     summary="Send the next bytes of an upload",
     status_code=204,
-    responses={
-        204: {"description": "they are there", "headers": _OFFSET},
-        **refusals(PreconditionFailed, NoSuchUpload, UploadInUse, WrongOffset, *BODIES, *CHANGES),
-    },
+    responses={204: {"description": "they are there", "headers": _OFFSET}},
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -219,10 +208,6 @@ async def continue_upload(
     operation_id="removeUpload",
     summary="Remove an upload",
     status_code=204,
-    responses={
-        204: {"description": "removed"},
-        **refusals(PreconditionFailed, NoSuchUpload, *CHANGES),
-    },
 )
 def remove_upload(id: UploadId, service: ServiceContext) -> None:
     """Remove an upload, finished or not; datasets and jobs that were made of it stay."""

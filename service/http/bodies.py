@@ -1,0 +1,176 @@
+"""What holds for the body of every request: how large and how slow it may be, and gzip."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from georesolve.service.disk import LOOK_BYTES, Disk
+from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
+from georesolve.service.http.prefix import own_path
+from georesolve.service.settings import Settings
+from georesolve.service.uploads.receiving import Digest
+
+_LITTLE_BYTES = 256 << 10
+"""So much takes less time than a thread takes to get its turn."""
+_WITH_BODY = ("POST", "PUT", "PATCH")
+_GZIP = ("gzip", "x-gzip")
+_PIECE_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+async def off_the_loop(function: Callable[[bytes | bytearray], T], content: bytes | bytearray) -> T:
+    """Call a function with bytes, in a thread if they are many: others are answered meanwhile."""
+    if len(content) <= _LITTLE_BYTES:
+        return function(content)
+    return await asyncio.to_thread(function, content)
+
+
+def media_type(headers: Headers) -> str:
+    """The media type of a body without its parameters, in lower case; empty if there is none."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class BodyBounds:
+    """Ends a request whose body is larger than allowed, declared or not, or that pauses for long.
+
+    It also ends one for which there is no room on the disk. A body that was sent with
+    `Content-Encoding: gzip` is unpacked, to as much as may be sent.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["method"] in _WITH_BODY:
+            headers = Headers(scope=scope)
+            body = _Body(scope, headers, receive, self._settings)
+            receive = body.receive
+            encoding = headers.get("content-encoding", "").strip().lower()
+            if encoding not in ("", "identity"):
+                receive = body.unpacking(encoding, Digest(headers.get("content-digest", "")))
+                scope = {**scope, "headers": list(scope["headers"])}
+                for name in ("content-encoding", "content-digest", "content-length"):
+                    del MutableHeaders(scope=scope)[name]
+        await self._app(scope, receive, send)
+
+
+class _Body:
+    """The body of one request, counted as it comes."""
+
+    def __init__(
+        self, scope: Scope, headers: Headers, receive: Receive, settings: Settings
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._pause = settings.body_seconds
+        path, length = own_path(scope), headers.get("content-length", "")
+        is_inline = media_type(headers) == "application/json" or path == "/nearest"
+        self._limit = settings.inline_bytes if is_inline else settings.upload_bytes
+        self._advice = "send files, or arrays in smaller pieces" if is_inline else "send less"
+        self._declared = int(length) if length.isdecimal() else 0
+        # What comes after a body is that the client has gone.
+        self._is_coming = self._declared > 0 or "transfer-encoding" in headers
+        # What is inline stays in memory unless a job is made of it, which looks for itself; a body
+        # that is a file is stored, whatever it is called.
+        self._is_stored = self._is_coming and (
+            not is_inline or path.startswith(("/datasets", "/uploads"))
+        )
+        self._size = self._looked_at = 0
+
+    async def receive(self) -> Message:
+        """The next message, as ASGI has them."""
+        if self._declared > self._limit:
+            raise TooLarge(
+                f"the body has {self._declared} bytes, and the limit is {self._limit} bytes: "
+                f"{self._advice}"
+            )
+        await self._look(self._size, self._declared - self._size)
+        try:
+            async with asyncio.timeout(self._pause if self._is_coming else None):
+                message = await self._receive()
+        except TimeoutError:
+            raise BodyTimeout(
+                f"nothing came for {self._pause:g} s after {self._size} bytes of the body, and a "
+                f"pause may have {self._pause:g} s: send it again, with shorter ones",
+                headers={"Connection": "close"},
+            ) from None
+        self._is_coming = self._is_coming and message.get("more_body", False)
+        self._size += len(message.get("body", b""))
+        if self._size > self._limit:
+            raise TooLarge(
+                f"{self._size} bytes of the body came, more than the limit of {self._limit} bytes, "
+                f"and no more are taken: {self._advice}"
+            )
+        return message
+
+    def unpacking(self, encoding: str, digest: Digest) -> Receive:
+        """What receives the same body unpacked.
+
+        Parameters
+        ----------
+        encoding
+            How it was packed.
+        digest
+            That of what is sent (RFC 9530).
+        """
+        messages = self._unpacked(encoding, digest)
+        is_coming = True
+
+        async def receive() -> Message:
+            nonlocal is_coming
+            message = await (anext(messages) if is_coming else self.receive())
+            is_coming = message.get("more_body", False)
+            return message
+
+        return receive
+
+    async def _unpacked(self, encoding: str, digest: Digest) -> AsyncIterator[Message]:
+        if encoding not in _GZIP:
+            raise UnsupportedFormat(
+                f"the Content-Encoding {encoding[:80]!r} is not supported: send gzip, or none",
+                headers={"Accept-Encoding": "gzip"},
+            )
+        size, is_coming = 0, True
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
+        while is_coming:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                yield message
+                return
+            packed, is_coming = message.get("body", b""), message.get("more_body", False)
+            digest.add(packed)
+            while packed:
+                if unpacker.eof:
+                    unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
+                try:
+                    piece = unpacker.decompress(packed, _PIECE_BYTES)
+                except zlib.error as error:
+                    raise InvalidRequest(f"the body is not what gzip packs: {error}") from None
+                packed = unpacker.unconsumed_tail or unpacker.unused_data
+                size += len(piece)
+                if size > self._limit:
+                    raise TooLarge(
+                        f"the body unpacks to more than the limit of {self._limit} bytes: send less"
+                    )
+                await self._look(size)
+                yield {"type": "http.request", "body": piece, "more_body": True}
+        if size and not unpacker.eof:
+            raise InvalidRequest(
+                "the body breaks off: it is not all that gzip packed; send it whole"
+            )
+        digest.check()
+        yield {"type": "http.request", "body": b"", "more_body": False}
+
+    async def _look(self, size: int, coming: int = 0) -> None:
+        """Look once in a while whether the disk has room for what is stored."""
+        if self._is_stored and size >= self._looked_at:
+            disk: Disk = self._scope["app"].state.service.disk
+            await asyncio.to_thread(disk.refuse_when_low, max(coming, 0))
+            self._looked_at = size + LOOK_BYTES
