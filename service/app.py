@@ -62,7 +62,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         start_decoder()
         with closing(Store(settings.data_dir, settings.database)) as store:
-            disk = Disk(settings, store.promised_bytes)
+            disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
             metrics.read_when_asked(settings, store, cluster)
             with (

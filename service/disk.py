@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.errors import StorageFull, is_disk_full
@@ -41,7 +40,7 @@ class Probe:
         What is tried; it may take some seconds, for which one caller waits.
     """
 
-    def __init__(self, write: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[], object]) -> None:
         self._write = write
         self._trouble: Trouble | None = None
         self._tried_at = time.monotonic() - _PROBE_SECONDS
@@ -75,21 +74,14 @@ class Probe:
 class Disk:
     """Keeps some of the disk free: what runs and what looks after the service need room, too.
 
-    Parameters
-    ----------
-    promised
-        Tells how many bytes accepted jobs are expected to write yet, asked with a connection of the
-        database if there is one already.
-
     Attributes
     ----------
     writable
         Whether a small file can be written to the data folder.
     """
 
-    def __init__(self, settings: Settings, promised: Callable[[Connection | None], int]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
-        self._promised = promised
         self.must_stay_free = settings.free_bytes
         self.writable = Probe(self._write)
 
@@ -105,26 +97,23 @@ class Disk:
 
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
-        return self.free() - self.must_stay_free - self._promised(None)
+        return self.free() - self.must_stay_free
 
-    def refuse_when_low(self, coming: int = 0, connection: Connection | None = None) -> None:
+    def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse what would be stored while there is no room for it.
 
         Parameters
         ----------
         coming
             Bytes that it is known to need.
-        connection
-            Of the transaction that enters what is coming, if it is entered now.
 
         Raises
         ------
         StorageFull
         """
-        free, promised = self.free(), self._promised(connection)
-        if free - promised - coming < self.must_stay_free:
+        free = self.free()
+        if free - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""
-            needs += f", accepted jobs need {promised}" if promised else ""
             raise StorageFull(
                 f"the disk of the service has {free} bytes free{needs}, and "
                 f"{self.must_stay_free} must stay free: remove datasets and results that are no "

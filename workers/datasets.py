@@ -138,8 +138,7 @@ class Dataset:
     first_invalid
         The first few rows with invalid coordinates.
     widths
-        What each column takes in memory, in the order of `columns`. None of a dataset that was
-        written before that was measured: see `measured`.
+        What each column takes in memory, in the order of `columns`.
     null_island
         Rows at exactly (0, 0); none where they were not counted.
     """
@@ -154,7 +153,7 @@ class Dataset:
     columns: tuple[str, ...]
     bbox: tuple[float, float, float, float] | None
     first_invalid: tuple[InvalidRow, ...]
-    widths: tuple[Width, ...] | None
+    widths: tuple[Width, ...]
     null_island: NullIsland = field(default_factory=NullIsland)
 
     @property
@@ -175,7 +174,6 @@ class Dataset:
 
     def width(self, names: Iterable[str]) -> Width:
         """What some columns take in memory together."""
-        assert self.widths is not None, "a dataset is measured before it is used"
         widths = dict(zip(self.columns, self.widths, strict=True))
         return reduce(Width.beside, (widths[name] for name in names), Width())
 
@@ -334,10 +332,10 @@ def _writer(where: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def followed(first: Dataset, second: Dataset) -> Dataset:
-    """The numbers of a dataset of the rows of two, which were measured; its file is another."""
+    """The numbers of a dataset of the rows of two; its file is another."""
     boxes = [box for box in (first.bbox, second.bbox) if box]
     shifted = (row._replace(row=first.rows + row.row) for row in second.first_invalid)
-    pairs = zip(first.widths or (), second.widths or (), strict=True)
+    pairs = zip(first.widths, second.widths, strict=True)
     west, south, east, north = zip(*boxes, strict=True) if boxes else [()] * 4
     return replace(
         first,
@@ -353,21 +351,6 @@ def _without_nulls(degrees: pa.ChunkedArray) -> pa.Array:
     """Degrees in one piece, NaN where there is no number."""
     array = degrees.combine_chunks()
     return array.fill_null(np.nan) if array.null_count else array
-
-
-def measured(dataset: Dataset) -> Dataset:
-    """A dataset with the widths of its columns, for which its file is read when they are missing.
-
-    They are the same as if they had been measured when it was written.
-    """
-    if dataset.widths is not None:
-        return dataset
-    assert isinstance(dataset.file, Path), "others have been measured"
-    tally = _Tally(dataset.columns)
-    file = streamed(dataset.file)
-    for group in range(file.num_row_groups):
-        tally.add(file.iter_batches(_MEASURED_ROWS, row_groups=[group]))
-    return replace(dataset, widths=tally.widths)
 
 
 def geo(geometries: Geometries) -> dict[str, str]:

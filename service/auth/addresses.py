@@ -1,16 +1,8 @@
-"""Where requests come from, and how many wrong keys came from there."""
+"""Where requests come from."""
 
-import math
-import time
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 
 from starlette.types import Scope
-
-_WINDOW_SECONDS = 60.0
-_WRONG_A_WINDOW = 120
-_MOST_ADDRESSES = 10_000
-_NETWORK_BITS = 64
-"""A host of IPv6 may take any address of such a network."""
 
 
 def address_of(scope: Scope) -> str:
@@ -20,31 +12,3 @@ def address_of(scope: Scope) -> str:
     except (KeyError, TypeError, ValueError):
         # A proxy may tell anything, and it is written into the log.
         return "unknown"
-
-
-class WrongKeys:
-    """Counts wrong keys by address, of the addresses that sent one last."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[float, int]] = {}
-
-    def count(self, address: str) -> int:
-        """Count one; returns the seconds until this address may send more, 0 for at once."""
-        host, now = _host(address), time.monotonic()
-        since, count = self._counts.pop(host, (now, 0))
-        if now >= since + _WINDOW_SECONDS:
-            since, count = now, 0
-        self._counts[host] = since, count + 1
-        if len(self._counts) > _MOST_ADDRESSES:
-            del self._counts[next(iter(self._counts))]
-        return 0 if count < _WRONG_A_WINDOW else math.ceil(since + _WINDOW_SECONDS - now)
-
-
-def _host(address: str) -> str:
-    try:
-        ip = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(ip, IPv6Address):
-        return str(ip_network((ip, _NETWORK_BITS), strict=False))
-    return address

@@ -5,15 +5,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from georesolve.service.clock import new_id
 from georesolve.service.database.identity import DataDirError, content_of, shown
 from georesolve.service.database.ownership import make_data_dir
-from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.schema import VERSION, metadata, store
 from georesolve.service.errors import CannotStart
 
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
-_FIRST_TABLE = "alembic_version"
-_VERSIONS = Path(__file__).parent / "migrations" / "versions"
+_VERSION_TABLE = "alembic_version"
 
 
 class DatabaseUrlError(CannotStart):
@@ -22,6 +22,10 @@ class DatabaseUrlError(CannotStart):
 
 class DatabaseUnreachableError(CannotStart):
     """The database does not let us in."""
+
+
+class DatabaseVersionError(CannotStart):
+    """The database was made by another version of the service."""
 
 
 def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
@@ -40,6 +44,8 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
         When the URL is not one of Postgres, or its driver is not installed.
     DatabaseUnreachableError
         When the database cannot be connected to.
+    DatabaseVersionError
+        When a newer version of the service has changed its tables.
     DataDirError
         When the data folder is not there and cannot be made, or has files and no database.
     """
@@ -47,7 +53,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
         make_data_dir(data_dir)
         _refuse_lost_database(data_dir)
         engine = _sqlite(_sqlite_path(data_dir))
-        Reserve(data_dir).spend(lambda: _migrate(engine))
+        _migrate(engine)
         return engine
     engine = _postgres(url)
     # A migration of large tables takes longer than a statement of a service may.
@@ -63,7 +69,7 @@ def database_exists(data_dir: Path, url: str | None = None) -> bool:
     engine = _postgres(url)
     try:
         with _connected(engine) as connection:
-            return sa.inspect(connection).has_table(_FIRST_TABLE)
+            return sa.inspect(connection).has_table(_VERSION_TABLE)
     finally:
         engine.dispose()
 
@@ -144,13 +150,14 @@ def _connected(engine: sa.Engine) -> sa.Connection:
 
 
 def _migrate(engine: sa.Engine) -> None:
-    """Run the migrations that are missing: all of them or none, one process at a time."""
+    """Make the tables, or run the migrations that are missing: one process at a time."""
     with _connected(engine) as connection:
-        if _is_up_to_date(connection):
+        if _version_of(connection) == VERSION:
             return
     # It takes half of the time that a command about keys has.
     from alembic import command
     from alembic.config import Config
+    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", "georesolve.service.database:migrations")
@@ -160,14 +167,24 @@ def _migrate(engine: sa.Engine) -> None:
         else:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        version = _version_of(connection)
+        try:
+            if version is None:
+                metadata.create_all(connection, checkfirst=False)
+                connection.execute(store.insert().values(id=new_id()))
+                command.stamp(config, VERSION)
+            else:
+                command.upgrade(config, VERSION)
+        except CommandError:
+            raise DatabaseVersionError(
+                f"the tables of the database have the version {version}, and this service knows "
+                f"those up to {VERSION}: run the version of the service that made them"
+            ) from None
         connection.commit()
 
 
-def _is_up_to_date(connection: sa.Connection) -> bool:
-    if not sa.inspect(connection).has_table(_FIRST_TABLE):
-        return False
-    # Their numbers are what their names begin with.
-    newest = max(path.name for path in _VERSIONS.glob("*.py")).partition("_")[0]
-    is_at = sa.text(f"SELECT version_num FROM {_FIRST_TABLE}")  # noqa: S608
-    return connection.execute(is_at).scalar() == newest
+def _version_of(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    is_at = sa.text(f"SELECT version_num FROM {_VERSION_TABLE}")  # noqa: S608
+    return connection.execute(is_at).scalar()

@@ -18,7 +18,7 @@ ID_FILE = "store-id"
 """The file of a data folder that holds the id of its store."""
 _FOLDERS = ("datasets", "jobs", "incoming")
 # What a new disk comes with, and what is made before there is anything to lose.
-_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|reserve|scratch|georesolve\.sqlite.*")
+_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|scratch|georesolve\.sqlite.*")
 _SHOWN = 3
 
 
@@ -46,8 +46,7 @@ def shown(content: list[str]) -> str:
 def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None:
     """Refuse a data folder and a database of different stores; mark a folder that has no id yet.
 
-    A folder has none when it is new, and when it was made before there were ids. It then is that of
-    a SQLite file which lies in it. With Postgres it must have files that the database knows, or
+    A folder that is new has none. It then is that of a SQLite file which lies in it; with Postgres,
     neither of the two may have anything to lose.
 
     Parameters
@@ -62,8 +61,12 @@ def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None
     has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
     with engine.connect() as connection:
         id = connection.execute(sa.select(_store.c.id)).scalar_one()
-        known = set(connection.execute(sa.select(_datasets.c.id)).scalars())
-        known.update(connection.execute(sa.select(_jobs.c.id).where(has_result)).scalars())
+        known = sum(
+            connection.execute(
+                sa.select(sa.func.count()).select_from(table).where(which)
+            ).scalar_one()
+            for table, which in ((_datasets, sa.true()), (_jobs, has_result))
+        )
     file = data_dir / ID_FILE
     given = file.read_text(errors="replace").strip() if file.exists() else None
     if given == id:
@@ -72,18 +75,17 @@ def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None
         trouble = f"the data folder {data_dir} is of the store {given[:40]!r}"
     else:
         content = content_of(data_dir)
-        ids = {Path(name).stem for name in content}
-        if engine.dialect.name == "sqlite" or known & ids or not (known or content):
+        if engine.dialect.name == "sqlite" or not (known or content):
             with durable(file) as temporary:
                 temporary.write_text(f"{id}\n")
             logger.info("the data folder %s is from now on of the store %s", data_dir, id)
             return
         trouble = (
-            f"the data folder {data_dir} has none of the {len(known)} datasets and results that "
+            f"the data folder {data_dir} has none of the {known} datasets and results that "
             f"the database knows, it has {shown(content) or 'nothing'}"
         )
     raise DataDirError(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
         "database of one store with --data-dir and --database-url. To join these two all the same, "
-        f"write {id} into {file}: files that the database does not know then go to quarantine"
+        f"write {id} into {file}"
     )

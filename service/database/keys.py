@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
-from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.queries import Queries
 from georesolve.service.database.roles import Role
 from georesolve.service.database.schema import keys as _keys
 
@@ -51,12 +51,8 @@ class Key:
         return self.expires is not None and self.expires <= now()
 
 
-class Keys:
+class Keys(Queries):
     """The keys of one database. Every method is one transaction."""
-
-    def __init__(self, engine: sa.Engine, reserve: Reserve) -> None:
-        self._engine = engine
-        self._reserve = reserve
 
     def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
@@ -80,28 +76,17 @@ class Keys:
     def all(self) -> list[Key]:
         """All keys, revoked ones too, the oldest first."""
         query = sa.select(_keys).order_by(_keys.c.created, _keys.c.id)
-        with self._engine.connect() as connection:
-            return [Key(**row) for row in connection.execute(query).mappings()]
+        return [Key(**row) for row in self._rows(query)]
 
     def revoke(self, id: str) -> None:
         """Let a key open nothing any more."""
         query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
         self._change(query.values(revoked=now()))
 
-    def _change(self, query: sa.UpdateBase) -> None:
-        def change() -> None:
-            with self._engine.begin() as connection:
-                connection.execute(query)
-
-        # Who makes room on a full disk may need a key for it, and one that leaked ends at once.
-        self._reserve.spend(change)
-
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""
         # Not by its id: it may have another secret meanwhile, which nobody has used.
-        query = _keys.update().where(_keys.c.prefix == key.prefix).values(last_used=now())
-        with self._engine.begin() as connection:
-            connection.execute(query)
+        self._change(_keys.update().where(_keys.c.prefix == key.prefix).values(last_used=now()))
 
 
 def _new_secret() -> tuple[str, dict[str, str | None]]:

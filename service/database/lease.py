@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service.clock import now
 from georesolve.service.database.schema import store as _store
 
 logger = logging.getLogger(__name__)
@@ -27,12 +28,13 @@ _LOOK_SECONDS = 0.5
 
 
 class Told(NamedTuple):
-    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
+    """What the holder of the lease told last, how often it did, and when by its own clock."""
 
     holder: str
     beat: int
     cluster: dict[str, Any]
     metrics: str
+    time: str | None
 
 
 _TOLD = sa.select(*(_store.c[name] for name in Told._fields))
@@ -143,7 +145,9 @@ class Lease:
         return self._write(_store.c.holder == self._holder, **values)
 
     def _write(self, condition: sa.ColumnElement[bool], **values: Any) -> bool:
-        query = _store.update().where(condition).values(beat=_store.c.beat + 1, **values)
+        query = (
+            _store.update().where(condition).values(beat=_store.c.beat + 1, time=now(), **values)
+        )
         try:
             if self._session is None:
                 self._session = self._engine.connect()

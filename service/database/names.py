@@ -10,6 +10,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from georesolve.service.clock import is_id, now
+from georesolve.service.database.queries import Queries
 from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import names as _names
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
@@ -97,11 +98,11 @@ def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     return sa.exists().where((_names.c.dataset == dataset) & _IS_NEWEST)
 
 
-class Names:
+class Names(Queries):
     """The names of one owner's datasets."""
 
     def __init__(self, engine: sa.Engine, owner: str) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._own = _names.c.owner == owner
         self._owner = owner
 
@@ -112,17 +113,15 @@ class Names:
             return None
         which = _IS_NEWEST if named.version is None else _names.c.version == named.version
         query = sa.select(_names.c.dataset).where(self._own & (_names.c.name == named.name) & which)
-        with self._engine.connect() as connection:
-            return connection.execute(query).scalar()
+        return next(iter(self._scalars(query)), None)
 
     def of(self, datasets: list[str]) -> dict[str, list[str]]:
         """What each of some datasets is called: ``places`` where it is the newest, ``places@3``."""
         query = sa.select(_names).where(self._own & _names.c.dataset.in_(datasets))
         found: dict[str, list[str]] = {id: [] for id in datasets}
-        with self._engine.connect() as connection:
-            for row in connection.execute(query.order_by(_names.c.name, _names.c.version)):
-                newest = [] if row.replaced else [row.name]
-                found[row.dataset] += [*newest, f"{row.name}@{row.version}"]
+        for row in self._rows(query.order_by(_names.c.name, _names.c.version)):
+            newest = [] if row["replaced"] else [row["name"]]
+            found[row["dataset"]] += [*newest, f"{row['name']}@{row['version']}"]
         return found
 
     def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:

@@ -91,8 +91,8 @@ class JobState:
         The id of the key that it was made with; empty without keys.
     expires
         When its result may be removed; None for never.
-    suspicion
-        How far it is suspected of ending the service that runs it.
+    deaths
+        How many runners have died while it ran, since it last got on.
     """
 
     id: str
@@ -109,7 +109,7 @@ class JobState:
     rows_done: int
     rows_a_second: float | None
     message: str
-    suspicion: int
+    deaths: int
 
     @property
     def has_succeeded(self) -> bool:
@@ -136,9 +136,8 @@ class JobRow(JobState):
         What it takes on the disk: until it ends, what it is expected to.
     request
         The id of the request that made it.
-    oom_kills
-        How many processes the kernel had killed for want of memory when it was started; None while
-        it does not run.
+    runs
+        Whether a runner has it in hand.
     has_expired
         Whether its result was kept for as long as results are.
     """
@@ -150,7 +149,7 @@ class JobRow(JobState):
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
     request: str = ""
-    oom_kills: int | None = None
+    runs: bool = False
     has_expired: bool = False
 
 
@@ -171,11 +170,9 @@ def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
     stored["file"] = path if manifest is None else Manifest.of(manifest)
     stored["columns"] = tuple(stored["columns"])
     stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
-    # Those of before widths were measured have none.
-    widths = stored.get("widths")
-    stored["widths"] = tuple(Width(*width) for width in widths) if widths else None
+    stored["widths"] = tuple(Width(*width) for width in stored["widths"])
     stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
-    at_zero, first = stored.get("null_island", NullIsland())
+    at_zero, first = stored["null_island"]
     stored["null_island"] = NullIsland(at_zero, tuple(first))
     fields = {name: row[name] for name in row if name != "sha256"}
     return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
@@ -194,6 +191,7 @@ def job_row(row: sa.RowMapping, time: str) -> JobRow:
         options = EchoOptions(**stored)
     else:
         for name in ("columns", "observation_columns"):
+            # Of a dismissed job they are forgotten.
             stored[name] = tuple(stored.get(name, ()))
         options = MatchOptions(**stored)
     fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import ExpiryClock, new_id, now
+from georesolve.service.clock import new_id, now
 from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import refuse_other_store
@@ -17,7 +17,7 @@ from georesolve.service.database.keys import Keys
 from georesolve.service.database.lease import Lease, Told, forget_holder, told
 from georesolve.service.database.listing import ALL, Page, Selection
 from georesolve.service.database.names import Names, is_newest
-from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.queries import Queries
 from georesolve.service.database.rows import (
     LIVE,
     REMOVED,
@@ -43,7 +43,6 @@ from georesolve.service.database.schema import uploads as _uploads
 from georesolve.service.database.uploads import Admission, Uploads
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
-from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
@@ -59,13 +58,15 @@ def admit_any(connection: sa.Connection) -> None:
     """Admit every job."""
 
 
-class Store:
+def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
+    return table.c.expires.is_not(None) & (table.c.expires <= now())
+
+
+class Store(Queries):
     """Datasets and jobs in one database. Every method is one transaction.
 
     Attributes
     ----------
-    expiry
-        The time by which things expire.
     changes
         Tells of changed jobs.
     owner
@@ -76,27 +77,19 @@ class Store:
         The API keys in the same database.
     writable
         Whether the database can be written.
-    reserve
-        Room on the disk for what makes room.
-    quarantine
-        Where files of the data folder go that the database does not know.
     """
 
     def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
         self.owner: str | None = None
         self.sees_all_jobs = False
         self._data_dir = data_dir.absolute()
-        self._engine = open_database(data_dir, database_url)
+        super().__init__(open_database(data_dir, database_url))
         self.changes = Changes(self._engine)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
-        with self._engine.connect() as connection:
-            noted = connection.execute(sa.select(_store.c.time)).scalar_one()
-        self.expiry = ExpiryClock(noted)
-        self.writable = Probe(self.note_time)
-        self.reserve = Reserve(self._data_dir)
-        self.keys = Keys(self._engine, self.reserve)
-        self.quarantine = Quarantine(self._data_dir)
+        # Writes as much as any change does, and changes nothing.
+        self.writable = Probe(lambda: self._change(_store.update().values(id=_store.c.id)))
+        self.keys = Keys(self._engine)
 
     def of(self, owner: str, *, sees_all_jobs: bool = False) -> Self:
         """The same store as one owner sees it: rows of others are not there, but for all jobs."""
@@ -111,11 +104,8 @@ class Store:
         if table is _jobs and self.sees_all_jobs:
             return sa.true()
         # To an owner what has expired is not there; the service has it until no job needs it.
-        is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
+        is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
         return self._own(table) & is_there
-
-    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
@@ -125,7 +115,7 @@ class Store:
 
     def forget_holder(self) -> None:
         """Free the lease at once: no other process has the data folder."""
-        self.reserve.spend(lambda: forget_holder(self._engine))
+        forget_holder(self._engine)
 
     def told(self) -> Told:
         """What the holder of the lease told last; see `service.database.lease`."""
@@ -143,7 +133,7 @@ class Store:
     @property
     def uploads(self) -> Uploads:
         """The uploads of its owner."""
-        return Uploads(self._engine, self.owner, self.expiry, self.reserve, self._accepting)
+        return Uploads(self._engine, self.owner, self._accepting)
 
     def close(self) -> None:
         """Close all connections."""
@@ -179,14 +169,12 @@ class Store:
             query = query.where(_datasets.c.registered == registered)
         if before is not None:
             query = query.where(_datasets.c.created < before)
-        with self._engine.connect() as connection:
-            return set(connection.execute(query).scalars())
+        return set(self._scalars(query))
 
     def registered_digests(self) -> set[str]:
         """The SHA-256 of all registered datasets."""
         query = sa.select(_datasets.c.sha256).where(_datasets.c.registered & self._seen(_datasets))
-        with self._engine.connect() as connection:
-            return set(connection.execute(query).scalars())
+        return set(self._scalars(query))
 
     def add_dataset(self, row: DatasetRow, admit: "Admission") -> bool:
         """Keep a dataset; False when its owner has registered its content already.
@@ -196,17 +184,8 @@ class Store:
         admit
             As for `add_job`.
         """
-        values = {
-            "id": row.id,
-            "owner": row.owner,
-            "created": row.created,
-            "expires": row.expires,
-            "sha256": row.dataset.sha256,
-            "registered": row.registered,
-            "size_bytes": row.size_bytes,
-            "dataset": stored_dataset(row.dataset),
-            "seconds": row.seconds,
-        }
+        stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
+        values = {**vars(row), **stored}
         try:
             with self._accepting(admit) as connection:
                 connection.execute(_datasets.insert().values(values))
@@ -218,13 +197,15 @@ class Store:
         """The dataset with this id."""
         if _NUL in id:
             return None
-        with self._engine.connect() as connection:
-            row = connection.execute(_DATASET, {"id": id}).mappings().first()
+        row = self._first(_DATASET, id=id)
         if row is None or self.owner not in (None, row["owner"]):
             return None
         # As `_seen` has it: to an owner what has expired is not there.
-        if self.owner is not None and row["expires"] and row["expires"] <= self.expiry.now():
+        if self.owner is not None and row["expires"] and row["expires"] <= now():
             return None
+        return self._dataset(row)
+
+    def _dataset(self, row: sa.RowMapping) -> DatasetRow:
         return dataset_row(row, self.dataset_path(row["id"]))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
@@ -234,15 +215,7 @@ class Store:
         """
         query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
         later = sa.case((is_newest(_datasets.c.id), sa.null()), else_=expires)
-        with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(expires=later)).rowcount)
-
-    def note_size(self, row: DatasetRow) -> None:
-        """Keep the size and the widths of a dataset, which were measured later than others'."""
-        query = _datasets.update().where(_datasets.c.id == row.id)
-        values = {"dataset": stored_dataset(row.dataset), "size_bytes": row.size_bytes}
-        with self._engine.begin() as connection:
-            connection.execute(query.values(values))
+        return bool(self._change(query.values(expires=later)))
 
     @contextmanager
     def _reading(self, connection: sa.Connection | None) -> Iterator[sa.Connection]:
@@ -255,49 +228,25 @@ class Store:
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets, uploads and results take, or are expected to once they are whole."""
-        is_kept = _jobs.c.status.in_(LIVE) | (
-            (_jobs.c.status == "successful") & ~self._expired(_jobs)
-        )
-        of_datasets = sa.select(sa.func.sum(_datasets.c.size_bytes)).where(self._own(_datasets))
-        of_jobs = sa.select(sa.func.sum(_jobs.c.size_bytes)).where(is_kept & self._own(_jobs))
-        of_uploads = sa.select(sa.func.sum(_uploads.c.size_bytes)).where(self._own(_uploads))
+        is_kept = _jobs.c.status.in_(LIVE) | ((_jobs.c.status == "successful") & ~_expired(_jobs))
+        sums = [
+            sa.select(sa.func.sum(table.c.size_bytes)).where(self._own(table) & which)
+            for table, which in ((_datasets, sa.true()), (_uploads, sa.true()), (_jobs, is_kept))
+        ]
         with self._reading(connection) as reading:
-            return sum(
-                int(reading.execute(query).scalar() or 0)
-                for query in (of_datasets, of_jobs, of_uploads)
-            )
+            return sum(int(reading.execute(query).scalar() or 0) for query in sums)
 
     def keep_datasets_for_ever(self) -> None:
         """Let no dataset expire that is there."""
-        with self._engine.begin() as connection:
-            connection.execute(_datasets.update().values(expires=None))
+        self._change(_datasets.update().values(expires=None))
 
     def expired_datasets(self) -> list[str]:
         """Ids of datasets that have expired, and are there still."""
-        query = sa.select(_datasets.c.id).where(self._expired(_datasets))
-        with self._engine.connect() as connection:
-            return list(connection.execute(query).scalars())
-
-    def count_late(self) -> tuple[int, int]:
-        """How many datasets and results have expired by the clock alone, not by `expiry`."""
-        counts = [
-            sa.select(sa.func.count())
-            .where((table.c.expires > self.expiry.now()) & (table.c.expires <= now()) & is_there)
-            .scalar_subquery()
-            for table, is_there in (
-                (_datasets, sa.true()),
-                (_jobs, _jobs.c.status == "successful"),
-            )
-        ]
-        with self._engine.connect() as connection:
-            datasets, results = connection.execute(sa.select(*counts)).one()
-        return datasets, results
+        return self._scalars(sa.select(_datasets.c.id).where(_expired(_datasets)))
 
     def expired_results(self, before: str) -> set[str]:
         """Ids of jobs whose result has expired before a time."""
-        query = sa.select(_jobs.c.id).where(_jobs.c.expires < before)
-        with self._engine.connect() as connection:
-            return set(connection.execute(query).scalars())
+        return set(self._scalars(sa.select(_jobs.c.id).where(_jobs.c.expires < before)))
 
     def registered_dataset(self, like: Dataset) -> DatasetRow | None:
         """A registered dataset with the same content, be it expired, as long as it is there.
@@ -305,20 +254,13 @@ class Store:
         The content names the coordinate and id columns too: they are in the file's metadata.
         """
         same = (_datasets.c.sha256 == like.sha256) & _datasets.c.registered
-        return self._one_dataset(same & self._own(_datasets))
-
-    def _one_dataset(self, condition: sa.ColumnElement[bool]) -> DatasetRow | None:
-        query = sa.select(_datasets).where(condition)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
-        return dataset_row(row, self.dataset_path(row["id"])) if row else None
+        row = self._first(sa.select(_datasets).where(same & self._own(_datasets)))
+        return self._dataset(row) if row else None
 
     def registered_datasets(self, page: Page) -> list[DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
         query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
-        with self._engine.connect() as connection:
-            rows = connection.execute(page.of(query, _datasets)).mappings()
-            return [dataset_row(row, self.dataset_path(row["id"])) for row in rows]
+        return [self._dataset(row) for row in self._rows(page.of(query, _datasets))]
 
     def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten.
@@ -329,23 +271,19 @@ class Store:
         lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
         is_input = (_jobs.c.observations == id) | (_jobs.c.references == id)
         needed = sa.exists().where(_jobs.c.status.in_(LIVE) & is_input)
-        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        has_result = (_jobs.c.status == "successful") & ~_expired(_jobs)
         keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
         kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
         own = (_datasets.c.id == id) & self._seen(_datasets)
         query = _datasets.delete().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
-            query = query.where(self._expired(_datasets))
-
-        def remove() -> bool:
-            with self._engine.begin() as connection:
-                connection.execute(lock)
-                is_removed = bool(connection.execute(query).rowcount)
-                if is_removed:
-                    connection.execute(_names.delete().where(_names.c.dataset == id))
-                return is_removed
-
-        return self.reserve.spend(remove)
+            query = query.where(_expired(_datasets))
+        with self._engine.begin() as connection:
+            connection.execute(lock)
+            is_removed = bool(connection.execute(query).rowcount)
+            if is_removed:
+                connection.execute(_names.delete().where(_names.c.dataset == id))
+        return is_removed
 
     def add_job(
         self,
@@ -480,56 +418,48 @@ class Store:
 
     def job_ids(self) -> set[str]:
         """Ids of all jobs that are not forgotten."""
-        with self._engine.connect() as connection:
-            return set(connection.execute(sa.select(_jobs.c.id)).scalars())
+        return set(self._scalars(sa.select(_jobs.c.id)))
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
         if _NUL in id:
             return None
-        query = sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs))
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
-        return job_row(row, self.expiry.now()) if row else None
+        row = self._first(sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs)))
+        return job_row(row, now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
         query = sa.select(*_STATE).where(self._seen(_jobs))
         query = selection.of(query, now(), self._engine.dialect.name)
-        with self._engine.connect() as connection:
-            rows = connection.execute(page.of(query, _jobs)).mappings()
-            return [job_state(row) for row in rows]
+        return [job_state(row) for row in self._rows(page.of(query, _jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
         query = sa.select(_jobs.c.id).where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
-        with self._engine.connect() as connection:
-            return connection.execute(query).first() is None
+        return self._first(query) is None
 
     def live_ids(self) -> list[str]:
         """Ids of the jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(_jobs.c.id).where(_jobs.c.status.in_(LIVE)).order_by(_jobs.c.created)
-        with self._engine.connect() as connection:
-            return list(connection.execute(query).scalars())
+        return self._scalars(query)
 
     def live_jobs(self) -> list[JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
-        query = query.order_by(_jobs.c.created)
-        with self._engine.connect() as connection:
-            return [job_state(row) for row in connection.execute(query).mappings()]
+        return [job_state(row) for row in self._rows(query.order_by(_jobs.c.created))]
 
-    def forget_jobs(self, before: str) -> int:
-        """Forget jobs that ended before a time, and the keys of their requests; tells how many.
+    def forget_jobs(self, before: str) -> list[str]:
+        """Forget jobs that ended before a time, and the keys of their requests; tells their ids.
 
         One whose result is kept is not forgotten.
         """
         has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
-        is_kept = has_result & (_jobs.c.expires.is_(None) | ~self._expired(_jobs))
+        is_kept = has_result & (_jobs.c.expires.is_(None) | ~_expired(_jobs))
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
         with self._engine.begin() as connection:
-            forgotten = connection.execute(_jobs.delete().where(old)).rowcount
+            query = _jobs.delete().where(old).returning(_jobs.c.id)
+            forgotten = list(connection.execute(query).scalars())
             if forgotten:
                 connection.execute(_idempotency.delete().where(~job_exists))
         return forgotten
@@ -557,48 +487,19 @@ class Store:
                     f"{output}"
                 )
 
-    def promised_bytes(self, connection: sa.Connection | None = None) -> int:
-        """Bytes that live jobs of all owners are expected to write yet."""
-        part_left = 1.0 - _jobs.c.rows_done * 1.0 / sa.func.nullif(_jobs.c.rows, 0)
-        query = sa.select(sa.func.sum(_jobs.c.size_bytes * part_left))
-        with self._reading(connection) as reading:
-            return int(reading.execute(query.where(_jobs.c.status.in_(LIVE))).scalar() or 0)
-
-    def note_time(self) -> None:
-        """Note the time by which things expire: the next process goes on from there."""
-        with self._engine.begin() as connection:
-            connection.execute(_store.update().values(time=self.expiry.now()))
-
-    def start_job(self, id: str, oom_kills: int | None = None) -> bool:
-        """Mark a live job as running; tells whether it still was live.
-
-        Parameters
-        ----------
-        oom_kills
-            How many processes the kernel has killed for want of memory by now, for a job that may
-            end its service.
-        """
-        values = {"status": "running", "started": now(), "message": "starting"}
-        return self._update_live(id, **values, rows_a_second=None, oom_kills=oom_kills)
+    def start_job(self, id: str) -> bool:
+        """Mark a live job as running; tells whether it still was live."""
+        values = {"status": "running", "started": now(), "message": "starting", "runs": True}
+        return self._update_live(id, **values, rows_a_second=None)
 
     def rest_job(self, id: str) -> None:
-        """Note that a live job does not run for now, though its service lives."""
-        self._update_live(id, oom_kills=None)
+        """Note that a live job does not run for now, though its runner lives."""
+        self._update_live(id, runs=False)
 
-    def note_death(self, oom_kills: int, weight: int) -> None:
-        """Suspect the jobs that were running when a service died; called when the next one starts.
-
-        Parameters
-        ----------
-        oom_kills
-            How many processes the kernel has killed for want of memory by now.
-        weight
-            Of a death of jobs since whose start that number has grown; any other weighs 1.
-        """
-        suspicion = _jobs.c.suspicion + sa.case((_jobs.c.oom_kills < oom_kills, weight), else_=1)
-        query = _jobs.update().where(_jobs.c.oom_kills.is_not(None) & _jobs.c.status.in_(LIVE))
-        with self._engine.begin() as connection:
-            connection.execute(query.values(suspicion=suspicion, oom_kills=None))
+    def note_death(self) -> None:
+        """Count a death against the jobs that a runner had in hand; called when the next starts."""
+        query = _jobs.update().where(_jobs.c.runs & _jobs.c.status.in_(LIVE))
+        self._change(query.values(deaths=_jobs.c.deaths + 1, runs=False))
 
     def report_progress(
         self, id: str, rows_done: int, rows_a_second: float | None, message: str
@@ -606,7 +507,7 @@ class Store:
         """Note how far a running job is, and how fast it goes: with a rate, it has got on."""
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
         if rows_a_second is not None:
-            values["suspicion"] = 0
+            values["deaths"] = 0
         self._update_live(id, **values)
 
     def finish_job(
@@ -633,15 +534,13 @@ class Store:
             values["size_bytes"] = 0
         if status == "dismissed":
             values["options"] = {}
-            return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
     def _update_live(self, id: str, **values: Any) -> bool:
         query = _jobs.update().where(
             (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs) & self._fence
         )
-        with self._engine.begin() as connection:
-            return bool(connection.execute(query.values(updated=now(), **values)).rowcount)
+        return bool(self._change(query.values(updated=now(), **values)))
 
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""
@@ -654,9 +553,4 @@ class Store:
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "size_bytes": 0}
-
-        def dismiss() -> bool:
-            with self._engine.begin() as connection:
-                return bool(connection.execute(query.values(values)).rowcount)
-
-        return self.reserve.spend(dismiss)
+        return bool(self._change(query.values(values)))

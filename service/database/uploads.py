@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import ExpiryClock
-from georesolve.service.database.reserve import Reserve
+from georesolve.service.clock import now
+from georesolve.service.database.queries import Queries
 from georesolve.service.database.schema import uploads as _uploads
 
 Admission = Callable[[sa.Connection], None]
@@ -36,7 +36,7 @@ class UploadRow:
     digest: str
 
 
-class Uploads:
+class Uploads(Queries):
     """The uploads of one owner, or of all for None. Every method is one transaction.
 
     Parameters
@@ -49,14 +49,10 @@ class Uploads:
         self,
         engine: sa.Engine,
         owner: str | None,
-        expiry: ExpiryClock,
-        reserve: Reserve,
         accepting: Callable[[Admission], AbstractContextManager[sa.Connection]],
     ) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._own = sa.true() if owner is None else _uploads.c.owner == owner
-        self._expiry = expiry
-        self._reserve = reserve
         self._accepting = accepting
 
     def add(self, row: UploadRow, admit: Admission) -> None:
@@ -66,29 +62,20 @@ class Uploads:
 
     def get(self, id: str) -> UploadRow | None:
         """The upload with this id."""
-        query = sa.select(_uploads).where((_uploads.c.id == id) & self._own)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).mappings().first()
+        row = self._first(sa.select(_uploads).where((_uploads.c.id == id) & self._own))
         return UploadRow(**row) if row else None
 
     def prolong(self, id: str, expires: str) -> None:
         """Let an upload expire later."""
         query = _uploads.update().where((_uploads.c.id == id) & self._own)
-        with self._engine.begin() as connection:
-            connection.execute(query.values(expires=expires))
+        self._change(query.values(expires=expires))
 
     def remove(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget an upload; tells whether it was there, and had expired if that is asked for."""
         query = _uploads.delete().where((_uploads.c.id == id) & self._own)
         if only_expired:
-            query = query.where(_uploads.c.expires <= self._expiry.now())
-
-        def remove() -> bool:
-            with self._engine.begin() as connection:
-                return bool(connection.execute(query).rowcount)
-
-        # This makes room on a full disk.
-        return self._reserve.spend(remove)
+            query = query.where(_uploads.c.expires <= now())
+        return bool(self._change(query))
 
     def count(self, connection: sa.Connection) -> int:
         """How many there are."""
@@ -97,11 +84,9 @@ class Uploads:
 
     def ids(self) -> set[str]:
         """Ids of all."""
-        with self._engine.connect() as connection:
-            return set(connection.execute(sa.select(_uploads.c.id).where(self._own)).scalars())
+        return set(self._scalars(sa.select(_uploads.c.id).where(self._own)))
 
     def expired(self) -> list[str]:
         """Ids of those that have expired, and are there still."""
-        query = sa.select(_uploads.c.id).where(_uploads.c.expires <= self._expiry.now())
-        with self._engine.connect() as connection:
-            return list(connection.execute(query.where(self._own)).scalars())
+        query = sa.select(_uploads.c.id).where(_uploads.c.expires <= now())
+        return self._scalars(query.where(self._own))

@@ -22,9 +22,10 @@ from georesolve.service.errors import (
     Problem,
     is_disk_full,
 )
+from georesolve.service.leftovers import remove_unknown
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.datasets import Dataset, looks_whole, measured
+from georesolve.workers.datasets import Dataset, looks_whole
 from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.sources import Manifest
@@ -86,7 +87,7 @@ class Library:
         return own
 
     def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
+        """Remove what an earlier process left: inputs of ended jobs, files without a row.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
@@ -96,7 +97,8 @@ class Library:
             self.release(id)
         known = self._store.dataset_ids()
         found = [(_id_in(path.name), path) for path in self._store.datasets_folder.iterdir()]
-        self._store.quarantine.take(path for id, path in found if id and id not in known)
+        unknown = (path for id, path in found if id and id not in known)
+        remove_unknown(unknown, self._store.told().time)
         self.indexes.keep_only(self._store.registered_digests())
 
     def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
@@ -210,10 +212,6 @@ class Library:
         """
         row = self.get(id)
         if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
-            if row.dataset.widths is None:
-                size = self._store.dataset_path(row.id).stat().st_size
-                row = replace(row, dataset=measured(row.dataset), size_bytes=size)
-                self._store.note_size(row)
             return row
         # One that was removed meanwhile is none.
         row = self.get(id)
@@ -265,7 +263,7 @@ class Library:
         Who removes a dataset removes its file.
         """
         is_own = self._store.owner in (None, row.owner)
-        has_expired = row.expires is not None and row.expires <= self._store.expiry.now()
+        has_expired = row.expires is not None and row.expires <= now()
         return is_own and not has_expired and looks_whole(row.dataset)
 
     def expire(self, id: str) -> bool:

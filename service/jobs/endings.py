@@ -12,6 +12,7 @@ from georesolve.service.database.rows import LIVE, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
+from georesolve.service.leftovers import remove_unknown
 from georesolve.service.metrics import Metrics
 from georesolve.workers.jobs import RECORDS
 from georesolve.workers.manifest import read_manifest
@@ -119,10 +120,10 @@ def sweep_unfinished(store: Store) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Remove what an earlier service left of jobs that have ended; move unknown ones away."""
+    """Remove what an earlier service left of jobs that have ended, or were forgotten."""
     known = store.job_ids()
     jobs = {path for path in store.jobs_folder.iterdir() if is_id(path.name)}
-    store.quarantine.take(job for job in jobs if job.name not in known)
+    remove_unknown((job for job in jobs if job.name not in known), store.told().time)
     for job in jobs:
         row = store.job(job.name)
         if row is not None and row.status not in LIVE:

@@ -26,7 +26,6 @@ from georesolve.service.jobs.cluster import ClusterState
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
-from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
@@ -42,6 +41,8 @@ logger = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.5
 _REOPEN_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
+_GUILTY = 3
+"""A job is failed that so many runners in turn have died of, all but the first with it alone."""
 _SILENCE_SECONDS = 10.0
 """A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
 
@@ -156,10 +157,10 @@ class Supervisor:
             await asyncio.to_thread(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
-        """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
-        self._store.note_death(oom_kills(), OUT_OF_MEMORY)
+        """Fail the jobs that ended the runners which ran them, as it seems."""
+        self._store.note_death()
         for job in self._store.live_jobs():
-            if job.suspicion >= GUILTY:
+            if job.deaths >= _GUILTY:
                 problem = problem_of_guilt()
                 logger.error("job %s failed: %s", job.id, problem, extra={"job": job.id})
                 self._fail(job.id, problem)
@@ -282,8 +283,9 @@ class Supervisor:
                 if row is not None and isinstance(row.options, EchoOptions):
                     await self._echo(id, row.options)
                 else:
-                    is_suspect = row is not None and row.suspicion >= ALONE
-                    await self._run_on_cluster(id, row.owner if row else "", alone=is_suspect)
+                    # One that may end the runner ends no other job with it.
+                    alone = row is not None and row.deaths > 0
+                    await self._run_on_cluster(id, row.owner if row else "", alone=alone)
                 has_ended = True
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
@@ -333,7 +335,7 @@ class Supervisor:
         Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
-            if self._store.start_job(id, oom_kills()):
+            if self._store.start_job(id):
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)

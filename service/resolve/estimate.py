@@ -138,7 +138,7 @@ async def _estimate(
             found.column_memory,
         ),
         (
-            "bytes on the disk, without those that must stay free or that accepted jobs need",
+            "bytes on the disk, without those that must stay free",
             to_come,
             await asyncio.to_thread(service.disk.room),
         ),

@@ -257,8 +257,6 @@ def _enter(
 
     def admit(connection: Connection) -> None:
         of_quotas(connection)
-        # Once more: what others were promised meanwhile is no longer there for this one.
-        service.disk.refuse_when_low(size_bytes, connection)
         if delivery.output:
             store.refuse_output_of_others(delivery.output, connection)
 

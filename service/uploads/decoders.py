@@ -175,7 +175,7 @@ class _Room(NamedTuple):
         limits = replace(
             self.limits,
             memory_bytes=self.limits.memory_bytes // number,
-            written_bytes=self.limits.written_bytes // (2 * number),
+            written_bytes=self.limits.written_bytes // number,
         )
         return self._replace(limits=limits)
 

@@ -186,8 +186,8 @@ def _problem_of(error: Exception, source: Source, limits: Limits) -> Refused | N
         return disk_full()
     if getattr(error, "errno", None) == errno.EFBIG:
         return StorageFull(
-            f"{source.file}: its points take more than {limits.written_bytes} bytes, which is its "
-            "share of the room on the disk of the service: remove datasets and results that are no "
-            "longer needed, or send it in smaller pieces"
+            f"{source.file}: its points take more than the {limits.written_bytes} bytes that the "
+            "disk of the service has room for: remove datasets and results that are no longer "
+            "needed, or send it in smaller pieces"
         )
     return refusal_of(error, source)

@@ -34,6 +34,7 @@ from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
 
+INCOMING = "incoming"
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -59,14 +60,21 @@ class Ingested(NamedTuple):
         return file.stat().st_size if isinstance(file, Path) else file.file.size
 
 
-def sweep(settings: Settings) -> None:
-    """Remove what an earlier service received in part: its clients got no answer."""
-    incoming = settings.data_dir / "incoming"
-    left = [folder for folder in incoming.glob("*") if is_id(folder.name)]
-    for folder in left:
-        shutil.rmtree(folder, ignore_errors=True)
-    if left:
-        logger.info("%d requests were received in part when the service ended", len(left))
+def sweep(settings: Settings, seconds: float = 0.0) -> None:
+    """Remove what killed processes received in part: its clients got no answer.
+
+    Parameters
+    ----------
+    seconds
+        Of what was last written to so long ago, or before.
+    """
+    before = time.time() - seconds
+    for folder in [path for path in (settings.data_dir / INCOMING).glob("*") if is_id(path.name)]:
+        # A request may end meanwhile, and its folder with it.
+        with suppress(FileNotFoundError):
+            if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) <= before:
+                shutil.rmtree(folder, ignore_errors=True)
+                logger.info("what was received of a request is removed: its process was killed")
 
 
 class Ingest:
@@ -75,7 +83,7 @@ class Ingest:
     Parameters
     ----------
     disk
-        Where that folder is: those that are made at the same time share its room.
+        Where that folder is: a dataset may take no more than its room.
 
     Attributes
     ----------
@@ -85,8 +93,6 @@ class Ingest:
 
     def __init__(self, settings: Settings, disk: Disk) -> None:
         self._disk = disk
-        self._at_a_time = settings.concurrent_decodes
-        self._incoming = settings.data_dir / "incoming"
         self._limits = Limits(
             memory_bytes=settings.decode_bytes,
             seconds=settings.decode_seconds,
@@ -96,10 +102,11 @@ class Ingest:
         )
         self._sources = Sources(settings.sources, self._limits)
         # Not the threads of all others, which a few slow files would take up.
-        self._decoders = ThreadPoolExecutor(self._at_a_time, "decode")
-        self._decoding = Turns(self._at_a_time)
+        self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
+        self._decoding = Turns(settings.concurrent_decodes)
         self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._stop, self._stopper = Pipe(duplex=False)
+        self._incoming = settings.data_dir / INCOMING
         self._incoming.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
@@ -148,9 +155,7 @@ class Ingest:
         return Ingested(dataset, seconds)
 
     def _decode(self, source: Source, target: Path) -> Dataset:
-        files = self._at_a_time if source.unpacked is None else 2 * self._at_a_time
-        share = max(0, self._disk.room()) // files
-        limits = replace(self._limits, written_bytes=share)
+        limits = replace(self._limits, written_bytes=max(0, self._disk.room()))
         dataset = decode_in_child(source, target, limits, self._stop)
         source.path.unlink()
         return dataset

@@ -189,7 +189,7 @@ class ResumableUploads:
         self._path(id).unlink(missing_ok=True)
 
     def expire(self) -> list[str]:
-        """Remove what has expired, and move away files without a row; returns ids of the former."""
+        """Remove what has expired, and files without a row; returns ids of the former."""
         removed = []
         for id in self._store.uploads.expired():
             try:
@@ -206,7 +206,9 @@ class ResumableUploads:
         files = [path for path in self._store.uploads_folder.iterdir() if is_id(path.name)]
         old = [path for path in files if path.stat().st_mtime < young]
         known = self._store.uploads.ids() if old else set()
-        self._store.quarantine.take(path for path in old if path.name not in known)
+        for path in old:
+            if path.name not in known:
+                path.unlink(missing_ok=True)
         return removed
 
     def _later(self) -> str:

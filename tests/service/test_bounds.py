@@ -268,32 +268,6 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
         assert run_nearest(client, body, LATER).status_code == 201
 
 
-def test_jobs_accepted_together_fit_together(tmp_path):
-    """What was promised to one is no room for another, nor for what else comes."""
-    flags = [*NO_CLUSTER, "--free-bytes", 40 << 20]
-    with small_disk(100) as disk, running_service(disk, *flags, ready=False) as client:
-        headers = {"Content-Type": PARQUET}
-        made = client.post("/datasets", content=parquet(points(70_000, 1)), headers=headers).json()
-        body = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
-
-        def send(_=None):
-            return run_nearest(client, {**body, "k": 32}, LATER)
-
-        # Each is expected to write 25 MB, its result.
-        with ThreadPoolExecutor(6) as threads:
-            answers = sorted(threads.map(send, range(6)), key=lambda answer: answer.status_code)
-        assert [answer.status_code for answer in answers] == [201] * 2 + [507] * 4
-        assert "accepted jobs need 5" in problem_of(answers[-1], "storage-full")
-        other = parquet(points(300_000, 2))
-        answer = client.post("/datasets", content=other, headers=headers)
-        assert answer.status_code == 507, answer.text
-        assert client.delete(answers[0].headers["location"]).status_code == 200
-        assert client.post("/datasets", content=other, headers=headers).status_code == 201
-        assert send().status_code == 507
-        assert client.delete(answers[1].headers["location"]).status_code == 200
-        assert send().status_code == 201
-
-
 def test_a_full_disk():
     """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
     port = free_port()

@@ -1,7 +1,6 @@
 """Wide values that a result would carry: bounded before a job is accepted, and in every format."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +9,8 @@ import pytest
 
 from georesolve.intake.errors import RowTooWide
 from georesolve.intake.representations import CSV, FORMATS, JSON
-from georesolve.service.database.store import Store
-from georesolve.service.datasets.library import Library
-from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import streamed
-from tests.conftest import look_up, points, run_nearest, store_points
+from tests.conftest import look_up, points, run_nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet
 from tests.service.test_results import no_sets
 
@@ -64,17 +60,6 @@ def test_few_wide_rows_fit(service):
     answer = service.post("/resolve", params={"columns": "wide"}, files=files)
     table = pq.read_table(io.BytesIO(answer.raise_for_status().content))
     assert set(table["reference_wide"].to_pylist()) == set(TEXT.to_pylist())
-
-
-def test_a_dataset_of_before_is_measured_when_it_is_used(tmp_path):
-    store = Store(tmp_path)
-    library = Library(store)
-    dataset = store_points(points(10, 1, text=["a" * i for i in range(10)]), tmp_path / "d.parquet")
-    row, _ = library.register(Ingested(replace(dataset, widths=None), {}))
-    row = library.use(row.id)
-    assert row.dataset.width(["text"]) == dataset.width(["text"])
-    assert store.dataset(row.id).dataset.widths == dataset.widths
-    store.close()
 
 
 WIDE_ROWS = {

@@ -66,7 +66,7 @@ def test_what_a_file_decodes_to_has_its_share_of_the_room(tmp_path):
     n = 1 << 20
     path = write(tmp_path / "f", lat=np.full(n, 1.0), lon=np.full(n, 2.0))
     assert path.stat().st_size < 1 << 16
-    with pytest.raises(StorageFull, match=f"more than {4 << 20} bytes, which is its share"):
+    with pytest.raises(StorageFull, match=f"more than the {8 << 20} bytes that the"):
         ingest(8 << 20, path)
     assert ingest(128 << 20, path).rows == n
     assert list((tmp_path / "incoming").iterdir()) == []

@@ -1,13 +1,16 @@
 """A start touches nothing that is not its own: folders and databases of others are refused."""
 
 import logging
+import os
+import time
 from contextlib import closing
 
 import pytest
 
 from georesolve.service.cli import main
-from georesolve.service.clock import new_id, now
+from georesolve.service.clock import new_id
 from georesolve.service.database.identity import DataDirError
+from georesolve.service.database.lease import Lease
 from georesolve.service.database.ownership import owned
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
@@ -19,7 +22,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
-from tests.conftest import NO_CLUSTER, points, running_service, store_points
+from tests.conftest import points, store_points
 from tests.service.test_store import postgres  # noqa: F401
 
 CSV = {"Content-Type": "text/csv"}
@@ -117,7 +120,7 @@ def test_the_database_of_another_store_is_refused(tmp_path):
         store.refuse_other_folder()
 
 
-def test_a_sqlite_folder_of_before_ids_is_taken_over_once(tmp_path, caplog):
+def test_a_new_folder_gets_the_id_of_its_database_once(tmp_path, caplog):
     data = tmp_path / "data"
     with closing(Store(data)) as store:
         a_dataset(tmp_path, store)
@@ -140,12 +143,8 @@ def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
             store.refuse_other_folder()
             return a_dataset(tmp_path, store).id
 
-    # Before there were ids.
-    with owned(tmp_path / "data", shared=False), closing(Store(tmp_path / "data", url)) as store:
-        a_dataset(tmp_path, store)
+    assert join("data", url)
     before = content(tmp_path / "data")
-    with pytest.raises(DataDirError, match=r"has none of the 0 datasets .* it has 'datasets/"):
-        join("data", new)
     with pytest.raises(DataDirError, match=r"has none of the 1 datasets .* it has nothing; "):
         join("a folder that is not mounted", url)
     (tmp_path / "project").mkdir()
@@ -153,7 +152,6 @@ def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
     with pytest.raises(DataDirError, match="is not that of a service"):
         join("project", url)
     assert content(tmp_path / "data").keys() == before.keys()
-    assert join("data", url)
     assert join("data", url)
     with pytest.raises(DataDirError, match=r"is of the store '[0-9a-f]{32}'; the database is"):
         join("data", new)
@@ -181,53 +179,46 @@ def test_a_new_disk_is_an_empty_folder(tmp_path):
         store.refuse_other_folder()
 
 
-def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
-    """As they do when the database is an older copy of itself; names of others are left alone."""
+def test_files_without_a_row_go_unless_they_are_newer_than_the_database(tmp_path, caplog):
+    """Newer ones are there when the database is an older copy of itself."""
     data = tmp_path / "data"
+    unknown, newer = new_id(), new_id()
+    theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
+    left = [
+        f"datasets/{unknown}.parquet",
+        f"datasets/.{unknown}.parquet.{new_id()}",
+        f"jobs/{unknown}/parts/0.parquet",
+        f"incoming/{unknown}/upload",
+    ]
     with closing(Store(data)) as store:
         kept = a_dataset(tmp_path, store)
         store.jobs_folder.mkdir()
         done = store.add_job(kept, kept, MatchOptions(), Delivery())
         store.finish_job(done, "successful", "done")
-    unknown, half = new_id(), f".{new_id()}.parquet.{new_id()}"
-    theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
-    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/parts/0.parquet"]
-    known = [f"jobs/{done}/parts/0.parquet"]
-    received = f"incoming/{new_id()}/upload"
-    for name in [*theirs, *ours, *known, received]:
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        (data / name).write_text(name)
-    with running_service(data, *NO_CLUSTER, ready=False) as client:
-        assert client.get(f"/datasets/{kept.id}").status_code == 200
-        log = client.log.read_text()
+        known = [f"jobs/{done}/parts/0.parquet", f"datasets/{kept.id}.parquet"]
+        for name in [*theirs, *left, *known[:1], f"datasets/{newer}.parquet"]:
+            (data / name).parent.mkdir(parents=True, exist_ok=True)
+            (data / name).write_text(name)
+        os.utime(data / "datasets" / f"{newer}.parquet", times=(time.time() + 3600,) * 2)
+        lease = Lease(store._engine, "a runner")
+        assert lease._take()
+        lease._close()
+    prepare(Settings(data_dir=data), is_alone=True)
     after = content(data)
-    assert all(after[name] == name.encode() for name in [*theirs, *known])
-    [batch] = (data / "quarantine").iterdir()
-    moved = {name for name, given in content(batch).items() if given is not None}
-    assert moved == set(ours)
-    assert f"datasets/{kept.id}.parquet" in after
-    assert not moved & after.keys()
-    assert received not in after
-    assert f"2 files or folders that the database does not know were moved to {batch}" in log
-    assert "1 requests were received in part" in log
+    assert after.keys() >= {*theirs, *known, f"datasets/{newer}.parquet"}
+    assert not after.keys() & {*left, f"jobs/{unknown}", f"incoming/{unknown}"}
+    assert f"such as {data}/datasets/{newer}.parquet: put back the newest copy" in caplog.text
 
 
-def test_the_quarantine_ends_after_a_week(tmp_path):
-    with closing(Store(tmp_path / "data")) as store:
+def test_what_a_killed_front_received_goes_while_others_run(tmp_path):
+    with closing(Store(tmp_path)) as store:
         store.jobs_folder.mkdir()
-        paths = [store.job_folder(new_id()) for _ in range(3)]
-        for path in paths:
-            path.mkdir()
-        store.quarantine.take(paths[:1])
-        [batch] = (tmp_path / "data" / "quarantine").iterdir()
-        old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
-        theirs = old.with_name("notes")
-        theirs.mkdir()
-        retention = Retention(Settings(), store, Library(store), ResumableUploads(store, 24))
-        retention.sweep()
-        assert not old.exists()
-        # A job that was forgotten while its files were there goes there as well.
-        assert not paths[1].exists()
-        [batch] = set((tmp_path / "data" / "quarantine").iterdir()) - {theirs}
-        retention.sweep()
-        assert {path.name for path in (batch / "jobs").iterdir()} == {p.name for p in paths[1:]}
+        settings = Settings(data_dir=tmp_path)
+        folders = [tmp_path / "incoming" / new_id() for _ in range(2)]
+        for folder, hours in zip(folders, (5, 1), strict=True):
+            folder.mkdir(parents=True)
+            (folder / "body.received").touch()
+            for path in (folder / "body.received", folder):
+                os.utime(path, times=(time.time() - 3600 * hours,) * 2)
+        Retention(settings, store, Library(store), ResumableUploads(store, 24)).sweep()
+    assert [folder.exists() for folder in folders] == [False, True]

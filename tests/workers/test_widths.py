@@ -1,12 +1,10 @@
-"""What values take in memory: of every type, however cut and encoded, and when measured later."""
-
-from dataclasses import replace
+"""What values take in memory: of every type, however cut and encoded."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from georesolve.workers.datasets import ROW_GROUP, measured
+from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.plan import Carried, observations_a_group, too_wide
 from georesolve.workers.widths import Width, value_bytes
 from tests.conftest import points, store_points
@@ -51,7 +49,7 @@ def test_every_type(type, values, expected):
         )
 
 
-def test_what_is_measured_later_is_the_same(tmp_path):
+def test_a_dataset_knows_what_its_columns_take(tmp_path):
     rows = ROW_GROUP + 3000
     own = {
         f"own.{i}": pa.array([*np.resize(np.array(values, object), rows - 1), values[0]], type)
@@ -59,14 +57,10 @@ def test_what_is_measured_later_is_the_same(tmp_path):
         if type not in (pa.string_view(), pa.list_(pa.null())) and i != 4
     }
     dataset = store_points(points(rows, 1, **own), tmp_path / "d.parquet")
-    later = measured(replace(dataset, widths=None))
-    assert later == dataset
-    assert later.width(["lat"]) == Width(8 * rows, 8 * ROW_GROUP, 8)
+    assert dataset.width(["lat"]) == Width(8 * rows, 8 * ROW_GROUP, 8)
     sizes = [4 + len((text or "").encode()) for text in own["own.0"].to_pylist()]
-    assert later.width(["own.0"]) == Width(sum(sizes), sum(sizes[:ROW_GROUP]), 7)
-    both = later.width(["own.0", "lat"])
-    assert both.row == 15
-    assert measured(dataset) is dataset
+    assert dataset.width(["own.0"]) == Width(sum(sizes), sum(sizes[:ROW_GROUP]), 7)
+    assert dataset.width(["own.0", "lat"]).row == 15
 
 
 def test_row_groups_have_fewer_rows_where_they_may_carry_much():
