@@ -46,12 +46,13 @@ def write(path, **columns):
     return path
 
 
-def test_what_a_file_decodes_to_has_its_share_of_the_room(tmp_path):
+def test_what_a_file_decodes_to_fits_the_room(tmp_path, monkeypatch):
     """A few kilobytes that say the same a million times are 16 MB of points."""
     settings = Settings(data_dir=tmp_path, free_bytes=0, concurrent_decodes=2)
 
     def ingest(room, path):
-        disk = Disk(settings, lambda _: shutil.disk_usage(tmp_path).free - room)
+        disk = Disk(settings)
+        monkeypatch.setattr(disk, "room", lambda: room)
 
         async def upload():
             async with ingest.folder() as folder:
