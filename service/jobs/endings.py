@@ -49,7 +49,7 @@ def end(
 
 
 def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
-    """End a live job, which its runner then lets go of, or remove a finished one.
+    """End a live job, which a runner that has it then lets go of, or remove a finished one.
 
     Raises
     ------
@@ -57,6 +57,10 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
         When that was done before. What the job holds is left to the one who did it.
     """
     if end(store, metrics, id, "dismissed", "dismissed by the client"):
+        row = store.job(id)
+        # A job that no runner has in hand may have been seen by none.
+        if row is not None and not row.runs:
+            clear(store, library, id)
         return
     if not store.dismiss_finished_job(id):
         raise JobDismissed(f"the job {id!r} was dismissed already")
