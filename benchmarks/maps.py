@@ -4,13 +4,19 @@
 
 A job resolves 2^ROWS points against 2^14. Then a client asks for the tile of the whole world, which
 makes the map, and follows a path of zooming in and panning, 12 tiles a view, one after the other.
+Before that it asks for the tile of another job, of 2^14 points: that one finds nothing compiled or
+loaded in a service that has just started.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import httpx
 import numpy as np
@@ -23,14 +29,20 @@ from georesolve.benchmarks.machine import machine
 from georesolve.benchmarks.service import running
 
 _REFERENCES = 14
+_WRITTEN = 1 << 22
+"""Points that are drawn at a time."""
 _VIEW = (4, 3)
 """Columns and rows of tiles that fill a window."""
 
 
 def register(client: httpx.Client, path: Path, rows: int, seed: int) -> str:
     """Register points as a dataset; returns its id."""
-    lat, lon = uniform(np.random.default_rng(seed), rows)
-    pq.write_table(pa.table({"lat": lat, "lon": lon}), path)
+    rng = np.random.default_rng(seed)
+    schema = pa.schema({"lat": pa.float64(), "lon": pa.float64()})
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
+        for start in range(0, rows, _WRITTEN):
+            columns = uniform(rng, min(_WRITTEN, rows - start))
+            writer.write_table(pa.table([pa.array(one) for one in columns], schema))
     headers = {"Content-Type": "application/vnd.apache.parquet"}
     with path.open("rb") as file:
         answer = client.post("/datasets", content=file, headers=headers)
@@ -71,47 +83,92 @@ def seconds_of(client: httpx.Client, path: str) -> float:
     return time.perf_counter() - start
 
 
+def _fronts() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if one.name().startswith("front")]
+
+
+def _cpu_seconds() -> float:
+    """Of all fronts so far."""
+    return sum(sum(one.cpu_times()[:2]) for one in _fronts())
+
+
+def _memory_bytes() -> int:
+    """Memory of all fronts that no file backs."""
+    total = 0
+    for one in _fronts():
+        for line in Path(f"/proc/{one.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                total += int(line.split()[1]) << 10
+    return total
+
+
+@contextmanager
+def _peak_memory() -> Iterator[list[int]]:
+    """The most memory that the fronts have, in bytes, read a hundred times a second."""
+    peak, ended = [_memory_bytes()], Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            peak[0] = max(peak[0], _memory_bytes())
+
+    thread = Thread(target=look)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measure(client: httpx.Client, folder: Path, rows: int, zoom: int) -> dict[str, Any]:
+    """Every time in seconds, and the memory of the fronts in bytes."""
+    sets = {
+        "observations": register(client, folder / "points", 1 << rows, 1),
+        "references": register(client, folder / "points", 1 << _REFERENCES, 2),
+    }
+    (folder / "points").unlink()
+    small = finished(client, {**sets, "observations": sets["references"]})
+    cold = seconds_of(client, f"{small}/tiles/0/0/0.png")
+    job = finished(client, sets)
+    before_bytes, before_cpu = _memory_bytes(), _cpu_seconds()
+    with _peak_memory() as peak:
+        first = seconds_of(client, f"{job}/tiles/0/0/0.png")
+    cpu = _cpu_seconds() - before_cpu
+    tiles = path_of(zoom)
+    found: dict[str, Any] = {
+        kind: [seconds_of(client, f"{job}/tiles/{z}/{x}/{y}.{kind}") for z, x, y in tiles]
+        for kind in ("png", "geojson")
+    }
+    memory = {"before": before_bytes, "peak": peak[0], "after": _memory_bytes()}
+    return {"rows": rows, "cold": cold, "first": first, "cpu": cpu, **found, "memory_bytes": memory}
+
+
 def main() -> None:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the job")
     parser.add_argument("--rows", type=int, default=22, help="power of two")
     parser.add_argument("--zoom", type=int, default=12, help="how far the path leads in")
     parser.add_argument("--json", type=Path, help="write every time to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with running("cpu", folder / "data", folder / "log", "--workers", "1") as client:
-            sets = {
-                "observations": register(client, folder / "points", 1 << options.rows, 1),
-                "references": register(client, folder / "points", 1 << _REFERENCES, 2),
-            }
-            # Another job has the code compiled, and the pictures' libraries loaded.
-            client.get(
-                f"{finished(client, {**sets, 'observations': sets['references']})}/tiles/0/0/0.png"
-            )
-            job = finished(client, sets)
-            first = seconds_of(client, f"{job}/tiles/0/0/0.png")
-            tiles = path_of(options.zoom)
-            pictures = [seconds_of(client, f"{job}/tiles/{z}/{x}/{y}.png") for z, x, y in tiles]
-            features = [seconds_of(client, f"{job}/tiles/{z}/{x}/{y}.geojson") for z, x, y in tiles]
-            memory = sum(_memory_bytes().values())
-    print(f"2^{options.rows} rows: first picture {first:.2f} s, then {len(tiles)} tiles")
-    for what, seconds in (("png", pictures), ("geojson", features)):
-        middle, high = np.percentile(seconds, [50, 95]) * 1e3
-        print(f"{what:<8} p50 {middle:.0f} ms, p95 {high:.0f} ms, most {max(seconds) * 1e3:.0f} ms")
-    print(f"fronts hold {memory / 2**20:.0f} MiB of their own")
+        with running(options.device, folder / "data", folder / "log") as client:
+            report = measure(client, folder, options.rows, options.zoom)
+    print(f"2^{_REFERENCES} rows in a new service: first picture {report['cold']:.2f} s")
+    print(
+        f"2^{options.rows} rows: first picture {report['first']:.2f} s, {report['cpu']:.1f} CPU s"
+    )
+    for kind in ("png", "geojson"):
+        ms = np.array(report[kind]) * 1e3
+        middle, high = np.percentile(ms, [50, 95])
+        times = f"p50 {middle:.0f} ms, p95 {high:.0f} ms, most {ms.max():.0f} ms"
+        print(f"{kind:<8} {ms.size} tiles: {times}")
+    sizes = (f"{size >> 20} MiB {when}" for when, size in report["memory_bytes"].items())
+    print(f"memory of the fronts that no file backs: {', '.join(sizes)}")
     if options.json:
-        report = {"first": first, "png": pictures, "geojson": features, "machine": machine()}
-        options.json.write_text(json.dumps(report, indent=1))
-
-
-def _memory_bytes() -> dict[int, int]:
-    """Memory of the fronts below this process that no file backs, by process."""
-    return {
-        one.pid: one.memory_full_info().uss
-        for one in psutil.Process().children(recursive=True)
-        if one.name().startswith("front")
-    }
+        options.json.write_text(json.dumps({**report, "machine": machine()}, indent=1))
 
 
 if __name__ == "__main__":

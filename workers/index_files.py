@@ -195,14 +195,21 @@ class IndexFolder:
                 stack.callback(path.unlink, missing_ok=True)
             yield
 
-    def has_room_for(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be kept; makes room for them where that is allowed."""
+    def has_room_for(self, size_bytes: int, scratch_bytes: int = 0) -> bool:
+        """Whether so many bytes more may be kept; makes room for them where that is allowed.
+
+        Parameters
+        ----------
+        scratch_bytes
+            What the disk must have room for besides, until they are written.
+        """
         if size_bytes > self.most_bytes:
             return False
         files = self._files()
         while files and sum(files.values()) + size_bytes > self.most_bytes:
             self._drop_oldest(files)
-        return shutil.disk_usage(self.path).free - size_bytes >= self.free_bytes
+        free = shutil.disk_usage(self.path).free - size_bytes - scratch_bytes
+        return free >= self.free_bytes
 
     def keep_free(self) -> None:
         """Let go of files while too little of the disk is free: nothing else can be made again."""

@@ -100,11 +100,11 @@ class Maps:
             path.unlink(missing_ok=True)
             size_bytes = map_bytes(manifest)
             # While it is made it stands there twice.
-            if not self._folder.has_room_for(2 * size_bytes):
+            if not self._folder.has_room_for(size_bytes, size_bytes):
                 raise StorageFull(
-                    f"the map of this result takes {2 * size_bytes} bytes of the disk while it is "
-                    f"made: --index-bytes is {self._folder.most_bytes}, and --free-bytes "
-                    f"({self._folder.free_bytes}) must stay free",
+                    f"the map of this result takes {size_bytes} bytes of the disk, and as many "
+                    f"more while it is made: --index-bytes is {self._folder.most_bytes}, and "
+                    f"--free-bytes ({self._folder.free_bytes}) must stay free",
                     headers={"Retry-After": "60"},
                 )
             write_map(path, manifest, observations())
