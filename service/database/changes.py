@@ -14,7 +14,9 @@ from georesolve.service.database.schema import jobs as _jobs
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = {"sqlite": 0.02, "postgresql": 0.05}
-"""While something is waited for. A look takes SQLite some microseconds, Postgres an answer."""
+"""While a job is waited for. A look takes SQLite some microseconds, Postgres an answer."""
+_ANY_SECONDS = 0.05
+"""While anything is waited for, as a runner does all the time for jobs that are accepted."""
 _IDLE_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _VERSION = {
@@ -122,8 +124,14 @@ class Changes:
                 self._wake(self._changed(connection))
                 for look in also:
                     look()
-            self._stirred.wait(look_seconds if self._listeners else _IDLE_SECONDS)
+            self._stirred.wait(self._pause(look_seconds))
             self._stirred.clear()
+
+    def _pause(self, look_seconds: float) -> float:
+        with self._lock:
+            if self._listeners.keys() - {None}:
+                return look_seconds
+            return _ANY_SECONDS if self._listeners else _IDLE_SECONDS
 
     def _changed(self, connection: sa.Connection) -> set[str | None]:
         """Which of those that are waited for have changed since the last look."""

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 6.0
 """A lease that was not renewed for so long is free."""
-_RENEW_SECONDS = 1.0
+_RENEW_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
 
 
@@ -151,7 +151,7 @@ class Lease:
         try:
             if self._session is None:
                 self._session = self._engine.connect()
-                # Not one of the pool: what is told once a second need not survive a power cut.
+                # Not one of the pool: what is told so often need not survive a power cut.
                 self._session.detach()
                 if self._engine.dialect.name == "sqlite":
                     self._session.exec_driver_sql("PRAGMA synchronous=NORMAL")

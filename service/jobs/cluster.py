@@ -1,4 +1,4 @@
-"""How the cluster is: told once a second by the runner that has it, read by all fronts."""
+"""How the cluster is: told every other second by the runner that has it, read by all fronts."""
 
 import time
 from dataclasses import asdict, dataclass

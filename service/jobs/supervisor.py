@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 _REPORT_SECONDS = 0.5
 _REOPEN_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
+_ASK_SECONDS = 2.0
+"""How often the scheduler is asked for its workers."""
 _GUILTY = 3
 """A job is failed that so many runners in turn have died of, all but the first with it alone."""
 _SILENCE_SECONDS = 10.0
@@ -247,7 +249,7 @@ class Supervisor:
                 if not self._opened.is_set():
                     self._opened.set()
                     self.news.set()
-                await asyncio.sleep(_WATCH_SECONDS)
+                await asyncio.sleep(_ASK_SECONDS)
 
     def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
         return end(self._store, self._metrics, id, status, message, **outcome)
