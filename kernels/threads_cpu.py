@@ -23,7 +23,9 @@ load_code_of_kernels()
 
 def threads_for(items: int, grain: int) -> int:
     """How many threads have `grain` items each; at least one, never more than numba is set to."""
-    return max(1, min(get_num_threads(), items // grain))
+    threads = items // grain
+    # numba takes a lock to tell how many there are.
+    return min(get_num_threads(), threads) if threads > 1 else 1
 
 
 def in_threads(loop: Callable[..., None], threads: int, *arguments: Any) -> None:

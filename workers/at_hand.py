@@ -19,10 +19,9 @@ import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
 from georesolve.kernels import Answer
-from georesolve.kernels.coordinates import is_valid
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import Dataset, InMemory, read_rows, write_dataset
+from georesolve.workers.datasets import Dataset, InMemory, read_rows, valid_rows, write_dataset
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
@@ -127,7 +126,7 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     loaded = time.perf_counter()
     with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
         answer: Answer = search(references, lat_deg, lon_deg, options)
-    found = answered(answer, is_valid(lat_deg, lon_deg), references.valid_rows, options)
+    found = answered(answer, valid_rows(lat_deg, lon_deg), references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(options.k, chunk, found)
     try:
@@ -146,7 +145,11 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
 def _cores_for(seconds: float) -> Iterator[None]:
     """Let a search that takes so long on one core have as many as it is worth."""
     most = numba.get_num_threads()
-    numba.set_num_threads(max(1, min(most, int(seconds / _SECONDS_A_CORE))))
+    worth = max(1, int(seconds / _SECONDS_A_CORE))
+    if worth >= most:
+        yield
+        return
+    numba.set_num_threads(worth)
     try:
         yield
     finally:

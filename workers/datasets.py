@@ -233,16 +233,18 @@ class Census:
 
     def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
         """Count the next rows; missing numbers are NaN."""
-        valid = valid_rows(lat_deg, lon_deg)
-        if not valid.all():
+        corners = _corners(lat_deg, lon_deg) if lat_deg.size else None
+        before, self.rows = self.rows, self.rows + lat_deg.size
+        if corners is None or not all(is_valid(*corner) for corner in corners):
+            valid = is_valid(lat_deg, lon_deg)
             for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
-                row = InvalidRow(self.rows + int(i), float(lat_deg[i]), float(lon_deg[i]))
+                row = InvalidRow(before + int(i), float(lat_deg[i]), float(lon_deg[i]))
                 self.first_invalid.append(row)
+            self.invalid_rows += valid.size - int(valid.sum())
             lat_deg, lon_deg = lat_deg[valid], lon_deg[valid]
-        self.rows += valid.size
-        self.invalid_rows += valid.size - lat_deg.size
-        if lat_deg.size:
-            (south, west), (north, east) = _corners(lat_deg, lon_deg)
+            corners = _corners(lat_deg, lon_deg) if lat_deg.size else None
+        if corners is not None:
+            (south, west), (north, east) = corners
             self._low = min(self._low[0], south), min(self._low[1], west)
             self._high = max(self._high[0], north), max(self._high[1], east)
 

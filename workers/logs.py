@@ -75,6 +75,8 @@ def configure_log(format: LogFormat) -> None:
         }
     )
     logging.captureWarnings(True)
+    # No format names them, and each is looked up for every line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def _add_fields(record: logging.LogRecord) -> bool:
