@@ -26,7 +26,6 @@ from georesolve.service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
-    WANT_REPR_DIGEST,
     DatasetId,
     DatasetName,
     headers,
@@ -39,8 +38,6 @@ from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import (
     file_response,
-    repr_digest,
-    wants_digest,
     whole_file,
 )
 from georesolve.service.uploads.ingest import Ingested
@@ -264,7 +261,7 @@ def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> 
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
@@ -278,10 +275,10 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"
         )
-    look, anew = partial(look_at, path), wants_digest(request)
+    look = partial(look_at, path)
     try:
         if not await service.checks.is_whole(
-            f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256, anew=anew
+            f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256
         ):
             await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
         return file_response(
@@ -290,7 +287,6 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             look(),
             PARQUET,
             request,
-            repr_digest(sha256) if anew else None,
             name="data.parquet",
         )
     except FileNotFoundError:
