@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from georesolve.benchmarks.machine import machine
-from georesolve.benchmarks.service import running, sphere, until_successful
+from georesolve.benchmarks.service import front_processes, running, sphere, until_successful
 from georesolve.benchmarks.small_requests import Case, body_of, drive, warm_up
 from georesolve.intake.representations import JSON, PARQUET
 
@@ -82,7 +82,7 @@ def under_load(
         url = str(client.base_url).rstrip("/")
         id = references.removeprefix("dataset:")
         bodies = tuple(body_of(1_000, seed, id) for seed in range(_BODIES))
-        case = Case(url, "/nearest", JSON, PARQUET, bodies)
+        case = Case(front_processes(), url, "/nearest", JSON, PARQUET, bodies)
         # Each front maps the index when it is first asked.
         for _ in range(2 * fronts):
             warm_up(case)

@@ -20,13 +20,12 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
 from georesolve.benchmarks.machine import machine
-from georesolve.benchmarks.service import running
+from georesolve.benchmarks.service import front_processes, running
 
 _REFERENCES = 14
 _WRITTEN = 1 << 22
@@ -83,20 +82,15 @@ def seconds_of(client: httpx.Client, path: str) -> float:
     return time.perf_counter() - start
 
 
-def _fronts() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [one for one in children if one.name().startswith("front")]
-
-
 def _cpu_seconds() -> float:
     """Of all fronts so far."""
-    return sum(sum(one.cpu_times()[:2]) for one in _fronts())
+    return sum(sum(one.cpu_times()[:2]) for one in front_processes())
 
 
 def _memory_bytes() -> int:
     """Memory of all fronts that no file backs."""
     total = 0
-    for one in _fronts():
+    for one in front_processes():
         for line in Path(f"/proc/{one.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 total += int(line.split()[1]) << 10

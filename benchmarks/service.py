@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -63,6 +64,12 @@ def running(device: str, data_dir: Path, log: Path, *flags: str) -> Iterator[htt
         client.close()
         process.terminate()
         process.wait(60)
+
+
+def front_processes() -> list[psutil.Process]:
+    """The processes that answer requests, of all services that this one runs."""
+    children = psutil.Process().children(recursive=True)
+    return [one for one in children if one.name().startswith("front")]
 
 
 def start(

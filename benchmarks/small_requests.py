@@ -4,7 +4,8 @@
 
 `wrk` (of the Debian package of that name) posts observations as JSON to `/nearest` of the service
 and to `benchmarks.bare_app`, in turns of a few seconds in shuffled order, as one client and as
-many. Both answer in Parquet; one client asks the service for other formats, too. Then the service
+many. Both answer in Parquet; one client asks the service for other formats, too. `cpu` is the
+processor time of a request, which a busy machine changes least. Then the service
 is asked alone, by stage: `http` is what it does nothing in, the answer of ``/livez``.
 """
 
@@ -25,11 +26,12 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from georesolve.benchmarks.inputs import uniform
 from georesolve.benchmarks.machine import machine
-from georesolve.benchmarks.service import ROOT, running, sphere
+from georesolve.benchmarks.service import ROOT, front_processes, running, sphere
 from georesolve.intake.representations import ARROW, JSON, PARQUET, Format
 
 _BODIES = 16
@@ -57,8 +59,9 @@ end
 
 
 class Case(NamedTuple):
-    """Requests that are sent to one address."""
+    """Requests that are sent to one address, and the processes that answer them."""
 
+    by: list[psutil.Process]
     url: str
     path: str
     sends: Format
@@ -69,6 +72,10 @@ class Case(NamedTuple):
     def headers(self) -> dict[str, str]:
         """Of each of them."""
         return {"Content-Type": self.sends.media_type, "Accept": self.accepts.media_type}
+
+    def processor_seconds(self) -> float:
+        """What its processes have taken of the cores so far."""
+        return sum(sum(one.cpu_times()[:2]) for one in self.by)
 
 
 def body_of(rows: int, seed: int, dataset: str) -> bytes:
@@ -136,7 +143,9 @@ def drive(case: Case, clients: int, seconds: float) -> dict[str, float]:
         filled = {"bodies": len(case.bodies), "folder": folder, "path": case.path}
         script.write_text(_SCRIPT % {**filled, "headers": f"{{{headers}}}"})
         flags = ["-t1", f"-c{clients}", f"-d{seconds:g}s", "--timeout", "60s", "-s", str(script)]
+        before = case.processor_seconds()
         done = subprocess.run(["wrk", *flags, case.url], capture_output=True, text=True)
+        taken = case.processor_seconds() - before
     [line] = [line for line in done.stdout.splitlines() if line.startswith("FIGURES ")] or [""]
     if not line:
         raise RuntimeError(f"wrk failed: {done.stdout} {done.stderr}")
@@ -145,7 +154,12 @@ def drive(case: Case, clients: int, seconds: float) -> dict[str, float]:
         raise RuntimeError(
             f"of {requests} answers of {case.url} {refused} were no 200, {lost} lost"
         )
-    return {"requests_a_second": requests / microseconds * 1e6, "p50": p50 / 1e3, "p99": p99 / 1e3}
+    return {
+        "requests_a_second": requests / microseconds * 1e6,
+        "p50": p50 / 1e3,
+        "p99": p99 / 1e3,
+        "processor_ms": taken / requests * 1e3,
+    }
 
 
 def warm_up(case: Case) -> None:
@@ -179,13 +193,13 @@ def in_turns(
 
 
 @contextmanager
-def bare_app(references: Path) -> Iterator[str]:
-    """The bare app in a process of its own; yields its address."""
+def bare_app(references: Path) -> Iterator[tuple[int, str]]:
+    """The bare app in a process of its own; yields the number of that, and its address."""
     command = [sys.executable, "-m", "georesolve.benchmarks.bare_app", str(references), "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip()
+            yield process.pid, process.stdout.readline().strip()
         finally:
             process.terminate()
 
@@ -215,7 +229,7 @@ def main() -> None:
         (where / "references.parquet").write_bytes(points)
         with (
             running(options.device, where / "data", where / "log") as client,
-            bare_app(where / "references.parquet") as url,
+            bare_app(where / "references.parquet") as (pid, url),
         ):
             made = client.post(
                 "/datasets", content=points, headers={"Content-Type": PARQUET.media_type}
@@ -226,12 +240,14 @@ def main() -> None:
             own = str(client.base_url).rstrip("/")
             query = f"/nearest?references=dataset:{dataset}"
             pair = {
-                "bare app": Case(url, "/nearest", JSON, PARQUET, bodies),
-                "service": Case(own, "/nearest", JSON, PARQUET, bodies),
+                "bare app": Case([psutil.Process(pid)], url, "/nearest", JSON, PARQUET, bodies),
+                "service": Case(front_processes(), own, "/nearest", JSON, PARQUET, bodies),
             }
             others = {
-                "service, JSON out": Case(own, "/nearest", JSON, JSON, bodies),
-                "service, Arrow in and out": Case(own, query, ARROW, ARROW, streams),
+                "service, JSON out": Case(front_processes(), own, "/nearest", JSON, JSON, bodies),
+                "service, Arrow in and out": Case(
+                    front_processes(), own, query, ARROW, ARROW, streams
+                ),
             }
             cases = {options.clients: pair, 1: pair | others}
             figures["together"] = in_turns(cases, options.rounds, options.seconds)
@@ -244,15 +260,21 @@ def main() -> None:
 
 def _print(figures: dict[str, Any]) -> None:
     print(f"{figures['rows']} observations x {figures['references']} references, milliseconds")
-    print(f"\n{'clients':<10}{'':<28}{'requests/s':>12}{'(least, most)':>18}{'p50':>8}{'p99':>8}")
+    names = "".join(f"{name:>8}" for name in ("p50", "p99", "cpu"))
+    print(f"\n{'clients':<10}{'':<28}{'requests/s':>12}{'(least, most)':>18}{names}")
     for clients, cases in figures["together"].items():
         for name, turns in cases.items():
             rates = sorted(turn["requests_a_second"] for turn in turns)
-            p50, p99 = (statistics.median(turn[one] for turn in turns) for one in ("p50", "p99"))
+            p50, p99, taken = (
+                statistics.median(turn[one] for turn in turns)
+                for one in ("p50", "p99", "processor_ms")
+            )
             spread = f"({rates[0]:.0f}, {rates[-1]:.0f})"
             rate = statistics.median(rates)
-            print(f"{clients:<10}{name:<28}{rate:>12.0f}{spread:>18}{p50:>8.2f}{p99:>8.2f}")
-        for figure in ("requests_a_second", "p50"):
+            print(
+                f"{clients:<10}{name:<28}{rate:>12.0f}{spread:>18}{p50:>8.2f}{p99:>8.2f}{taken:>8.2f}"
+            )
+        for figure in ("requests_a_second", "p50", "processor_ms"):
             pairs = zip(cases["service"], cases["bare app"], strict=True)
             ratios = sorted(own[figure] / bare[figure] for own, bare in pairs)
             print(
