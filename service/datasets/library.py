@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Self
+from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -36,6 +36,17 @@ _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
 _MOST_USED = 1024
 _USED_SECONDS = 60.0
+_SEEN_SECONDS = 1.0
+"""So long small requests use a dataset without a look at its file, for which the event loop would
+wait while a disk hangs."""
+
+
+class _Used(NamedTuple):
+    """A dataset that was used: when its file was seen last, and how long its row holds."""
+
+    row: DatasetRow
+    seen: float
+    until: float
 
 
 class _RegisteredMeanwhile(Exception):
@@ -70,7 +81,7 @@ class Library:
         self._hours = dataset_hours
         # Rows as they were used last, and how long they hold: what an id stands for never changes
         # but in when it expires.
-        self._used: dict[str, tuple[float, DatasetRow]] = {}
+        self._used: dict[str, _Used] = {}
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
         self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
@@ -236,12 +247,15 @@ class Library:
         """
         # A name is looked up each time: it may stand for another dataset now.
         id = self._id_of(id)
-        if (row := self.known(id)) is not None:
-            return row
+        used = self._used.get(id)
+        # Who removes a dataset removes its file.
+        if used is not None and self._holds(used) and looks_whole(used.row.dataset):
+            self._used[id] = used._replace(seen=monotonic())
+            return used.row
         if len(self._used) >= _MOST_USED:
             self._used.clear()
         row = self.whole(id)
-        self._used[id] = monotonic() + self._used_seconds, row
+        self._used[id] = _Used(row, monotonic(), monotonic() + self._used_seconds)
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             self._used.pop(id, None)
             try:
@@ -253,18 +267,18 @@ class Library:
         return row
 
     def known(self, id: str) -> DatasetRow | None:
-        """The dataset with this id if it was used a moment ago; the database is not asked."""
-        until, row = self._used.get(id, (0.0, None))
-        return row if row and monotonic() <= until and self._is_there(row) else None
+        """The dataset with this id if it was used a moment ago: nothing is asked or looked at."""
+        used = self._used.get(id)
+        if used is None or monotonic() > used.seen + _SEEN_SECONDS or not self._holds(used):
+            return None
+        return used.row
 
-    def _is_there(self, row: DatasetRow) -> bool:
-        """Whether a row that was used before may be used again, without asking the database.
-
-        Who removes a dataset removes its file.
-        """
+    def _holds(self, used: "_Used") -> bool:
+        """Whether what the database said of a dataset still holds for this owner."""
+        row = used.row
         is_own = self._store.owner in (None, row.owner)
         has_expired = row.expires is not None and row.expires <= now()
-        return is_own and not has_expired and looks_whole(row.dataset)
+        return is_own and not has_expired and monotonic() <= used.until
 
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
@@ -308,6 +322,7 @@ class Library:
                 self._store.prolong_dataset(id, now())
 
     def _remove_files(self, row: DatasetRow) -> None:
+        self._used.pop(row.id, None)
         self._store.dataset_path(row.id).unlink(missing_ok=True)
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)
