@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -12,6 +13,7 @@ from playwright.sync_api import Error, expect, sync_playwright
 
 from tests.conftest import NO_CLUSTER, SAMPLES, running_service
 from tests.service.test_keys import new_key
+from tests.service.test_results import finished_job
 
 CHROMIUM = shutil.which("chromium")
 PATIENCE_MS = 60_000
@@ -23,6 +25,7 @@ PHONE = {"width": 360, "height": 740}
 def chromium():
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (apt-get install chromium)")
+    expect.set_options(timeout=PATIENCE_MS)
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser,
@@ -112,21 +115,21 @@ def test_the_samples_are_matched(page, pictures):
 def look_at_the_map(page, pictures):
     """Zoom until lines join points, and read of one what it joins."""
     place = page.get_by_role("region", name="map of the result")
-    expect(place).to_have_attribute("data-zoom", re.compile("[12]"), timeout=PATIENCE_MS)
+    expect(place).to_have_attribute("data-zoom", re.compile("[12]"))
     expect(page.get_by_role("img", name="histogram")).to_be_visible()
     # One airport is the South Pole's.
     expect(page.get_by_text("beyond 85.0511")).to_be_visible()
     tiles = place.locator("img.leaflet-tile")
     expect(tiles.first).to_be_visible()
     for tile in tiles.all():
-        expect(tile).to_have_css("opacity", "1", timeout=PATIENCE_MS)
+        expect(tile).to_have_css("opacity", "1")
     place.screenshot(path=pictures / "map.png")
     zoom_in = place.get_by_role("button", name="Zoom in")
     told = page.get_by_text("each with a line")
     for zoom in range(int(place.get_attribute("data-zoom")) + 1, 14):
         zoom_in.click()
         # Set when the observations of the new view are there.
-        expect(place).to_have_attribute("data-zoom", str(zoom), timeout=PATIENCE_MS)
+        expect(place).to_have_attribute("data-zoom", str(zoom))
         if told.is_visible():
             break
     expect(told).to_be_visible()
@@ -188,6 +191,51 @@ def test_on_a_phone_in_the_dark(chromium, service, address):
         expect(page.get_by_role("heading", level=1)).not_to_have_text("…")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         refuse_barriers(page)
+
+
+FIJI = pa.table(
+    {
+        "id": ["east", "west", "alone", "pole"],
+        "lat": [-17.0, -17.5, 5.0, 89.0],
+        "lon": [179.0, -179.0, 178.0, 0.0],
+    }
+)
+SUVA = pa.table({"id": ["suva"], "lat": [-17.2], "lon": [-179.2]})
+
+
+def test_the_edges_of_the_world_with_the_keyboard(chromium, service, pictures):
+    location = finished_job(service, FIJI, SUVA, max_distance_m=300_000)
+    id = location.rpartition("/")[2]
+    for page in opened(chromium, service, viewport=PHONE, color_scheme="dark"):
+        page.goto(f"/?job={id}")
+        expect(page.get_by_text("beyond max distance").first).to_be_visible()
+        expect(page.get_by_text("Beyond 85.0511° north or south")).to_contain_text("1 row")
+        place = page.get_by_role("region", name="map of the result")
+        expect(place).to_have_attribute("data-zoom", "1")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        refuse_barriers(page)
+        for _ in range(100):
+            page.keyboard.press("Tab")
+            if place.evaluate("place => place === document.activeElement"):
+                break
+        # East to the antimeridian, and in.
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+            expect(place.locator(".leaflet-pan-anim")).to_have_count(0)
+        for zoom in (2, 3):
+            page.keyboard.press("+")
+            expect(place).to_have_attribute("data-zoom", str(zoom))
+        for name in ("observation", "reference", "unmatched"):
+            expect(place.locator(f"path.{name}").first).to_be_in_viewport()
+        # 1.8 degrees and 0.2, where the way round would be 1000 pixels.
+        pixels = 256 * 2**3 / 360
+        widths = [one.bounding_box()["width"] for one in place.locator("path.join").all()]
+        assert sorted(widths) == pytest.approx([0.2 * pixels, 1.8 * pixels], abs=4)
+        shown = [one.get_attribute("src") for one in place.locator("img.leaflet-tile").all()]
+        assert {one.split("/")[-2] for one in shown if "/tiles/3/" in one} >= {"7", "0"}
+        place.locator("path.unmatched").first.hover()
+        expect(place.locator(".leaflet-tooltip")).to_have_text("alone: beyond max distance")
+        place.screenshot(path=pictures / "antimeridian.png")
 
 
 def test_a_key_is_asked_for(chromium, tmp_path):
