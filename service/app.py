@@ -64,11 +64,12 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         with closing(Store(settings.data_dir, settings.database)) as store:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
+            open_maps = Maps(settings, store.jobs_folder)
             metrics.read_when_asked(settings, store, cluster)
             with (
                 closing(Ingest(settings, disk)) as ingest,
                 closing(AtHand(settings)) as at_hand,
-                store.changes.watched(cluster.read, library.forget_used),
+                store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
                 app.state.service = Service(
                     settings=settings,
@@ -77,7 +78,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     sinks=Sinks(settings.sinks),
                     uploads=ResumableUploads(store, settings.upload_hours),
                     checks=Checks(),
-                    maps=Maps(settings, store.jobs_folder),
+                    maps=open_maps,
                     library=library,
                     cluster=cluster,
                     at_hand=at_hand,

@@ -72,9 +72,9 @@ class Maps:
         OSError
             When the result is gone or damaged.
         """
-        if id in self._opened:
-            self._opened.move_to_end(id)
-            return self._opened[id]
+        if (opened := self._opened.pop(id, None)) is not None:
+            self._opened[id] = opened
+            return opened
         if id not in self._making:
             making = asyncio.create_task(
                 self.run(lambda: self._made(self._folder.path / id, manifest, observations))
@@ -86,6 +86,15 @@ class Maps:
         while len(self._opened) > _MOST_OPEN:
             self._opened.popitem(last=False)
         return drawn
+
+    def forget_gone(self) -> None:
+        """Close the maps whose files were removed, by any process: until then they take the disk.
+
+        Any thread may call it.
+        """
+        for id in tuple(self._opened):
+            if not (self._folder.path / id / MAP_NAME).exists():
+                self._opened.pop(id, None)
 
     def _made(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
         path = folder / MAP_NAME

@@ -2,6 +2,7 @@
 
 import io
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.conftest import finished, points, run_nearest, sphere
+from tests.conftest import finished, points, roles_of, run_nearest, sphere, wait_until
 from tests.service.test_results import finished_job
 
 LATER = {"Prefer": "respond-async"}
@@ -180,5 +181,13 @@ def test_a_map_goes_with_its_job(service):
     finished(service, location)
     path = f"{location}/tiles/0/0/0.png"
     assert service.get(path).status_code == 200
+
+    def is_mapped():
+        fronts = (Path(f"/proc/{one.pid}/maps") for one in roles_of(service.process, "front"))
+        return any(f"{Path(location).name}/map.index" in one.read_text() for one in fronts)
+
+    assert is_mapped()
     service.delete(location).raise_for_status()
     assert service.get(path).status_code == 410
+    # What a process has mapped takes the disk until it lets go.
+    wait_until(lambda: not is_mapped())
