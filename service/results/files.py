@@ -12,14 +12,14 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
+from starlette.datastructures import Headers
 from starlette.responses import MalformedRangeHeader
 from starlette.responses import RangeNotSatisfiable as NoSuchRange
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
 from georesolve.service.http.conditions import is_known
-from georesolve.service.http.handlers import problem_response
 from georesolve.workers.files import Look
 
 _BLOCK_BYTES = 1 << 20
@@ -191,47 +191,32 @@ class _Answer(FileResponse):
         yield self._content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file."""
-        unit = Request(scope).headers.get("range", "").partition("=")[0].strip().lower()
-        if unit != "bytes":
-            # One that the server does not know is to be ignored.
-            headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
-            scope = {**scope, "headers": headers}
-        refusal: Response | None = None
-
-        async def as_problem(message: Message) -> None:
-            nonlocal refusal
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                refusal = self._refusal(message, Request(scope))
-            if refusal is None:
-                await send(message)
-
+        """Send the file; raises the problem of a range that is none, or that it has not."""
+        headers = Headers(scope=scope)
+        unit, if_range = headers.get("range", "").partition("=")[0], headers.get("if-range")
+        is_heeded = scope["method"] == "GET" and unit.strip().lower() == "bytes"
+        if not is_heeded or (if_range is not None and not self._should_use_range(if_range)):
+            kept = [pair for pair in scope["headers"] if pair[0] != b"range"]
+            scope = {**scope, "headers": kept}
         with self._content:
-            start, stop = self._wanted(Request(scope))
+            start, stop = self._wanted(Headers(scope=scope).get("range"))
             await self._content.check(start, min(stop, start + _CHECKED_BYTES))
-            await super().__call__(scope, receive, as_problem)
-        if refusal is not None:
-            await refusal(scope, receive, send)
+            await super().__call__(scope, receive, send)
 
-    def _wanted(self, request: Request) -> tuple[int, int]:
-        """From which byte to which one is asked for, if that makes sense; else all of them."""
+    def _wanted(self, given: str | None) -> tuple[int, int]:
+        """From which byte to which one is asked for."""
         size = self._content.size_bytes
+        if given is None:
+            return 0, size
         try:
-            ranges = self._parse_range_header(request.headers["range"], size)
-        except (KeyError, MalformedRangeHeader, NoSuchRange):
-            ranges = []
-        return (ranges[0][0], ranges[-1][1]) if ranges else (0, size)
-
-    def _refusal(self, start: Message, request: Request) -> Response:
-        given = request.headers.get("range", "")[:200]
-        size = self.headers["content-length"]
-        if start["status"] == 416:
-            problem = RangeNotSatisfiable(
-                f"Range is {given!r}, but the file has {size} bytes: ask for some of these",
+            ranges = self._parse_range_header(given, size)
+        except MalformedRangeHeader:
+            raise BadRange(
+                f"Range is {given[:200]!r}, which is no range: write it as in 'bytes=0-499'"
+            ) from None
+        except NoSuchRange:
+            raise RangeNotSatisfiable(
+                f"Range is {given[:200]!r}, but the file has {size} bytes: ask for some of these",
                 headers={"Content-Range": f"bytes */{size}"},
-            )
-        else:
-            problem = BadRange(
-                f"Range is {given!r}, which is no range: write it as in 'bytes=0-499'"
-            )
-        return problem_response(problem, request)
+            ) from None
+        return (ranges[0][0], ranges[-1][1]) if ranges else (0, size)
