@@ -21,7 +21,7 @@ from tests.conftest import (
 )
 from tests.lines import line_to
 
-OBSERVATIONS, REFERENCES = points(300, 95), points(50, 96)
+REFERENCES = points(50, 96)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_the_command_goes_on_too(service, large, tmp_path):
     assert len({file.read_bytes() for file in files}) == 1
 
 
-def test_an_upload_goes_on_with_a_service_that_was_killed(service, large, dataset, tmp_path):
+def test_an_upload_goes_on_with_a_service_that_was_killed(large, dataset, tmp_path):
     flags = [*NO_CLUSTER, "--port", free_port()]
     start = functools.partial(running_service, tmp_path / "data", *flags, ready=False)
     with ExitStack() as stack:
@@ -115,12 +115,9 @@ def test_an_upload_goes_on_with_a_service_that_was_killed(service, large, datase
         assert killed
         # What was sent and not yet written is sent again.
         assert total[0] < 1.25 * large.stat().st_size
+        # What came over is what the other service has.
         assert registered.sha256 == dataset["sha256"]
         assert uploads_at(first) == []
-        # What came over is what is resolved with.
-        found = client.nearest(OBSERVATIONS, registered)
-    with Client(str(service.base_url)) as whole:
-        assert found.equals(whole.nearest(OBSERVATIONS, f"dataset:{dataset['id']}"))
 
 
 def test_a_line_that_holds_an_upload_up_is_left_for_another(service, large, dataset):

@@ -11,6 +11,7 @@ from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import chunks
+from tests.conftest import wait_until
 from tests.workers.test_pace import capacity_of
 
 
@@ -41,6 +42,8 @@ def estimated(cluster, n_observations, n_references, options):
 @pytest.mark.parametrize("n_references", [1, 10**4, 10**9])
 def test_an_estimate_counts_the_chunks_of_the_plan(cluster, n_observations, n_references):
     options = MatchOptions(k=3, algorithm="brute")
+    # On a busy machine the scheduler may take its workers for lost for a while.
+    wait_until(cluster.workers)
     workers = len(cluster.workers())
     plan = chunks(n_observations, n_references, options, cluster.device, workers)
     assert estimated(cluster, n_observations, n_references, options).chunks == len(plan)
