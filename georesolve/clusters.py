@@ -42,6 +42,7 @@ def run_on_cluster(job: Job, progress: Progress | None, device: Device = "cuda")
         if progress is not None:
             progress(done.rows_done, done.rows)
 
+    assert isinstance(job.folder, Path), "a cluster of its own has a folder of its own"
     settings = ClusterSettings(
         device=device, dashboard_address="127.0.0.1:0", scratch=job.folder / "spilled"
     )

@@ -61,10 +61,10 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         start_decoder()
-        with closing(Store(settings.data_dir, settings.database)) as store:
+        with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
-            open_maps = Maps(settings, store.jobs_folder)
+            open_maps = Maps(settings, store.maps_folder)
             metrics.read_when_asked(settings, store, cluster)
             with (
                 closing(Ingest(settings, disk)) as ingest,

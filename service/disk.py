@@ -66,7 +66,8 @@ class Probe:
             self._write()
         except (OSError, SQLAlchemyError) as error:
             logger.warning("it cannot be written: %s", error)
-            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else ""
+            number = error.errno if isinstance(error, OSError) else None
+            reason = os.strerror(number) if number else ""
             return Trouble(reason or type(error).__name__, is_disk_full(error))
         return None
 
@@ -82,6 +83,7 @@ class Disk:
 
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
+        self._holds_all = settings.store is None
         self.must_stay_free = settings.free_bytes
         self.writable = Probe(self._write)
 
@@ -98,6 +100,14 @@ class Disk:
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
         return self.free() - self.must_stay_free
+
+    def room_to_keep(self) -> int | None:
+        """Bytes that sets and results may take; None where these lie in an object store."""
+        return self.room() if self._holds_all else None
+
+    def refuse_to_keep(self, coming: int) -> None:
+        """Refuse sets and a result as `refuse_when_low`, unless they lie in an object store."""
+        self.refuse_when_low(coming if self._holds_all else 0)
 
     def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse what would be stored while there is no room for it.

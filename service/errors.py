@@ -211,6 +211,14 @@ def store_away() -> Problem:
     )
 
 
+def object_store_away() -> Problem:
+    """The problem of whoever needs a file while the object store does not answer, or refuses."""
+    return NotReady(
+        "the object store of the service does not answer, or refuses; its log says why: try again",
+        headers={"Retry-After": "5"},
+    )
+
+
 def disk_full() -> Problem:
     """The problem of such an error."""
     return StorageFull(

@@ -31,7 +31,7 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
         The name to hold the lease by.
     """
     metrics = Metrics()
-    with closing(Store(settings.data_dir, settings.database)) as store:
+    with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
         lease = store.lease(holder)
         await lease.taken()
         library = library_of(settings, store)

@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -28,6 +29,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads import ingest
 from georesolve.workers.gpus import NoGpuError, choose_device
 from georesolve.workers.logs import configure_log
+from georesolve.workers.places import Prefix, StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -106,19 +108,39 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
     ------
     CannotStart, NoGpuError
     """
-    with closing(Store(settings.data_dir, settings.database)) as store:
+    with (
+        _meeting_the_object_store(),
+        closing(Store(settings.data_dir, settings.database, settings.store)) as store,
+    ):
         store.refuse_other_folder()
         if settings.role != "runner":
             refuse_unprotected(settings, store.keys)
         if settings.role != "front" and not settings.cluster().is_existing:
             choose_device(settings.device)
         library = library_of(settings, store)
-        store.jobs_folder.mkdir(exist_ok=True)
+        store.jobs_place.make()
         if is_alone:
-            store.forget_holder()
             ingest.sweep(settings)
+            if isinstance(store.root, Prefix):
+                # Those of jobs that have gone meanwhile would stay; they are made again.
+                shutil.rmtree(store.maps_folder, ignore_errors=True)
+        # Others may work in the same object store, with folders of their own.
+        if is_alone and not (settings.store and settings.database):
+            store.forget_holder()
             library.sweep()
             endings.sweep(store)
+
+
+@contextlib.contextmanager
+def _meeting_the_object_store() -> Iterator[None]:
+    try:
+        yield
+    except StoreFailed as failed:
+        raise CannotStart(
+            f"the object store does not answer, or refuses: {failed}; its address and keys are "
+            "AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION of the "
+            "environment"
+        ) from None
 
 
 def _addresses(sockets: list[socket.socket]) -> str:

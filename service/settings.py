@@ -11,11 +11,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from georesolve.intake.addresses import prefixes_of
+from georesolve.intake.addresses import address_of, prefixes_of
 from georesolve.intake.errors import Refused
 from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
 from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.sources import href_of
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""
@@ -72,6 +73,11 @@ class Settings(BaseSettings):
         "their X-Forwarded-For and X-Forwarded-Proto tell who asks, and how",
     )
     data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
+    store: str | None = Field(
+        None,
+        description="s3://bucket/prefix, to keep datasets and results there instead of in the data "
+        "folder, which then is each process's own",
+    )
     database_url: SecretStr | None = Field(
         None,
         description="postgresql://user:password@host/name, instead of SQLite in the data folder",
@@ -230,6 +236,22 @@ class Settings(BaseSettings):
             raise ValueError("results are written to file:// and s3://, not to https://")
         return given
 
+    @field_validator("store")
+    @classmethod
+    def _is_prefix(cls, given: str | None) -> str | None:
+        if given is None:
+            return None
+        try:
+            address = address_of(given)
+        except Refused as refused:
+            raise ValueError(refused.detail) from None
+        if address.scheme != "s3" or "*" in address.path or "/" not in address.path.strip("/"):
+            raise ValueError(
+                f"{given!r} is no prefix of a bucket: give one such as s3://bucket/georesolve/; a "
+                "folder is named with data_dir"
+            )
+        return f"s3://{address.path.strip('/')}/"
+
     @field_validator("root_path")
     @classmethod
     def _is_path(cls, given: str) -> str:
@@ -247,6 +269,23 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"dashboard_address is {self.dashboard_address!r}: the Dask dashboard knows no "
                 "passwords, so it listens on loopback (127.0.0.1:8787) unless insecure is set"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _store_is_its_own(self) -> Self:
+        for name, listed in (("sources", self.sources), ("sinks", self.sinks)):
+            for prefix in prefixes_of(listed) if self.store else ():
+                one = href_of(*prefix)
+                if self.store and (self.store.startswith(one) or one.startswith(self.store)):
+                    raise ValueError(
+                        f"{name} lists {one}, and store is {self.store}: clients may not read or "
+                        "write where the service keeps its files; name another prefix"
+                    )
+        if self.store and self.role and not self.database_url:
+            raise ValueError(
+                f"store is {self.store} and role is {self.role!r}: processes that share no folder "
+                "meet in a Postgres database; name it with database_url"
             )
         return self
 

@@ -84,10 +84,13 @@ class Line(socketserver.ThreadingTCPServer):
     ----------
     bytes_a_second
         Of each connection and direction; None for all that comes.
+    is_cut
+        Whether nothing comes through.
     """
 
     daemon_threads = True
     bytes_a_second = None
+    is_cut = False
 
     def __init__(self, target):
         super().__init__(("127.0.0.1", 0), _Connection)
@@ -97,6 +100,8 @@ class Line(socketserver.ThreadingTCPServer):
 
 class _Connection(socketserver.BaseRequestHandler):
     def handle(self):
+        if self.server.is_cut:
+            return
         host, port = self.server.target.split(":")
         with socket.create_connection((host, int(port))) as store:
             back = threading.Thread(target=self.pass_on, args=(store, self.request), daemon=True)
@@ -106,7 +111,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def pass_on(self, source, sink):
         with suppress(OSError):
-            while piece := source.recv(1 << 14):
+            while (piece := source.recv(1 << 14)) and not self.server.is_cut:
                 if pace := self.server.bytes_a_second:
                     time.sleep(len(piece) / pace)
                 sink.sendall(piece)

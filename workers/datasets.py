@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, reduce
 from pathlib import Path
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.files import Look, look_at, sha256_of
+from georesolve.workers.places import Object, StoreFailed
 from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import Width, value_bytes
 
@@ -68,7 +70,7 @@ class InMemory:
         return pa.concat_tables(self.groups).select(columns).slice(start, stop - start)
 
 
-Content: TypeAlias = Path | InMemory | Manifest
+Content: TypeAlias = Path | Object | InMemory | Manifest
 """Where the rows of a dataset are."""
 
 
@@ -122,9 +124,9 @@ class Dataset:
     Attributes
     ----------
     file
-        Where it lies, on storage that every worker sees; its rows, while it is in passing; or
-        which files of its owner it is. Of these nothing is known but what their footers say: no row
-        is counted as invalid, and `bbox` is None.
+        Where it lies, in a folder that every worker sees or in an object store; its rows, while it
+        is in passing; or which files of its owner it is. Of these nothing is known but what their
+        footers say: no row is counted as invalid, and `bbox` is None.
     digest
         Its `sha256` where that is known.
     rows, invalid_rows
@@ -368,7 +370,7 @@ def geometries_of(file: Content) -> Geometries:
     """What a dataset says of its columns that hold geometries, the primary one first."""
     if isinstance(file, Manifest):
         return {}
-    known = file.schema if isinstance(file, InMemory) else _footer(file, look_at(file))
+    known = file.schema if isinstance(file, InMemory) else _footer(file, _look(file))
     content = (known.metadata or {}).get(b"geo")
     geometries: Geometries = json.loads(content)["columns"] if content else {}
     return geometries
@@ -409,13 +411,14 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
     SourceFailed
         When they are those of files of their owner, and these fail: see `Manifest.read`.
     """
-    if not isinstance(file, Path):
+    if isinstance(file, InMemory | Manifest):
         return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)
     # Waking threads takes longer than reading one row group.
-    table = _opened(file).read_row_groups(
-        list(groups), columns=columns, use_threads=len(groups) > 1
-    )
+    with file.place.asked(file.name) if isinstance(file, Object) else nullcontext():
+        table = _opened(file).read_row_groups(
+            list(groups), columns=columns, use_threads=len(groups) > 1
+        )
     return table.slice(start - groups.start * ROW_GROUP, stop - start)
 
 
@@ -438,6 +441,8 @@ class Coordinates:
                 self._file = manifest
             case Path() as path:
                 self._file = streamed(path)
+            case Object() as object:
+                self._file = streamed(object.open())
             case InMemory() as memory:
                 self._file = memory
         self._names = [dataset.lon, dataset.lat]
@@ -507,10 +512,14 @@ def looks_whole(dataset: Dataset) -> bool:
 
     A file that was cut off has no footer. What is damaged within shows when the file is counted.
     """
-    if not isinstance(dataset.file, Path):
+    if isinstance(dataset.file, InMemory | Manifest):
         return True
     try:
-        return bool(_footer(dataset.file, look_at(dataset.file)).num_rows == dataset.rows)
+        if isinstance(dataset.file, Object):
+            dataset.file.look()
+        return bool(_footer(dataset.file, _look(dataset.file)).num_rows == dataset.rows)
+    except StoreFailed:
+        raise
     except (FileNotFoundError, pa.ArrowInvalid):
         return False
     except OSError as error:
@@ -520,13 +529,21 @@ def looks_whole(dataset: Dataset) -> bool:
         return False
 
 
+def _look(file: Path | Object) -> Look | None:
+    """What changes with a file; with an object nothing does, and to ask takes a request."""
+    return look_at(file) if isinstance(file, Path) else None
+
+
 @lru_cache(maxsize=32)
-def _footer(path: Path, look: Look) -> pq.FileMetaData:
+def _footer(file: Path | Object, look: Look | None) -> pq.FileMetaData:
     """The footer of a file as it is at a look: of many row groups it takes milliseconds to parse.
 
     Every chunk, every carried row group and every request reads a part of its file.
     """
-    return pq.read_metadata(path)
+    if isinstance(file, Path):
+        return pq.read_metadata(file)
+    with file.place.asked(file.name), file.open() as handle:
+        return pq.read_metadata(handle)
 
 
 def in_dictionaries(schema: pa.Schema) -> list[str]:
@@ -546,7 +563,9 @@ def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(file, pre_buffer=False)
 
 
-def _opened(file: Path | InMemory) -> pq.ParquetFile:
+def _opened(file: Path | Object | InMemory) -> pq.ParquetFile:
     if isinstance(file, InMemory):
         return pq.ParquetFile(pa.BufferReader(file.file))
+    if isinstance(file, Object):
+        return pq.ParquetFile(file.open(), metadata=_footer(file, None), pre_buffer=True)
     return pq.ParquetFile(file, metadata=_footer(file, look_at(file)), memory_map=True)

@@ -1,17 +1,18 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import Place, own_place, place_of
+from georesolve.workers.places import PARTS, Home, Place, own_place, place_of
 from georesolve.workers.widths import Carried
 
 RECORDS = "records"
 """Folder in that of a job: what its chunks have done."""
+CANCELLED = "cancelled"
+"""A file that exists once a job is cancelled."""
 How = Literal["left", "inner"]
 
 
@@ -50,10 +51,12 @@ class MatchOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One job and the folder that its files live in.
+    """One job and where its files lie.
 
     Attributes
     ----------
+    folder
+        These: its own folder, or a prefix of the store of the service.
     indexes
         Where the index of its references is kept; None where these go with the job.
     output
@@ -61,7 +64,7 @@ class Job:
     """
 
     id: str
-    folder: Path
+    folder: Home
     observations: Dataset
     references: Dataset
     options: MatchOptions
@@ -71,21 +74,25 @@ class Job:
     @property
     def place(self) -> Place:
         """Where its parts lie."""
-        return place_of(self.output) if self.output else own_place(self.folder)
+        return place_of(self.output) if self.output else own_place(self.folder).below(PARTS)
 
     @property
-    def records(self) -> Path:
-        """Folder of the records of its chunks: what is done."""
-        return self.folder / RECORDS
+    def records(self) -> Place:
+        """Where the records of its chunks lie: what is done."""
+        return own_place(self.folder).below(RECORDS)
 
-    @property
-    def cancel_flag(self) -> Path:
-        """A file that exists once the job is cancelled: running chunks look for it."""
-        return self.folder / "cancelled"
+    def cancel(self) -> None:
+        """Have the chunks of it end that workers have in hand: they look for a file."""
+        with own_place(self.folder).new(CANCELLED):
+            pass
+
+    def resume(self) -> None:
+        """Let chunks be computed again."""
+        own_place(self.folder).remove([CANCELLED])
 
     def is_cancelled(self) -> bool:
         """Whether it is: cancelling the future of a task does not stop that, looking does."""
-        return self.cancel_flag.exists()
+        return own_place(self.folder).has(CANCELLED)
 
     def carried(self) -> tuple[list[str], list[str]]:
         """Columns that the result carries of the observations and of the references, ids first."""

@@ -11,13 +11,12 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from georesolve.workers.files import Look, durable, look_at
+from georesolve.workers.files import Look
 from georesolve.workers.footers import MAGIC
 from georesolve.workers.parts import COMPLETE, ENDING, LISTED, Part, is_whole, keep_parts
-from georesolve.workers.places import Folder, Place, own_place, place_of
+from georesolve.workers.places import PARTS, Home, Place, Prefix, own_place, place_of
 from georesolve.workers.splice import RowGroup, digest_of
 
 MANIFEST_NAME = "manifest.json"
@@ -86,12 +85,17 @@ class Manifest(NamedTuple):
         return self.place.open(self.name_of(extent))
 
     def look(self, extent: Extent) -> Look:
-        """What changes with that file, in a folder of the job; raises FileNotFoundError."""
-        assert isinstance(self.place, Folder)
-        return look_at(self.place.path / self.name_of(extent))
+        """What changes with that file; raises FileNotFoundError."""
+        return self.place.look(self.name_of(extent))
 
     def is_whole(self, extent: Extent) -> bool:
-        """Whether that file has the bytes of its digests; reads all of it, and raises OSError."""
+        """Whether that file has the bytes of its digests; reads all of it, and raises OSError.
+
+        An object store counts checksums of its own: of an object the size is compared.
+        """
+        if isinstance(self.place, Prefix):
+            whole = extent.part or self.ending
+            return self.look(extent).size == whole.size_bytes
         if extent.part is not None:
             return is_whole(self.place, extent.part)
         with self.open(extent) as file:
@@ -126,14 +130,14 @@ class Manifest(NamedTuple):
 
 
 def write_manifest(
-    folder: Path, output: str | None, parts: Iterable[Part], ending: bytes
+    folder: Home, output: str | None, parts: Iterable[Part], ending: bytes
 ) -> Manifest:
     """Make a result of parts whose bytes are on the disk; it is there once the manifest is.
 
     Parameters
     ----------
     folder
-        Of the job.
+        Where the files of its job lie.
     output
         Where its parts lie, if not there: readers of that place find a manifest beside them, and
         last of all an object that has its SHA-256.
@@ -150,13 +154,14 @@ def write_manifest(
         _put(place, COMPLETE, f"{hashlib.sha256(listed).hexdigest()}\n".encode())
     place.sync()
     content = {"parts": manifest.parts, "ending": told, "output": output}
-    with durable(folder / MANIFEST_NAME) as temporary:
-        temporary.write_text(json.dumps({**content, "sha256": _sha256_of(content)}))
+    home = own_place(folder)
+    _put(home, MANIFEST_NAME, json.dumps({**content, "sha256": _sha256_of(content)}).encode())
+    home.sync()
     return manifest
 
 
-def _place(folder: Path, output: str | None) -> Place:
-    return place_of(output) if output else own_place(folder)
+def _place(folder: Home, output: str | None) -> Place:
+    return place_of(output) if output else own_place(folder).below(PARTS)
 
 
 def _put(place: Place, name: str, content: bytes) -> None:
@@ -169,13 +174,13 @@ def _sha256_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def look_at_manifest(folder: Path) -> Look:
+def look_at_manifest(folder: Home) -> Look:
     """What changes with the result of the job with this folder; raises FileNotFoundError."""
-    return look_at(folder / MANIFEST_NAME)
+    return own_place(folder).look(MANIFEST_NAME)
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The result of the job with this folder.
+def read_manifest(folder: Home) -> Manifest:
+    """The result of the job with this folder, which may be a prefix.
 
     Raises
     ------
@@ -184,7 +189,8 @@ def read_manifest(folder: Path) -> Manifest:
     OSError
         When its manifest is damaged.
     """
-    content = (folder / MANIFEST_NAME).read_bytes()
+    with own_place(folder).open(MANIFEST_NAME) as file:
+        content = file.read()
     try:
         given = json.loads(content)
         if given.pop("sha256") != _sha256_of(given):
@@ -233,7 +239,8 @@ class Matches(io.RawIOBase):
         file = self._file(number)
         file.seek(extent.start + within)
         view = memoryview(buffer).cast("B")[: extent.size_bytes - within]
-        size = file.readinto(view)  # type: ignore[attr-defined]
+        with self._manifest.place.asked():
+            size = file.readinto(view)  # type: ignore[attr-defined]
         if view and not size:
             raise OSError(f"a part in {self._manifest.place.href} is shorter than it was")
         self._at += size
@@ -256,7 +263,7 @@ class Matches(io.RawIOBase):
         super().close()
 
 
-def open_matches(folder: Path) -> BinaryIO:
+def open_matches(folder: Home) -> BinaryIO:
     """`matches.parquet` of the job with this folder; raises as `read_manifest`."""
     # Blocks of its own: a reader may ask for a few bytes at a time, and across parts.
     return io.BufferedReader(Matches(read_manifest(folder)), 1 << 16)

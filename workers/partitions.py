@@ -145,7 +145,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
     name, carried_widths = part_name(*chunk), job.widths()
-    if not job.records.is_dir() or has_record(job.records, name):
+    if not job.records.is_made() or has_record(job.records, name):
         # The job has ended, or a copy of the chunk was quicker: its part is the record of it.
         return PART
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.

@@ -9,10 +9,8 @@ import hashlib
 import json
 import re
 from collections.abc import Container
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from georesolve.workers.files import complete
 from georesolve.workers.footers import MAGIC
 from georesolve.workers.places import Place
 from georesolve.workers.splice import RowGroup, Spliced, digest_of
@@ -112,13 +110,13 @@ def _has(file: BinaryIO, group: RowGroup) -> bool:
     return hashlib.sha256(file.read(group.size_bytes)).hexdigest() == group.sha256
 
 
-def write_record(folder: Path, name: str, record: dict[str, Any]) -> None:
-    """Write the record of a chunk into the folder of its job, once its part stands."""
-    with complete(_record(folder, name)) as temporary:
-        temporary.write_text(json.dumps(record))
+def write_record(place: Place, name: str, record: dict[str, Any]) -> None:
+    """Write the record of a chunk where those of its job lie, once its part stands."""
+    with place.new(_record(name)) as file:
+        file.write(json.dumps(record).encode())
 
 
-def read_record(folder: Path, name: str) -> dict[str, Any]:
+def read_record(place: Place, name: str) -> dict[str, Any]:
     """The record of a chunk.
 
     Raises
@@ -127,19 +125,20 @@ def read_record(folder: Path, name: str) -> dict[str, Any]:
     ValueError
         When it is damaged.
     """
-    record: dict[str, Any] = json.loads(_record(folder, name).read_bytes())
+    with place.open(_record(name)) as file:
+        record: dict[str, Any] = json.loads(file.read())
     return record
 
 
-def has_record(folder: Path, name: str) -> bool:
+def has_record(place: Place, name: str) -> bool:
     """Whether the chunk of a part is done, as far as a record says so."""
-    return _record(folder, name).exists()
+    return place.has(_record(name))
 
 
-def remove_record(folder: Path, name: str) -> None:
+def remove_record(place: Place, name: str) -> None:
     """Let a chunk be computed again."""
-    _record(folder, name).unlink(missing_ok=True)
+    place.remove([_record(name)])
 
 
-def _record(folder: Path, name: str) -> Path:
-    return folder / f"{name}.json"
+def _record(name: str) -> str:
+    return f"{name}.json"

@@ -15,7 +15,6 @@ from distributed.scheduler import KilledWorker
 
 from georesolve.workers.assembly import Assembly
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.files import make_folder
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
@@ -114,14 +113,14 @@ def run(
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):
         raise CarriedTooLong(obstacle)
-    if job.output and not job.records.is_dir():
+    if job.output and not job.records.is_made():
         # Of another job, or of others: what lies there is not removed when this job fails.
         with named(job.place):
             if job.place.is_taken():
                 raise OutputFailed(f"{job.output}: something lies there, since it was accepted")
-    make_folder(job.records)
+    job.records.make()
     job.place.make()
-    job.cancel_flag.unlink(missing_ok=True)
+    job.resume()
     progress = Progress(job.observations.rows)
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
@@ -312,7 +311,7 @@ def _stop(job: Job, running: list[Future[Any]]) -> NoReturn:
     """End a job that is cancelled, once no worker has it in hand any more."""
     # The flag, not a cancelled future, ends what runs, and at once what is queued behind it. After
     # that nobody writes into the folder of the job.
-    job.cancel_flag.touch()
+    job.cancel()
     with contextlib.suppress(TimeoutError, CancelledError):
         wait(running, timeout=_STOP_SECONDS)
     raise JobCancelled(job.id)

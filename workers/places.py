@@ -1,20 +1,36 @@
-"""Where the parts of a result lie: a folder, or a prefix of an object store.
+"""Where files lie that are kept: a folder, or a prefix of an object store.
 
 Either gives a file complete or not at all, whatever dies while it is written.
 """
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
-from georesolve.workers.files import complete, make_folder, sync
+import pyarrow as pa
+
+from georesolve.workers.files import (
+    Look,
+    complete,
+    durable,
+    look_at,
+    make_folder,
+    move_durably,
+    sync,
+)
 from georesolve.workers.sources import object_store
 
 
 class OutputFailed(ValueError):
     """A file of a result that is written elsewhere cannot be written or read."""
+
+
+class StoreFailed(OSError):
+    """The object store that the service keeps its files in does not answer, or refuses."""
 
 
 class Folder(NamedTuple):
@@ -25,8 +41,8 @@ class Folder(NamedTuple):
     path
         Its files lie directly in it.
     is_own
-        Whether it belongs to a job; another one is where a client wants its result, and its errors
-        are `OutputFailed`.
+        Whether it belongs to the service; another one is where a client wants its result, and its
+        errors are `OutputFailed`.
     """
 
     path: Path
@@ -37,10 +53,31 @@ class Folder(NamedTuple):
         """Its address, with a slash at the end."""
         return f"file://{self.path}/"
 
+    def below(self, name: str) -> "Folder":
+        """A folder in it."""
+        return Folder(self.path / name, self.is_own)
+
+    def asked(self, name: str = "") -> AbstractContextManager[None]:
+        """Errors of a folder say by themselves what they are."""
+        return nullcontext()
+
     def make(self) -> None:
         """Make it, if it is not there; its name then survives a power cut."""
         with named(self):
             make_folder(self.path)
+
+    def is_made(self) -> bool:
+        """Whether it is there."""
+        return self.path.is_dir()
+
+    def clear(self) -> None:
+        """Remove it with all that lies in it, as far as that can be removed."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def folders(self, holding: str = "") -> list[str]:
+        """Names of the folders in it, or of those that hold a folder of this name."""
+        found = self.path.glob(f"*/{holding}") if holding else self.path.iterdir()
+        return [(path.parent if holding else path).name for path in found if path.is_dir()]
 
     def names(self) -> list[str]:
         """Names of its files; none where it is not there."""
@@ -52,6 +89,14 @@ class Folder(NamedTuple):
     def is_taken(self) -> bool:
         """Whether anything lies in it, or in its place; raises OSError."""
         return (self.path.is_dir() and any(self.path.iterdir())) or self.path.is_file()
+
+    def has(self, name: str) -> bool:
+        """Whether it has a file of this name."""
+        return (self.path / name).exists()
+
+    def look(self, name: str) -> Look:
+        """What changes with a file; raises FileNotFoundError."""
+        return look_at(self.path / name)
 
     def open(self, name: str) -> BinaryIO:
         """A file, to be read anywhere; raises FileNotFoundError."""
@@ -67,6 +112,14 @@ class Folder(NamedTuple):
         ):
             yield file
 
+    def keep(self, file: "Path | pa.Buffer", name: str) -> None:
+        """Have a file of the same disk, or bytes, as one of it; it survives a power cut."""
+        if isinstance(file, Path):
+            move_durably(file, self.path / name)
+        else:
+            with durable(self.path / name) as temporary:
+                temporary.write_bytes(file)
+
     def sync(self, name: str = "") -> None:
         """Have the bytes of a file survive a power cut, or without a name the names of all."""
         with named(self, name):
@@ -81,36 +134,101 @@ class Folder(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """A prefix of an object store: `path` is the bucket and what keys begin with."""
+    """A prefix of an object store: `path` is the bucket and what keys begin with.
+
+    Attributes
+    ----------
+    is_own
+        Whether it is of the store of the service, whose errors are `StoreFailed`.
+    """
 
     path: str
+    is_own: bool = False
 
     @property
     def href(self) -> str:
         """Its address, with a slash at the end."""
         return f"s3://{self.path}/"
 
+    def below(self, name: str) -> "Prefix":
+        """A longer prefix."""
+        return Prefix(f"{self.path}/{name}", self.is_own)
+
     def make(self) -> None:
-        """A prefix is there."""
+        """Have one of the service be there before anything lies below it; others are there."""
+        if self.is_own:
+            with self.asked():
+                object_store().create_dir(self.path)
+
+    def is_made(self) -> bool:
+        """Whether it is there."""
+        from pyarrow.fs import FileType
+
+        with self.asked():
+            found = object_store().get_file_info(self.path)
+        return bool(found.type == FileType.Directory)
+
+    def clear(self) -> None:
+        """Remove all that lies below it; raises OSError."""
+        with self.asked(), suppress(FileNotFoundError):
+            object_store().delete_dir(self.path)
+
+    def folders(self, holding: str = "") -> list[str]:
+        """What stands between it and the next slash of keys, or of those with this behind that."""
+        from pyarrow.fs import FileType
+
+        found = self._found(is_deep=bool(holding))
+        folders = [one.path for one in found if one.type == FileType.Directory]
+        if holding:
+            folders = [path for path in folders if path.endswith(f"/{holding}")]
+            folders = [path.removesuffix(f"/{holding}") for path in folders]
+        return [path.rpartition("/")[2] for path in folders]
 
     def names(self) -> list[str]:
         """Names of the objects directly below it; raises OSError."""
         return [one.base_name for one in self._objects()]
+
+    def looks(self) -> dict[str, Look]:
+        """What changes with the objects directly below it, by name; raises OSError."""
+        return {one.base_name: Look(0, one.size, one.mtime_ns) for one in self._objects()}
 
     def is_taken(self) -> bool:
         """Whether anything lies below it; raises OSError."""
         return bool(self._objects(is_deep=True))
 
     def _objects(self, *, is_deep: bool = False) -> list[Any]:
-        from pyarrow.fs import FileSelector, FileType
+        from pyarrow.fs import FileType
+
+        return [one for one in self._found(is_deep=is_deep) if one.type == FileType.File]
+
+    def _found(self, *, is_deep: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector
 
         selector = FileSelector(self.path, allow_not_found=True, recursive=is_deep)
-        found = object_store().get_file_info(selector)
-        return [one for one in found if one.type == FileType.File]
+        with self.asked():
+            return list(object_store().get_file_info(selector))
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object of this name; raises OSError."""
+        with suppress(FileNotFoundError):
+            self.look(name)
+            return True
+        return False
+
+    def look(self, name: str) -> Look:
+        """What changes with an object; raises OSError."""
+        from pyarrow.fs import FileType
+
+        with self.asked(name):
+            found = object_store().get_file_info(f"{self.path}/{name}")
+        if found.type != FileType.File:
+            raise FileNotFoundError(f"{self.href}{name}")
+        return Look(0, found.size, found.mtime_ns)
 
     def open(self, name: str) -> BinaryIO:
         """An object, to be read anywhere; raises FileNotFoundError."""
-        return cast(BinaryIO, object_store().open_input_file(f"{self.path}/{name}"))
+        with self.asked(name):
+            return cast(BinaryIO, object_store().open_input_file(f"{self.path}/{name}"))
 
     @contextmanager
     def new(self, name: str) -> Iterator[BinaryIO]:
@@ -119,8 +237,30 @@ class Prefix(NamedTuple):
         # half an object.
         content = BytesIO()
         yield content
-        with named(self, name), object_store().open_output_stream(f"{self.path}/{name}") as stream:
+        with (
+            named(self, name),
+            self.asked(name),
+            object_store().open_output_stream(f"{self.path}/{name}") as stream,
+        ):
             stream.write(content.getbuffer())
+
+    def keep(self, file: "Path | pa.Buffer", name: str) -> None:
+        """Have a file, or bytes, as an object, which is there for good once this ends well."""
+        from pyarrow.fs import copy_files
+
+        if not isinstance(file, Path):
+            with self.new(name) as sink:
+                sink.write(file)
+            return
+
+        try:
+            with self.asked(name):
+                copy_files(str(file), f"{self.path}/{name}", destination_filesystem=object_store())
+        except OSError:
+            # Half of it may be there.
+            with suppress(OSError):
+                object_store().delete_file(f"{self.path}/{name}")
+            raise
 
     def sync(self, name: str = "") -> None:
         """An object store has what it has taken."""
@@ -129,19 +269,59 @@ class Prefix(NamedTuple):
         """Remove objects; raises OSError."""
         store = object_store()
         for name in names:
-            store.delete_file(f"{self.path}/{name}")
-        if not self.is_taken():
+            with self.asked(name), suppress(FileNotFoundError):
+                store.delete_file(f"{self.path}/{name}")
+        if not self.is_own and not self.is_taken():
             # pyarrow leaves an empty object in place of an empty folder.
             with suppress(FileNotFoundError):
                 store.delete_dir(self.path)
 
+    @contextmanager
+    def asked(self, name: str = "") -> Iterator[None]:
+        """Let errors of the store of the service be `StoreFailed`, and those of others as they are.
+
+        What is not there is no error of the store.
+        """
+        try:
+            yield
+        except (FileNotFoundError, StoreFailed):
+            raise
+        except OSError as error:
+            if not self.is_own:
+                raise
+            raise StoreFailed(f"{self.href}{name}: {str(error)[:300]}") from error
+
 
 Place = Folder | Prefix
+PARTS = "parts"
+"""Where, in the folder of a job, its result lies that is written nowhere else."""
+Home: TypeAlias = Path | Prefix
+"""Where the files of a job lie that are the service's: the path of a folder, or a prefix."""
 
 
-def own_place(folder: Path) -> Folder:
-    """Where parts lie that are kept in the folder of their job."""
-    return Folder(folder / "parts")
+class Object(NamedTuple):
+    """An object in the store of the service."""
+
+    place: Prefix
+    name: str
+
+    def open(self) -> BinaryIO:
+        """It, to be read anywhere; raises OSError."""
+        return self.place.open(self.name)
+
+    def look(self) -> Look:
+        """What changes with it; raises OSError."""
+        return self.place.look(self.name)
+
+
+def file_in(place: Place, name: str) -> Path | Object:
+    """A file of the service: its path, or an object."""
+    return place.path / name if isinstance(place, Folder) else Object(place, name)
+
+
+def own_place(home: Home) -> Place:
+    """Where files of the service lie."""
+    return Folder(home) if isinstance(home, Path) else home
 
 
 def place_of(href: str) -> Place:
@@ -150,13 +330,21 @@ def place_of(href: str) -> Place:
     return Prefix(path) if scheme == "s3" else Folder(Path(path), is_own=False)
 
 
+def read_at(file: BinaryIO, start: int, size: int) -> bytes:
+    """Bytes of a file that a place has opened, in whatever thread; fewer at its end."""
+    if isinstance(file, pa.NativeFile):
+        content: bytes = file.read_at(size, start)
+        return content
+    return os.pread(file.fileno(), size, start)
+
+
 @contextmanager
 def named(place: Place, name: str = "") -> Iterator[None]:
     """Let errors of a file name it, where the place is not the job's own; raises OutputFailed."""
     try:
         yield
     except OSError as error:
-        if isinstance(place, Folder) and place.is_own:
+        if place.is_own:
             raise
         raise OutputFailed(
             f"{place.href}{name}: it cannot be written: {str(error)[:300]}"

@@ -10,7 +10,7 @@ from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import store as _store
 from georesolve.service.errors import CannotStart
-from georesolve.workers.files import durable
+from georesolve.workers.places import Folder, Place, Prefix
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +43,11 @@ def shown(content: list[str]) -> str:
     return ", ".join(map(repr, content[:_SHOWN])) + more
 
 
-def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None:
-    """Refuse a data folder and a database of different stores; mark a folder that has no id yet.
+def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
+    """Refuse files and a database of different stores; mark a folder that has no id yet.
 
     A folder that is new has none. It then is that of a SQLite file which lies in it; with Postgres,
-    neither of the two may have anything to lose.
+    and for a prefix of an object store, neither of the two may have anything to lose.
 
     Parameters
     ----------
@@ -67,25 +67,42 @@ def refuse_other_store(engine: sa.Engine, data_dir: Path, database: str) -> None
             ).scalar_one()
             for table, which in ((_datasets, sa.true()), (_jobs, has_result))
         )
-    file = data_dir / ID_FILE
-    given = file.read_text(errors="replace").strip() if file.exists() else None
+    place = f"the data folder {root.path}" if isinstance(root, Folder) else f"the store {root.href}"
+    given = _id_in(root)
     if given == id:
         return
     if given is not None:
-        trouble = f"the data folder {data_dir} is of the store {given[:40]!r}"
+        trouble = f"{place} is of the store {given[:40]!r}"
     else:
-        content = content_of(data_dir)
-        if engine.dialect.name == "sqlite" or not (known or content):
-            with durable(file) as temporary:
-                temporary.write_text(f"{id}\n")
-            logger.info("the data folder %s is from now on of the store %s", data_dir, id)
+        has_database = isinstance(root, Folder) and engine.dialect.name == "sqlite"
+        content = content_of(root.path) if isinstance(root, Folder) else _objects_of(root)
+        if has_database or not (known or content):
+            with root.new(ID_FILE) as file:
+                file.write(f"{id}\n".encode())
+            root.sync(ID_FILE)
+            root.sync()
+            logger.info("%s is from now on of the store %s", place, id)
             return
         trouble = (
-            f"the data folder {data_dir} has none of the {known} datasets and results that "
+            f"{place} has none of the {known} datasets and results that "
             f"the database knows, it has {shown(content) or 'nothing'}"
         )
     raise DataDirError(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
-        "database of one store with --data-dir and --database-url. To join these two all the same, "
-        f"write {id} into {file}"
+        "database of one store with --data-dir or --store, and --database-url. To join these two "
+        f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}"
     )
+
+
+def _id_in(root: Place) -> str | None:
+    """The id of the store that a folder or a prefix is of."""
+    try:
+        with root.open(ID_FILE) as file:
+            return file.read().decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+
+
+def _objects_of(root: Prefix) -> list[str]:
+    datasets, jobs = root.below("datasets"), root.below("jobs")
+    return [f"datasets/{name}" for name in datasets.names()] + jobs.folders()

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.places import Object
 from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import Width
 
@@ -162,12 +163,12 @@ def stored_dataset(dataset: Dataset) -> dict[str, Any]:
     return stored
 
 
-def dataset_row(row: sa.RowMapping, path: Path) -> DatasetRow:
-    """A row of the table of datasets, with the path of its file."""
+def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
+    """A row of the table of datasets, with its file."""
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
     stored["digest"] = stored.pop("sha256")
-    stored["file"] = path if manifest is None else Manifest.of(manifest)
+    stored["file"] = file if manifest is None else Manifest.of(manifest)
     stored["columns"] = tuple(stored["columns"])
     stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
     stored["widths"] = tuple(Width(*width) for width in stored["widths"])

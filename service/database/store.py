@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from georesolve.service.clock import new_id, now
 from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
-from georesolve.service.database.identity import refuse_other_store
+from georesolve.service.database.identity import ID_FILE, refuse_other_store
 from georesolve.service.database.keys import Keys
 from georesolve.service.database.lease import Lease, Told, forget_holder, told
 from georesolve.service.database.listing import ALL, Page, Selection
@@ -46,6 +46,7 @@ from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
+from georesolve.workers.places import Folder, Home, Object, Place, Prefix, file_in
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
@@ -69,6 +70,9 @@ class Store(Queries):
     ----------
     changes
         Tells of changed jobs.
+    root
+        Where the files of datasets and results lie: the data folder, or a prefix of an object
+        store, which processes share that share no folder.
     owner
         Whose rows are seen and made; None sees those of all and makes those of nobody.
     sees_all_jobs
@@ -76,20 +80,29 @@ class Store(Queries):
     keys
         The API keys in the same database.
     writable
-        Whether the database can be written.
+        Whether the database can be written, and an object store answers.
     """
 
-    def __init__(self, data_dir: Path, database_url: str | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, database_url: str | None = None, href: str | None = None
+    ) -> None:
         self.owner: str | None = None
         self.sees_all_jobs = False
         self._data_dir = data_dir.absolute()
         super().__init__(open_database(data_dir, database_url))
+        folder = Folder(self._data_dir)
+        self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.changes = Changes(self._engine)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
-        # Writes as much as any change does, and changes nothing.
-        self.writable = Probe(lambda: self._change(_store.update().values(id=_store.c.id)))
+        self.writable = Probe(self._try)
         self.keys = Keys(self._engine)
+
+    def _try(self) -> None:
+        # Writes as much as any change does, and changes nothing.
+        self._change(_store.update().values(id=_store.c.id))
+        if isinstance(self.root, Prefix):
+            self.root.look(ID_FILE)
 
     def of(self, owner: str, *, sees_all_jobs: bool = False) -> Self:
         """The same store as one owner sees it: rows of others are not there, but for all jobs."""
@@ -123,7 +136,7 @@ class Store(Queries):
 
     def refuse_other_folder(self) -> None:
         """Refuse the data folder of another store; see `service.database.identity`."""
-        refuse_other_store(self._engine, self._data_dir, self._name)
+        refuse_other_store(self._engine, self.root, self._name)
 
     @property
     def names(self) -> Names:
@@ -140,9 +153,14 @@ class Store(Queries):
         self._engine.dispose()
 
     @property
-    def datasets_folder(self) -> Path:
-        """The folder of the files of all datasets."""
-        return self._data_dir / "datasets"
+    def datasets_place(self) -> Place:
+        """Where the files of all datasets lie."""
+        return self.root.below("datasets")
+
+    @property
+    def indexes_folder(self) -> Path:
+        """The folder of the indexes of datasets, which are this machine's own."""
+        return self._data_dir / "datasets" / "indexes"
 
     @property
     def uploads_folder(self) -> Path:
@@ -150,17 +168,23 @@ class Store(Queries):
         return self._data_dir / "uploads"
 
     @property
-    def jobs_folder(self) -> Path:
-        """The folder of the folders of all jobs."""
+    def jobs_place(self) -> Place:
+        """Where the folders of all jobs lie."""
+        return self.root.below("jobs")
+
+    @property
+    def maps_folder(self) -> Path:
+        """The folder of the maps of jobs, one each, which are this machine's own."""
         return self._data_dir / "jobs"
 
-    def dataset_path(self, id: str) -> Path:
+    def dataset_file(self, id: str) -> Path | Object:
         """Where the file of a dataset lies."""
-        return self.datasets_folder / f"{id}.parquet"
+        return file_in(self.datasets_place, f"{id}.parquet")
 
-    def job_folder(self, id: str) -> Path:
-        """The folder of a job's own files."""
-        return self.jobs_folder / id
+    def job_folder(self, id: str) -> Home:
+        """Where a job's own files lie."""
+        place = self.jobs_place.below(id)
+        return place.path if isinstance(place, Folder) else place
 
     def dataset_ids(self, *, registered: bool | None = None, before: str | None = None) -> set[str]:
         """Ids of all datasets, or of those that are registered or not, or made before a time."""
@@ -206,7 +230,7 @@ class Store(Queries):
         return self._dataset(row)
 
     def _dataset(self, row: sa.RowMapping) -> DatasetRow:
-        return dataset_row(row, self.dataset_path(row["id"]))
+        return dataset_row(row, self.dataset_file(row["id"]))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
         """Let a dataset expire later; False when it is gone.

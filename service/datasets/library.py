@@ -5,7 +5,7 @@ import errno
 import logging
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,9 +25,10 @@ from georesolve.service.errors import (
 from georesolve.service.leftovers import remove_unknown
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.datasets import Dataset, looks_whole
-from georesolve.workers.files import durable, make_folder, move_durably, sha256_of
+from georesolve.workers.datasets import Content, Dataset, InMemory, looks_whole
+from georesolve.workers.files import sha256_of
 from georesolve.workers.index_files import IndexFolder
+from georesolve.workers.places import Folder, Object, Prefix
 from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
 _MOST_USED = 1024
 _USED_SECONDS = 60.0
+_ORPHAN_NS = 3600 * 10**9
+"""An object that is younger may be of a dataset that is being entered."""
 _SEEN_SECONDS = 1.0
 """So long small requests use a dataset without a look at its file, for which the event loop would
 wait while a disk hangs."""
@@ -84,8 +87,8 @@ class Library:
         self._used: dict[str, _Used] = {}
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
-        self.indexes = IndexFolder(store.datasets_folder / "indexes", index_bytes, free_bytes)
-        make_folder(store.datasets_folder)
+        self.indexes = IndexFolder(store.indexes_folder, index_bytes, free_bytes)
+        store.datasets_place.make()
 
     def forget_used(self) -> None:
         """Look for used datasets again: another front may have removed one."""
@@ -107,10 +110,30 @@ class Library:
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
         known = self._store.dataset_ids()
-        found = [(_id_in(path.name), path) for path in self._store.datasets_folder.iterdir()]
-        unknown = (path for id, path in found if id and id not in known)
-        remove_unknown(unknown, self._store.told().time)
+        if isinstance(self._store.datasets_place, Folder):
+            found = [
+                (_id_in(path.name), path) for path in self._store.datasets_place.path.iterdir()
+            ]
+            unknown = (path for id, path in found if id and id not in known)
+            remove_unknown(unknown, self._store.told().time)
         self.indexes.keep_only(self._store.registered_digests())
+
+    def remove_orphans(self, since_ns: int) -> None:
+        """Remove objects that no row names: of processes that were killed while they kept them.
+
+        Those that were there before a time stay: the database may be an older copy of itself.
+        """
+        place = self._store.datasets_place
+        if not isinstance(place, Prefix):
+            return
+        old = time_ns() - _ORPHAN_NS
+        looks = place.looks()
+        found = [name for name, look in looks.items() if since_ns < look.changed_ns < old]
+        known = self._store.dataset_ids() if found else set()
+        orphans = [name for name in found if _id_in(name) not in known]
+        place.remove(orphans)
+        for name in orphans:
+            logger.info("the object %s is removed: no dataset has it", name)
 
     def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was.
@@ -122,7 +145,7 @@ class Library:
         if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
             if not _is_whole(row.dataset):
                 logger.error("the dataset %s was damaged, and is replaced", row.id)
-                _place(ingested.dataset, self._store.dataset_path(row.id))
+                self._place(ingested.dataset, row.id)
             return self.get(row.id), False
         try:
             return self.keep(ingested, admit, registered=True), True
@@ -134,9 +157,8 @@ class Library:
     ) -> DatasetRow:
         """Keep a dataset just made, if it is admitted; durable once this returns."""
         id = new_id()
-        path = self._store.dataset_path(id)
         dataset, size_bytes = ingested.dataset, ingested.size_bytes
-        file = _place(dataset, path)
+        file = self._place(dataset, id)
         row = DatasetRow(
             id=id,
             owner=self._store.owner or "",
@@ -150,18 +172,18 @@ class Library:
         try:
             is_new = self._store.add_dataset(row, admit)
         except Problem:
-            path.unlink(missing_ok=True)
+            self._remove_file(id)
             raise
         except SQLAlchemyError as error:
             # Otherwise nobody knows whether the row stands; then the next start finds out.
             if is_disk_full(error):
-                path.unlink(missing_ok=True)
+                self._remove_file(id)
             raise
         if not is_new:
-            if isinstance(dataset.file, Path):
-                path.replace(dataset.file)
+            if isinstance(dataset.file, Path) and isinstance(file, Path):
+                file.replace(dataset.file)
             else:
-                path.unlink(missing_ok=True)
+                self._remove_file(id)
             raise _RegisteredMeanwhile
         return self.get(id)
 
@@ -323,7 +345,7 @@ class Library:
 
     def _remove_files(self, row: DatasetRow) -> None:
         self._used.pop(row.id, None)
-        self._store.dataset_path(row.id).unlink(missing_ok=True)
+        self._remove_file(row.id)
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)
 
@@ -335,7 +357,21 @@ class Library:
         """Remove a dataset that came with a request, once no live job needs it."""
         row = self._store.dataset(id)
         if row is not None and not row.registered and self._store.remove_dataset(id):
-            self._store.dataset_path(id).unlink(missing_ok=True)
+            self._remove_file(id)
+
+    def _remove_file(self, id: str) -> None:
+        self._store.datasets_place.remove([f"{id}.parquet"])
+
+    def _place(self, dataset: Dataset, id: str) -> Content:
+        """Put the file of a dataset just made where it is kept; those of its owner stay."""
+        if isinstance(dataset.file, Manifest):
+            return dataset.file
+        file = dataset.file
+        assert not isinstance(file, Object), "it was just made"
+        self._store.datasets_place.keep(
+            file.file if isinstance(file, InMemory) else file, f"{id}.parquet"
+        )
+        return self._store.dataset_file(id)
 
 
 def _unknown(id: str) -> Problem:
@@ -348,27 +384,16 @@ def _id_in(name: str) -> str | None:
     return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None
 
 
-def _place(dataset: Dataset, path: Path) -> Path | Manifest:
-    """Put the file of a dataset just made where it is kept; those of its owner stay."""
-    if isinstance(dataset.file, Manifest):
-        return dataset.file
-    if isinstance(dataset.file, Path):
-        move_durably(dataset.file, path)
-    else:
-        with durable(path) as temporary:
-            temporary.write_bytes(dataset.file.file)
-    return path
-
-
 def _is_whole(dataset: Dataset) -> bool:
     """Whether the file of a dataset is there and has the bytes that it was made with.
 
-    Files of its owner are looked at when they are read.
+    Files of its owner are looked at when they are read. An object store counts checksums of its
+    own, so of an object the footer is looked at.
     """
-    if isinstance(dataset.file, Manifest):
-        return True
     try:
-        return looks_whole(dataset) and sha256_of(dataset.file) == dataset.sha256
+        if isinstance(dataset.file, Path):
+            return looks_whole(dataset) and sha256_of(dataset.file) == dataset.sha256
+        return looks_whole(dataset)
     except OSError as error:
         if error.errno == errno.EIO:
             return False

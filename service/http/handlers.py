@@ -19,9 +19,11 @@ from georesolve.service.errors import (
     disk_full,
     invalid_request,
     is_disk_full,
+    object_store_away,
     problem_of,
     store_away,
 )
+from georesolve.workers.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,9 @@ def install_error_handlers(app: FastAPI) -> None:
         if isinstance(error, _STORE_IS_AWAY):
             logger.error("the store failed: %s", error)
             return problem_response(store_away(), request)
+        if isinstance(error, StoreFailed):
+            logger.error("the object store failed: %s", error)
+            return problem_response(object_store_away(), request)
         raise error
 
     @app.exception_handler(HTTPException)

@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import shutil
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from georesolve.service.clock import is_id, now
@@ -14,10 +12,10 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.leftovers import remove_unknown
 from georesolve.service.metrics import Metrics
-from georesolve.workers.jobs import RECORDS
+from georesolve.workers.jobs import CANCELLED, RECORDS
 from georesolve.workers.manifest import read_manifest
 from georesolve.workers.parts import keep_parts
-from georesolve.workers.places import place_of
+from georesolve.workers.places import Folder, Home, own_place, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +78,7 @@ def clear(store: Store, library: Library, id: str) -> None:
         library.release(dataset)
 
 
-def tidy(folder: Path, row: JobRow) -> None:
+def tidy(folder: Home, row: JobRow) -> None:
     """Remove the files of a job that has ended: all but its result, or all."""
     if row.status != "successful":
         remove(folder, row)
@@ -88,8 +86,9 @@ def tidy(folder: Path, row: JobRow) -> None:
     try:
         if not row.delivery.output:
             read_manifest(folder).tidy()
-        shutil.rmtree(folder / RECORDS, ignore_errors=True)
-        (folder / "cancelled").unlink(missing_ok=True)
+        home = own_place(folder)
+        home.below(RECORDS).clear()
+        home.remove([CANCELLED])
     except FileNotFoundError:
         # A client has deleted the job meanwhile, and another process its files.
         logger.info("job %s has no result to tidy", row.id)
@@ -98,35 +97,38 @@ def tidy(folder: Path, row: JobRow) -> None:
         logger.exception("the result in %s cannot be read", folder)
 
 
-def remove(folder: Path, row: JobRow) -> None:
+def remove(folder: Home, row: JobRow) -> None:
     """Remove all files of a job, but those of a result that was finished elsewhere.
 
     Of one that was not, none stays there. If they cannot be removed now, its folder stays: who
     sweeps later finds its records.
     """
-    if row.delivery.output and not row.has_succeeded and (folder / RECORDS).is_dir():
+    home = own_place(folder)
+    if row.delivery.output and not row.has_succeeded and home.below(RECORDS).is_made():
         try:
             keep_parts(place_of(row.delivery.output), ())
         except OSError as error:
             logger.warning("job %s: its parts stay for now: %s", row.id, error)
             return
-    shutil.rmtree(folder, ignore_errors=True)
+    home.clear()
 
 
 def sweep_unfinished(store: Store) -> None:
     """Remove what is left of jobs that ended without a result some time ago, elsewhere and here."""
     # Workers may have the chunks of one that was just dismissed in hand.
     before = now(-_LET_GO_SECONDS)
-    for records in store.jobs_folder.glob(f"*/{RECORDS}"):
-        row = store.job(records.parent.name)
+    for id in store.jobs_place.folders(holding=RECORDS):
+        row = store.job(id)
         if row is not None and row.status not in LIVE and row.updated < before:
-            tidy(records.parent, row)
+            tidy(store.job_folder(id), row)
 
 
 def sweep(store: Store) -> None:
     """Remove what an earlier service left of jobs that have ended, or were forgotten."""
+    if not isinstance(store.jobs_place, Folder):
+        return
     known = store.job_ids()
-    jobs = {path for path in store.jobs_folder.iterdir() if is_id(path.name)}
+    jobs = {path for path in store.jobs_place.path.iterdir() if is_id(path.name)}
     remove_unknown((job for job in jobs if job.name not in known), store.told().time)
     for job in jobs:
         row = store.job(job.name)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-import shutil
+import time
 from collections.abc import AsyncIterator
 
 from georesolve.service.clock import is_id, now
@@ -31,9 +31,10 @@ class Retention:
         self, settings: Settings, store: Store, library: Library, uploads: ResumableUploads
     ) -> None:
         self._settings = settings
+        self._began_ns = time.time_ns()
         self._store = store
         self._library = library
-        self._maps = map_folder(settings, store.jobs_folder)
+        self._maps = map_folder(settings, store.maps_folder)
         self._uploads = uploads
         kept = (
             *(settings.result_hours, settings.dataset_hours),
@@ -64,11 +65,10 @@ class Retention:
 
     def sweep(self) -> None:
         """Remove what has expired by now."""
-        folders = self._store.jobs_folder.iterdir()
-        kept = {folder.name for folder in folders if is_id(folder.name)}
+        kept = {name for name in self._store.jobs_place.folders() if is_id(name)}
         # A request that found it just before it expired has the time to open it.
         for id in self._store.expired_results(now(-_SHORTEST_PAUSE_SECONDS)) & kept:
-            shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+            self._store.jobs_place.below(id).clear()
             if (job := self._store.job(id)) is not None:
                 for dataset in {job.observations, job.references}:
                     self._library.release(dataset)
@@ -82,10 +82,11 @@ class Retention:
         if self._settings.job_hours:
             for id in self._store.forget_jobs(now(-3600 * self._settings.job_hours)):
                 # Of one that was forgotten in the moment in which its result expired.
-                shutil.rmtree(self._store.job_folder(id), ignore_errors=True)
+                self._store.jobs_place.below(id).clear()
                 logger.info(
                     "the job %s ended %s hours ago and is forgotten", id, self._settings.job_hours
                 )
+        self._library.remove_orphans(self._began_ns)
         sweep_received(self._settings, _ABANDONED_SECONDS)
         self._library.indexes.keep_free()
         self._maps.keep_free()

@@ -35,6 +35,7 @@ from georesolve.workers.gpus import choose_device
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.logs import about
 from georesolve.workers.pipeline import JobCancelled, Progress, run
+from georesolve.workers.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Supervisor:
         """
         if not self._settings.cluster().is_existing:
             choose_device(self._settings.device)
-        self._store.jobs_folder.mkdir(exist_ok=True)
+        self._store.jobs_place.make()
         self._fail_guilty_jobs()
         keeper = asyncio.create_task(self._keep_cluster_open())
         looker = asyncio.create_task(self._look_for_jobs())
@@ -350,6 +351,12 @@ class Supervisor:
             if is_out_of_descriptors(error):
                 # Clients have them, and go. The parts of the job stand for the next try.
                 logger.warning("job %s waits until files can be opened again: %s", id, error)
+                return False
+            if isinstance(error, StoreFailed):
+                logger.warning("job %s waits until the object store answers: %s", id, error)
+                row = self._store.job(id)
+                rows_done = row.rows_done if row else 0
+                self._store.report_progress(id, rows_done, None, "waiting for the object store")
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or problem_of_failure(error)

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
+import os
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
-from os import utime
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,9 +29,19 @@ _THREADS = 2
 _DISTANCES_NAME = "distances.json"
 
 
-def map_folder(settings: Settings, jobs: Path) -> MapFolder:
+def map_folder(settings: Settings, folder: Path) -> MapFolder:
     """Where the maps of all jobs lie, and what they may take of the disk."""
-    return MapFolder(jobs, settings.index_bytes, settings.free_bytes)
+    return MapFolder(folder, settings.index_bytes, settings.free_bytes)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        flock(descriptor, LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,9 @@ class Drawn:
 class Maps:
     """Makes maps, opens them, and lets go of those used longest ago."""
 
-    def __init__(self, settings: Settings, jobs: Path) -> None:
-        self._folder = map_folder(settings, jobs)
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._folder = map_folder(settings, folder)
+        self._makes_folders = settings.store is not None
         self._limiter = CapacityLimiter(_THREADS)
         self._opened: OrderedDict[str, Drawn] = OrderedDict()
         self._making: dict[str, asyncio.Task[Drawn]] = {}
@@ -77,7 +88,7 @@ class Maps:
             return opened
         if id not in self._making:
             making = asyncio.create_task(
-                self.run(lambda: self._made(self._folder.path / id, manifest, observations))
+                self.run(lambda: self._made(self.folder(id), manifest, observations))
             )
             self._making[id] = making
             making.add_done_callback(lambda _: self._making.pop(id, None))
@@ -96,15 +107,21 @@ class Maps:
             if not (self._folder.path / id / MAP_NAME).exists():
                 self._opened.pop(id, None)
 
+    def folder(self, id: str) -> Path:
+        """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""
+        folder = self._folder.path / id
+        if self._makes_folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
     def _made(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
         path = folder / MAP_NAME
         # Of several fronts one makes it: the folder is there for as long as the job.
-        with (folder / "manifest.json").open("rb") as lock:
-            flock(lock, LOCK_EX)
+        with _locked(folder):
             distances = self.distances(folder, manifest)
             with suppress(FileNotFoundError, ValueError, KeyError):
                 map = Map(path, manifest.digest)
-                utime(path)
+                os.utime(path)
                 return Drawn(map, distances)
             path.unlink(missing_ok=True)
             size_bytes = map_bytes(manifest)

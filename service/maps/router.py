@@ -217,7 +217,9 @@ async def show_distances(id: JobId, service: ServiceContext) -> Spread:
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
     job, manifest = await _result(service, id)
-    folder = service.store.job_folder(job.id)
     with result_of(job):
-        measured = partial(service.maps.distances, folder, manifest)
-        return Spread.of(await service.maps.run(measured))
+        return Spread.of(
+            await service.maps.run(
+                lambda: service.maps.distances(service.maps.folder(job.id), manifest)
+            )
+        )

@@ -130,6 +130,7 @@ async def _estimate(
     kept = kept_bytes(observations, references, sizes) + result_bytes(*sizes, options)
     left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
     to_come = set_bytes(observations, references, sizes) + result_bytes(*sizes, options)
+    room = await asyncio.to_thread(service.disk.room_to_keep)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (
@@ -140,7 +141,7 @@ async def _estimate(
         (
             "bytes on the disk, without those that must stay free",
             to_come,
-            await asyncio.to_thread(service.disk.room),
+            to_come if room is None else room,
         ),
         ("bytes of what this key may keep yet", kept, kept if left is None else left),
         *(

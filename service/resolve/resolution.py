@@ -216,7 +216,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     if delivery.output:
         _refuse_taken(delivery.output)
-    service.disk.refuse_when_low(size_bytes + set_bytes(*inputs, sizes))
+    service.disk.refuse_to_keep(size_bytes + set_bytes(*inputs, sizes))
     service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
     kept: list[DatasetRow] = []
     try:

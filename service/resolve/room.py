@@ -8,6 +8,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.places import Object
 from georesolve.workers.sources import Manifest
 
 PlannedSet = int | Ingested | DatasetRow
@@ -59,4 +60,4 @@ def carried_bytes(observations: Dataset, references: Dataset, options: MatchOpti
 
 
 def _lies_on_disk(one: PlannedSet) -> bool:
-    return not isinstance(one, int) and isinstance(one.dataset.file, Path | Manifest)
+    return not isinstance(one, int) and isinstance(one.dataset.file, Path | Object | Manifest)

@@ -21,6 +21,7 @@ from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
 from georesolve.service.http.conditions import is_known
 from georesolve.workers.files import Look
+from georesolve.workers.places import Object, read_at
 
 _BLOCK_BYTES = 1 << 20
 _HELD_FILES = 16
@@ -41,21 +42,26 @@ class Piece(NamedTuple):
         Which bytes of it.
     check
         Raises a problem when the file is damaged.
+    outlives
+        Whether, once it is open, it can be read to its end although it is removed meanwhile.
     """
 
     open: Callable[[], BinaryIO]
     start: int
     size_bytes: int
     check: Callable[[], Awaitable[None]]
+    outlives: bool = True
 
 
 async def _nothing_to_check() -> None:
     pass
 
 
-def whole_file(path: Path) -> Piece:
-    """All of a file that has been checked; raises FileNotFoundError."""
-    return Piece(lambda: path.open("rb"), 0, path.stat().st_size, _nothing_to_check)
+def whole_file(file: Path | Object, size_bytes: int) -> Piece:
+    """All of a file that has been checked."""
+    if isinstance(file, Object):
+        return Piece(file.open, 0, size_bytes, _nothing_to_check, outlives=False)
+    return Piece(lambda: file.open("rb"), 0, size_bytes, _nothing_to_check)
 
 
 def file_response(
@@ -112,7 +118,8 @@ class _Content:
         self._held: dict[int, BinaryIO] = {}
         try:
             for number, piece in enumerate(pieces[:_HELD_FILES]):
-                self._held[number] = piece.open()
+                if piece.outlives:
+                    self._held[number] = piece.open()
         except OSError:
             self.close()
             raise
@@ -171,7 +178,7 @@ class _Content:
             for other in [one for one in self._held if one >= _HELD_FILES]:
                 self._held.pop(other).close()
             self._held[number] = self._pieces[number].open()
-        return os.pread(self._held[number].fileno(), size, start)
+        return read_at(self._held[number], start, size)
 
 
 class _Answer(FileResponse):

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -43,6 +42,7 @@ from georesolve.workers.manifest import (
     open_matches,
     read_manifest,
 )
+from georesolve.workers.places import Folder, Home, StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,18 @@ async def format_response(
             sets = partial(set_of, service, job)
             return await stream_response(pieces_of(folder, format, sets), format, headers)
         manifest = await asyncio.to_thread(manifest_of, service, job)
-        return file_response(
-            [_piece(service, job, manifest, extent) for extent in manifest.extents()],
-            manifest.digest,
-            look_at_manifest(folder),
-            format,
-            request,
-            headers,
-        )
+
+        def answer() -> Response:
+            return file_response(
+                [_piece(service, job, manifest, extent) for extent in manifest.extents()],
+                manifest.digest,
+                look_at_manifest(folder),
+                format,
+                request,
+                headers,
+            )
+
+        return await asyncio.to_thread(answer)
 
 
 async def part_response(service: Service, job: JobRow, name: str, request: Request) -> Response:
@@ -131,12 +135,13 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
                 f"/jobs/{job.id}/results/parts lists those that it has"
             )
         extent = Extent(part, 0, part.size_bytes)
-        look, piece = manifest.look(extent), _piece(service, job, manifest, extent)
+        look = await asyncio.to_thread(manifest.look, extent)
+        piece = _piece(service, job, manifest, extent)
         return file_response([piece], part.digest, look, PARQUET, request, name=name)
 
 
 @lru_cache(_KEPT_MANIFESTS)
-def _kept_manifest(folder: Path, look: Look, digest: str) -> Manifest | None:
+def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
     manifest = read_manifest(folder)
     return manifest if manifest.digest == digest else None
 
@@ -158,6 +163,7 @@ def _piece(service: Service, job: JobRow, manifest: Manifest, extent: Extent) ->
         partial(manifest.open, extent),
         *(extent.start, extent.size_bytes),
         partial(_check, service, job, manifest, extent),
+        outlives=isinstance(manifest.place, Folder),
     )
 
 
@@ -166,7 +172,11 @@ async def _check(service: Service, job: JobRow, manifest: Manifest, extent: Exte
     look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
     key = f"{job.id}/{manifest.name_of(extent)}"
     with result_of(job):
-        if not await service.checks.is_whole(key, look, check):
+        if isinstance(manifest.place, Folder):
+            is_whole = await service.checks.is_whole(key, look, check)
+        else:
+            is_whole = await asyncio.to_thread(check)
+        if not is_whole:
             raise _damaged(job)
 
 
@@ -177,6 +187,8 @@ def result_of(job: JobRow) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise _gone(job) from None
+    except StoreFailed:
+        raise
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EIO):
             raise

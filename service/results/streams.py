@@ -6,7 +6,6 @@ connection, so that no client takes half a result for the whole.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from pathlib import Path
 
 from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
@@ -15,6 +14,7 @@ from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import Format
 from georesolve.service.errors import ResultTooLarge
 from georesolve.workers.manifest import open_matches
+from georesolve.workers.places import Home
 from georesolve.workers.result import Rows, opened
 
 CONVERTED_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def up_to(most_bytes: int, pieces: Iterator[bytes]) -> bytes | None:
     return bytes(made)
 
 
-def pieces_of(folder: Path, format: Format, sets: PointSets) -> Iterator[bytes]:
+def pieces_of(folder: Home, format: Format, sets: PointSets) -> Iterator[bytes]:
     """The result of the job with this folder in a format other than Parquet, piece by piece.
 
     Raises

@@ -29,8 +29,7 @@ from georesolve.service.turns import Turns
 from georesolve.service.uploads.decoders import close_decoder, decode_in_child
 from georesolve.service.uploads.decoding import Limits
 from georesolve.service.uploads.receiving import Upload
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.sources import Manifest
+from georesolve.workers.datasets import Dataset, InMemory
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +54,9 @@ class Ingested(NamedTuple):
     def size_bytes(self) -> int:
         """Of its file; none of files that stay where they are."""
         file = self.dataset.file
-        if isinstance(file, Manifest):
-            return 0
-        return file.stat().st_size if isinstance(file, Path) else file.file.size
+        if isinstance(file, InMemory):
+            return int(file.file.size)
+        return file.stat().st_size if isinstance(file, Path) else 0
 
 
 def sweep(settings: Settings, seconds: float = 0.0) -> None:

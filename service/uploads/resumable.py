@@ -1,13 +1,10 @@
-"""Uploads that go on after a break: a row and a file each, and no state in any process.
+"""Uploads that go on after a break: a row and bytes each, and no state in any process.
 
-How much of an upload is there is the size of its file. Whoever appends to it holds the kernel's
-lock on the file, which ends with the process that holds it; any front takes the next request.
+How much of an upload is there its bytes tell; any front takes the next request.
 """
 
 import base64
 import copy
-import fcntl
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,13 +22,12 @@ from georesolve.service.errors import (
     UploadInUse,
     WrongOffset,
 )
+from georesolve.service.uploads.contents import Files, Objects, no_such
 from georesolve.service.uploads.receiving import REPR_DIGEST, Digest, Upload
-from georesolve.workers.files import make_folder
+from georesolve.workers.places import Folder
 
 _NAMED = "upload:"
 _PIECE_BYTES = 1 << 20
-_ACCEPTED_SECONDS = 3600.0
-"""A file without a row that is younger may be of an upload that is being entered."""
 _NAMES, _TYPES = ("filename", "name"), ("filetype", "type")
 """What clients call the name and the media type of a file."""
 
@@ -60,7 +56,10 @@ class ResumableUploads:
     def __init__(self, store: Store, hours: float) -> None:
         self._store = store
         self._hours = hours
-        make_folder(store.uploads_folder)
+        place = store.root.below("uploads")
+        self._contents: Files | Objects = (
+            Files(place.path) if isinstance(place, Folder) else Objects(place, store.uploads_folder)
+        )
 
     def of(self, store: Store) -> Self:
         """The same with the store as one owner sees it."""
@@ -79,12 +78,11 @@ class ResumableUploads:
             about=about,
             digest=digest,
         )
-        path = self._path(row.id)
-        path.touch(exist_ok=False)
+        self._contents.begin(row.id)
         try:
             self._store.uploads.add(row, admit)
         except BaseException:
-            path.unlink(missing_ok=True)
+            self._contents.remove(row.id)
             raise
         return row
 
@@ -96,18 +94,13 @@ class ResumableUploads:
         NoSuchUpload
         """
         row = self._store.uploads.get(id) if is_id(id) else None
-        try:
-            if row is not None:
-                return Progress(row, self._path(id).stat().st_size)
-        except FileNotFoundError:
-            pass
-        raise NoSuchUpload(
-            f"there is no upload {id[:80]!r}: it may have expired; begin anew with POST /uploads"
-        )
+        if row is None:
+            raise no_such(id)
+        return Progress(row, self._contents.size(id))
 
     @contextmanager
     def opened(self, id: str, offset: int) -> Iterator[tuple[UploadRow, BinaryIO]]:
-        """The file of an upload, to append to behind so many bytes; it is locked meanwhile.
+        """A file, to append to an upload behind so many bytes.
 
         Raises
         ------
@@ -117,7 +110,10 @@ class ResumableUploads:
         WrongOffset
             When another number of bytes is there.
         """
-        with self._locked(id, fcntl.LOCK_EX, "ab") as (progress, file):
+        self.get(id)
+        with self._contents.appended(id, offset) as file:
+            # It may have been removed before it was locked.
+            progress = self.get(id)
             if offset != progress.offset:
                 raise WrongOffset(
                     f"Upload-Offset is {offset}, and {progress.offset} bytes of the upload are "
@@ -137,7 +133,7 @@ class ResumableUploads:
         return self.get(id)
 
     def taken(self, text: str, folder: Path, file: str) -> Upload:
-        """A finished upload as a file of a request: a link to the same bytes, in its folder.
+        """A finished upload as a file of a request, in its folder.
 
         Parameters
         ----------
@@ -156,20 +152,22 @@ class ResumableUploads:
         """
         start = time.perf_counter()
         id = text.strip().removeprefix(_NAMED)
-        with self._locked(id, fcntl.LOCK_SH, "rb") as (progress, content):
-            row = progress.row
-            if progress.offset < row.size_bytes:
-                raise UploadIncomplete(
-                    f"{file}: {progress.offset} of {row.size_bytes} bytes of the upload {id!r} are "
-                    "there: send the rest first"
-                )
-            digest = Digest(row.digest, REPR_DIGEST)
-            while digest.is_known and (piece := content.read(_PIECE_BYTES)):
-                digest.add(piece)
-            digest.check()
-            folder.mkdir(exist_ok=True)
-            path = folder / f"{uuid4().hex}.received"
-            os.link(self._path(id), path)
+        progress = self.get(id)
+        row = progress.row
+        if progress.offset < row.size_bytes:
+            raise UploadIncomplete(
+                f"{file}: {progress.offset} of {row.size_bytes} bytes of the upload {id!r} are "
+                "there: send the rest first"
+            )
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{uuid4().hex}.received"
+        self._contents.take(id, path)
+        digest = Digest(row.digest, REPR_DIGEST)
+        if digest.is_known:
+            with path.open("rb") as content:
+                while piece := content.read(_PIECE_BYTES):
+                    digest.add(piece)
+        digest.check()
         self._store.uploads.prolong(id, self._later())
         about = metadata(row.about)
         media_type, name = (
@@ -178,7 +176,7 @@ class ResumableUploads:
         return Upload(path, media_type, name, file, time.perf_counter() - start)
 
     def remove(self, id: str) -> None:
-        """Remove an upload; a request that uses it has its own link to the bytes.
+        """Remove an upload; a request that uses it has a file of its own.
 
         Raises
         ------
@@ -186,58 +184,30 @@ class ResumableUploads:
         """
         self.get(id)
         self._store.uploads.remove(id)
-        self._path(id).unlink(missing_ok=True)
+        self._contents.remove(id)
 
     def expire(self) -> list[str]:
-        """Remove what has expired, and files without a row; returns ids of the former."""
+        """Remove what has expired, and bytes without a row; returns ids of the former."""
         removed = []
         for id in self._store.uploads.expired():
             try:
-                with self._locked(id, fcntl.LOCK_EX, "ab"):
+                with self._contents.alone(id):
                     if not self._store.uploads.remove(id, only_expired=True):
                         continue
-                    self._path(id).unlink(missing_ok=True)
+                    self._contents.remove(id)
             except UploadInUse:
                 continue
             except NoSuchUpload:
                 self._store.uploads.remove(id, only_expired=True)
             removed.append(id)
-        young = time.time() - _ACCEPTED_SECONDS
-        files = [path for path in self._store.uploads_folder.iterdir() if is_id(path.name)]
-        old = [path for path in files if path.stat().st_mtime < young]
-        known = self._store.uploads.ids() if old else set()
-        for path in old:
-            if path.name not in known:
-                path.unlink(missing_ok=True)
+        for id in self._contents.unknown(self._store.uploads.ids):
+            self._contents.remove(id)
         return removed
 
     def _later(self) -> str:
         expires = in_hours(self._hours)
         assert expires is not None, "an upload has its hours"
         return expires
-
-    def _path(self, id: str) -> Path:
-        return self._store.uploads_folder / id
-
-    @contextmanager
-    def _locked(self, id: str, kind: int, mode: str) -> Iterator[tuple[Progress, BinaryIO]]:
-        self.get(id)
-        try:
-            file: BinaryIO = self._path(id).open(mode, buffering=0)  # type: ignore[assignment]
-        except FileNotFoundError:
-            self.get(id)
-            raise
-        with file:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UploadInUse(
-                    f"another request is sending to the upload {id!r}: end it, or wait until it "
-                    "has ended",
-                    headers={"Retry-After": "1"},
-                ) from None
-            # It may have been removed before it was locked.
-            yield self.get(id), file
 
 
 def metadata(text: str) -> dict[str, str]:

@@ -197,9 +197,13 @@ async def continue_upload(
             f"{_BYTES}"
         )
     offset = _count_in(request, "Upload-Offset")
-    with ExitStack() as stack:
-        row, file = await asyncio.to_thread(stack.enter_context, service.uploads.opened(id, offset))
+    stack = ExitStack()
+    row, file = await asyncio.to_thread(stack.enter_context, service.uploads.opened(id, offset))
+    try:
         await receive_rest(request, file, row.size_bytes - offset)
+    finally:
+        # What came may be on its way to an object store.
+        await asyncio.shield(asyncio.to_thread(stack.close))
     _tell(await asyncio.to_thread(service.uploads.keep, id), response)
 
 

@@ -48,7 +48,7 @@ def test_valid(version):
         kubernetes_validate.validate(one, version, strict=True)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, "bucket"])
 def test_kustomize_builds(variant):
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which has kustomize in it, is not installed")
@@ -57,6 +57,8 @@ def test_kustomize_builds(variant):
     assert done.returncode == 0, done.stderr
     built = list(yaml.safe_load_all(done.stdout))
     assert {"georesolve-api", "georesolve-scheduler", "georesolve-worker"} <= set(pods(built))
+    shares_a_volume = "PersistentVolumeClaim" in {one["kind"] for one in built}
+    assert shares_a_volume == ("claimName: data" in done.stdout) == (variant != "bucket")
     for one in built:
         if one["kind"] not in OF_OTHERS:
             kubernetes_validate.validate(one, VERSIONS[-1], strict=True)

@@ -93,7 +93,7 @@ def test_a_lost_database_is_told_and_nothing_is_lost(tmp_path, capsys, loss):
     with closing(Store(data)) as store:
         store.refuse_other_folder()
         Library(store).sweep()
-        assert len(store.dataset_ids()) == len(list(store.datasets_folder.iterdir())) == 3
+        assert len(store.dataset_ids()) == len(list(store.datasets_place.path.iterdir())) == 3
 
 
 def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path):
@@ -192,7 +192,7 @@ def test_files_without_a_row_go_unless_they_are_newer_than_the_database(tmp_path
     ]
     with closing(Store(data)) as store:
         kept = a_dataset(tmp_path, store)
-        store.jobs_folder.mkdir()
+        store.jobs_place.make()
         done = store.add_job(kept, kept, MatchOptions(), Delivery())
         store.finish_job(done, "successful", "done")
         known = [f"jobs/{done}/parts/0.parquet", f"datasets/{kept.id}.parquet"]
@@ -212,7 +212,7 @@ def test_files_without_a_row_go_unless_they_are_newer_than_the_database(tmp_path
 
 def test_what_a_killed_front_received_goes_while_others_run(tmp_path):
     with closing(Store(tmp_path)) as store:
-        store.jobs_folder.mkdir()
+        store.jobs_place.make()
         settings = Settings(data_dir=tmp_path)
         folders = [tmp_path / "incoming" / new_id() for _ in range(2)]
         for folder, hours in zip(folders, (5, 1), strict=True):

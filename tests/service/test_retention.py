@@ -71,7 +71,7 @@ def test_by_default_both_are_kept_for_days(service):
 @pytest.fixture
 def store(tmp_path):
     with closing(Store(tmp_path / "data")) as store:
-        store.jobs_folder.mkdir()
+        store.jobs_place.make()
         yield store
 
 
@@ -92,11 +92,11 @@ def test_a_dataset_that_a_job_needs_stays(tmp_path, store):
     wait_until(lambda: ours.dataset(row.id) is None)
     sweep(store)
     assert store.dataset(row.id) is not None
-    assert store.dataset_path(row.id).exists()
+    assert store.dataset_file(row.id).exists()
     store.finish_job(id, "failed", "over")
     sweep(store)
     assert store.dataset(row.id) is None
-    assert not store.dataset_path(row.id).exists()
+    assert not store.dataset_file(row.id).exists()
 
 
 def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):

@@ -85,6 +85,28 @@ def test_a_scheduler_is_named_once(capsys):
     assert "b.json" in told
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--store", "s3://bucket"], "no prefix of a bucket"),
+        (["--store", "/folder"], "no address"),
+        (["--store", "s3://key:secret@bucket/x"], "no address"),
+        (["--store", "https://host/x/"], "no prefix of a bucket"),
+        (["--store", "s3://b-1/x", "--sinks", "s3://b-1/x/y/"], "sinks lists s3://b-1/x/y/"),
+        (["--store", "s3://b-1/x/y", "--sources", "s3://b-1/x/"], "sources lists s3://b-1/x/"),
+        (["--store", "s3://b-1/x", "--role", "front"], "database_url"),
+    ],
+)
+def test_a_store_that_cannot_be_one_is_refused(capsys, flags, told):
+    assert main(["serve", *flags]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_store_is_written_with_a_slash_at_its_end():
+    assert Settings(store="s3://bucket/some/prefix").store == "s3://bucket/some/prefix/"
+    assert Settings(store="s3://bucket/x", sinks="s3://bucket/xy/").store == "s3://bucket/x/"
+
+
 def test_a_variable_without_a_value_is_not_set(monkeypatch):
     monkeypatch.setenv("GEORESOLVE_WORKERS", "")
     assert Settings().workers is None

@@ -239,7 +239,7 @@ def test_content_is_registered_once_an_owner(tmp_path, store):
         answers = list(threads.map(register, range(6)))
     assert sorted(is_new for _, is_new in answers) == [False] * 4 + [True] * 2
     assert len({row.id for row, _ in answers}) == 2
-    assert len(list(store.datasets_folder.iterdir())) == 2
+    assert len(list(store.datasets_place.path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

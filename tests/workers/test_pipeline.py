@@ -190,7 +190,7 @@ def test_a_second_run_takes_up_what_stands(cluster, make_job, monkeypatch, tmp_p
     rows_done = []
     with pytest.raises(JobCancelled):
         run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 3)
-    standing = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
+    standing = {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")}
     assert 3 <= len(standing) < 20
     result, progress = run(cluster, job, ignore, never)
     assert result.digest == expected.digest
@@ -257,12 +257,12 @@ def test_a_part_of_another_version_is_made_again(cluster, make_job, monkeypatch)
     cut_into(monkeypatch, 500)
     job = make_job(points(1_000, 1), points(100, 2))
     run(cluster, job, ignore, never)
-    before = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")}
     run(cluster, job, ignore, never)
-    assert {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")} == before
     monkeypatch.setattr(partitions, "__version__", "of another time")
     run(cluster, job, ignore, never)
-    after = {path: path.stat().st_mtime_ns for path in job.records.glob("*.json")}
+    after = {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")}
     assert all(after[path] > before[path] for path in before)
 
 
