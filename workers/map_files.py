@@ -32,6 +32,7 @@ MAP_NAME = "map.index"
 MOST_ZOOM = cells_cpu.BITS - 8
 PIXELS = 1 << 16
 """Of a tile."""
+_DISTANCE = "distance_m"
 _ROW_BYTES = 24
 _HEAD_BYTES = mmap.PAGESIZE
 _GRAIN = 1 << 15
@@ -112,9 +113,11 @@ class Map:
         piece = self._piece(z, x, y)
         return int(piece.stop - piece.start)
 
-    def rows_of(self, z: int, x: int, y: int) -> np.ndarray:
-        """The rows in the result of the observations in a tile, in their order."""
-        return np.sort(self._rows[self._piece(z, x, y)])
+    def rows_of(self, z: int, x: int, y: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows in the result of the observations in a tile, ascending, and their distances."""
+        piece = self._piece(z, x, y)
+        order = np.argsort(self._rows[piece])
+        return self._rows[piece][order], self._distances[piece][order]
 
     def square(self, z: int, x: int, y: int) -> Square:
         """What the pixels of a tile show."""
@@ -218,13 +221,13 @@ def _sorted_run(
     with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
         parquet = opened(handle)
         has_rank = "rank" in parquet.schema_arrow.names
-        names = ["observation", "distance_m", *(["rank"] if has_rank else [])]
+        names = ["observation", _DISTANCE, *(["rank"] if has_rank else [])]
         table = parquet.read_row_groups(groups, columns=names, use_threads=False)
     lon, lat = _coordinates(observations, table["observation"].to_numpy())
     if has_rank:
         # What is no number is no point, and is not placed.
         lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
-    distance = pc.fill_null(table["distance_m"], np.nan).to_numpy()
+    distance = pc.fill_null(table[_DISTANCE], np.nan).to_numpy()
     # Arrays that must not be written to are of another type to numba.
     given = (np.require(one, requirements="W") for one in (lon, lat, distance))
     cells, distances, rows = np.empty((3, table.num_rows), np.int64)
@@ -310,39 +313,50 @@ def _mapped(file: Any, dtype: Any, mode: Any, offset: int, n: int) -> np.ndarray
     return np.asarray(np.memmap(file, dtype, mode, offset, (n,))) if n else np.empty(0, dtype)
 
 
-def read_matches(manifest: Manifest, rows: np.ndarray) -> pa.Table:
+def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -> pa.Table:
     """Some rows of a result, all of its columns; every row group that has one is decoded.
 
     Parameters
     ----------
     rows : int64 array, shape (n,)
         Ascending.
+    distance_m : float64 array, shape (n,)
+        Their distances, NaN where there is none. These are not decoded, nor is the status where all
+        have one: that takes most of the time.
 
     Raises
     ------
     OSError
         When it is gone or damaged.
     """
+    first = manifest.parts[0]
+    with manifest.open(Extent(first, 0, first.size_bytes)) as handle:
+        schema = opened(handle).schema_arrow
+    known = {_DISTANCE: pa.array(distance_m, from_pandas=True)}
+    if not np.isnan(distance_m).any():
+        known["status"] = pa.array(["matched"] * rows.size, schema.field("status").type)
+    names = [name for name in schema.names if name not in known]
 
     def read(piece: tuple[Part, int]) -> list[pa.Table]:
         part, row = piece
         own = rows[np.searchsorted(rows, row) : np.searchsorted(rows, row + part.rows)] - row
-        if not own.size and row:
+        if not own.size:
             return []
         found, start = [], 0
         with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
             parquet = opened(handle)
-            if not own.size:
-                return [parquet.schema_arrow.empty_table()]
             for group in range(parquet.num_row_groups):
                 stop = start + parquet.metadata.row_group(group).num_rows
                 within = own[np.searchsorted(own, start) : np.searchsorted(own, stop)] - start
                 if within.size:
-                    table = parquet.read_row_group(group, use_threads=False)
+                    table = parquet.read_row_group(group, columns=names, use_threads=False)
                     found.append(table.take(pa.array(within)))
                 start = stop
         return found
 
-    return pa.concat_tables(
+    found = pa.concat_tables(
         table for tables in side_by_side(read, pieces(manifest)) for table in tables
     )
+    columns = [known[name] if name in known else found[name] for name in schema.names]
+    # In one piece: of a table of many pieces text is made piece by piece.
+    return pa.Table.from_arrays(columns, schema=schema).combine_chunks()

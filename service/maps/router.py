@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import pyarrow.compute as pc
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
@@ -63,6 +63,11 @@ Column = Annotated[
 ]
 Row = Annotated[
     int, Path(ge=0, le=_MOST, description="counted from 85 north", openapi_examples=_WORLD)
+]
+
+
+Most = Annotated[
+    int, Query(ge=0, le=MOST_FEATURES, description="0 asks how many observations there are")
 ]
 
 
@@ -177,22 +182,28 @@ def _picture(shown: _Shown) -> bytes:
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def show_features(
-    id: JobId, z: Zoom, x: Column, y: Row, service: ServiceContext, request: Request
+    id: JobId,
+    z: Zoom,
+    x: Column,
+    y: Row,
+    service: ServiceContext,
+    request: Request,
+    most: Most = MOST_FEATURES,
 ) -> Response:
-    """The observations of a tile with the columns of the result, where these are 2000 or fewer.
+    """The observations of a tile with the columns of the result, where these are `most` or fewer.
 
     A matched one is a line from the observation to its reference, in two pieces where it crosses
     the antimeridian; others are points. `observations` tells how many the tile has: where these are
     too many, there are no features.
     """
-    return await _answer(service, request, id, (z, x, y), _GEOJSON_TYPE, _collection)
+    return await _answer(service, request, id, (z, x, y), _GEOJSON_TYPE, partial(_collection, most))
 
 
-def _collection(shown: _Shown) -> bytes:
+def _collection(most: int, shown: _Shown) -> bytes:
     count = shown.drawn.map.count(*shown.tile)
     found: list[str] = []
-    if 0 < count <= MOST_FEATURES:
-        table = read_matches(shown.manifest, shown.drawn.map.rows_of(*shown.tile))
+    if 0 < count <= most:
+        table = read_matches(shown.manifest, *shown.drawn.map.rows_of(*shown.tile))
         sets = partial(set_of, shown.service, shown.job)
         for is_matched in (True, False):
             own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))

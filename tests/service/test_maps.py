@@ -128,6 +128,12 @@ def test_features_are_rows_of_the_result(service, drawn):
         answer = service.get(f"{location}/tiles/{'/'.join(map(str, at))}.geojson")
         told = answer.raise_for_status().json()
         assert told["observations"] == inside.sum()
+        counted = service.get(f"{location}/tiles/{'/'.join(map(str, at))}.geojson?most=0").json()
+        assert counted == {
+            "type": "FeatureCollection",
+            "observations": inside.sum(),
+            "features": [],
+        }
         if told["observations"] > 2000:
             assert told["features"] == []
             continue

@@ -70,7 +70,9 @@ def test_a_square_is_what_pandas_counts(result, drawn, z):
     x, y = x >> 8, y >> 8
     square = drawn.square(z, x, y)
     is_in = (column >> 8 == x) & (row >> 8 == y)
-    assert np.array_equal(drawn.rows_of(z, x, y), np.flatnonzero(shown)[is_in])
+    rows, distance_m = drawn.rows_of(z, x, y)
+    assert np.array_equal(rows, np.flatnonzero(shown)[is_in])
+    assert np.array_equal(distance_m, metres[rows], equal_nan=True)
     pixel = (row[is_in] & 255) * 256 + (column[is_in] & 255)
     inside = pd.Series(metres[shown][is_in]).groupby(pixel)
     expected = pd.DataFrame(

@@ -82,20 +82,19 @@ async function draw(place, told, address, layer) {
     asking.abort();
     const { signal } = (asking = new AbortController());
     const inView = tilesIn(map);
+    const ask = (query) => Promise.all(inView.map(({ z, x, y }) => get(`${address}/tiles/${z}/${x}/${y}.geojson${query}`, { signal })));
     let found = [];
-    if (inView.length <= MOST_TILES) {
-      try {
-        found = await Promise.all(inView.map(({ z, x, y }) => get(`${address}/tiles/${z}/${x}/${y}.geojson`, { signal })));
-      } catch (error) {
-        if (error.name === "AbortError") return;
-        throw error;
-      }
+    let total = Infinity;
+    try {
+      if (inView.length <= MOST_TILES) total = (await ask("?most=0")).reduce((sum, one) => sum + one.observations, 0);
+      if (total <= MOST_SINGLE) found = await ask("");
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      throw error;
     }
     singles.clearLayers();
     place.dataset.zoom = map.getZoom();
-    const total = found.reduce((sum, one) => sum + one.observations, 0);
-    const has = found.every((one) => one.observations <= layer.most_features);
-    if (!found.length || total > MOST_SINGLE || !has) {
+    if (!found.length) {
       told.textContent = "Zoom in to see a line from each observation to its reference.";
       return;
     }
