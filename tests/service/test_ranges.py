@@ -213,6 +213,6 @@ def test_ranges_share_the_limits_of_one_file(tmp_path, tasks):
     target = tmp_path / "out"
     with pytest.raises(TooLarge, match="600000 rows are more than the limit of 599999"):
         decoders.decode_in_child(source, target, replace(LIMITS, rows=N - 1))
-    with pytest.raises(StorageFull, match="more than 1000000 bytes"):
+    with pytest.raises(StorageFull, match="more than the 1000000 bytes"):
         decoders.decode_in_child(source, target, replace(LIMITS, written_bytes=10**6))
     assert [one.name for one in tmp_path.iterdir()] == ["f"]
