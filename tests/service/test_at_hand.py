@@ -99,6 +99,29 @@ def test_all_may_have_so_many_unanswered(at_hand):
     asyncio.run(check())
 
 
+def test_what_is_quick_is_answered_by_the_event_loop_in_turn(at_hand):
+    async def check():
+        begun = []
+
+        def quickly(name):
+            begun.append((name, threading.get_ident()))
+            return name
+
+        def of(name):
+            return at_hand.answer(name, threading.get_ident, lambda: quickly(name))
+
+        asked = [asyncio.create_task(of("ann")) for _ in range(50)]
+        asked.append(asyncio.create_task(of("ben")))
+        assert await asyncio.gather(*asked) == ["ann"] * 50 + ["ben"]
+        here = threading.get_ident()
+        assert {thread for _, thread in begun} == {here}
+        # Those that had a place, and one more for each that ended at that moment.
+        assert [name for name, _ in begun].index("ben") <= 2 * THREADS
+        assert await at_hand.answer("ann", threading.get_ident, lambda: None) != here
+
+    asyncio.run(check())
+
+
 def test_an_error_is_that_of_the_request(at_hand):
     def fail():
         raise ValueError("of this one")

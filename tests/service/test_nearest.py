@@ -184,3 +184,27 @@ def test_a_body_is_json_or_a_stream_and_small(service):
         query = {"references": "dataset:none"} if media_type == ARROW else {}
         refused = service.post("/nearest", params=query, content=large, headers=headers)
         assert refused.status_code in (404, 413)
+
+
+def test_the_first_answer_and_those_of_the_event_loop_are_the_same_bytes(service):
+    lat, lon = sphere(2_000, 56)
+    names = [f"place {row}" for row in range(2_000)]
+    id = register(service, pa.table({"name": names, "lat": lat, "lon": lon}))
+    body = {"observations": arrays(300, 57), "references": f"dataset:{id}", "columns": ["name"]}
+    ways = {
+        "a thread": body,
+        "the event loop": body,
+        "a thread, for all candidates": {**body, "algorithm": "brute"},
+    }
+    for accept in (PARQUET, ARROW, "application/json"):
+        answers = {
+            way: service.post("/nearest", json=sent, headers={"Accept": accept}).raise_for_status()
+            for way, sent in ways.items()
+        }
+        assert len({answer.content for answer in answers.values()}) == 1, accept
+    found = [row["reference"] for row in answers["the event loop"].json()]
+    assert found == nearest(*sphere(300, 57), lat, lon)[0].tolist()
+    service.delete(f"/datasets/{id}").raise_for_status()
+    # It was used a moment ago, and is not there any more.
+    gone = service.post("/nearest", json=body)
+    assert id in problem(gone, 404, "no-such-dataset")
