@@ -106,11 +106,13 @@ def sort(keys, first, second):  # type: ignore[no-untyped-def]
         order, other = other, order
         shift += _DIGIT_BITS
     result = np.empty((3, n), np.int64)
+    # Column by column: three that are written at once are in each other's way.
     for i in range(n):
-        at = order[i]
         result[0, i] = from_keys[i] + low
-        result[1, i] = first[at]
-        result[2, i] = second[at]
+    for i in range(n):
+        result[1, i] = first[order[i]]
+    for i in range(n):
+        result[2, i] = second[order[i]]
     return result
 
 
