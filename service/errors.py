@@ -130,6 +130,9 @@ KeyReused = _problem(
 )
 TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
 TooManyUploads = _problem("TooManyUploads", 429, "too-many-uploads", "The key has too many uploads")
+TooManyWrongKeys = _problem(
+    "TooManyWrongKeys", 429, "too-many-wrong-keys", "The address sent too many wrong keys"
+)
 HeadTooLarge = _problem("HeadTooLarge", 431, "head-too-large", "The headers are too large")
 JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
 ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")

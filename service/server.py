@@ -117,6 +117,7 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
             refuse_unprotected(settings, store.keys)
         if settings.role != "front" and not settings.cluster().is_existing:
             choose_device(settings.device)
+        store.reserve.make()
         library = library_of(settings, store)
         store.jobs_place.make()
         if is_alone:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from georesolve.service.auth.addresses import WrongKeys, address_of
 from georesolve.service.clock import now
 from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
 from georesolve.service.database.roles import Role
@@ -19,6 +20,7 @@ from georesolve.service.errors import (
     Forbidden,
     KeyExpired,
     Problem,
+    TooManyWrongKeys,
     Unauthorized,
     UnknownHost,
     store_away,
@@ -78,6 +80,7 @@ class Access:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._wrong_keys = WrongKeys()
         self._settings = settings
         self._hosts = settings.hosts()
         self._origins = settings.origins()
@@ -129,8 +132,16 @@ class Access:
         return key.id, key.role
 
     def _refusal(self, connection: HTTPConnection) -> Problem:
-        """The answer to a wrong key. It may be tried again at once: a key has 256 random bits."""
+        """The answer to a wrong key; the right one is taken from any address, at any time."""
         self._metrics.count_wrong_key()
+        address = address_of(connection.scope)
+        seconds = self._wrong_keys.count(address)
+        if seconds:
+            return TooManyWrongKeys(
+                f"the key that was sent opens nothing here, and too many such keys came from "
+                f"{address}: come again with a right one, or in {seconds} s",
+                headers={"Retry-After": str(seconds)},
+            )
         return Unauthorized(
             "the key that was sent opens nothing here: it is wrong, or was revoked",
             headers=_challenge(connection, 'Bearer error="invalid_token"'),

@@ -8,6 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.database.engine import database_exists, name_of_database, open_database
 from georesolve.service.database.keys import Key, Keys, prefix_of
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.roles import Role
 from georesolve.service.errors import CannotStart, is_disk_full
 from georesolve.service.settings import Settings
@@ -18,7 +19,7 @@ class NoStoreError(CannotStart):
 
 
 class DiskFullError(CannotStart):
-    """The disk is full."""
+    """The disk is full, and so full that not even the reserve helps."""
 
 
 class NoSuchKeyError(CannotStart):
@@ -113,7 +114,7 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     _tell(f"the store is {name}" + ("" if is_there else ", made now"))
     engine = open_database(*place)
     try:
-        yield Keys(engine)
+        yield Keys(engine, Reserve(settings.data_dir))
     except SQLAlchemyError as error:
         if not is_disk_full(error):
             raise

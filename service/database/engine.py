@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from georesolve.service.clock import new_id
 from georesolve.service.database.identity import DataDirError, content_of, shown
 from georesolve.service.database.ownership import make_data_dir
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.schema import VERSION, metadata, store
 from georesolve.service.errors import CannotStart
 
@@ -53,7 +54,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
         make_data_dir(data_dir)
         _refuse_lost_database(data_dir)
         engine = _sqlite(_sqlite_path(data_dir))
-        _migrate(engine)
+        Reserve(data_dir).spend(lambda: _migrate(engine))
         return engine
     engine = _postgres(url)
     # A migration of large tables takes longer than a statement of a service may.

@@ -18,7 +18,7 @@ ID_FILE = "store-id"
 """The file of a data folder that holds the id of its store."""
 _FOLDERS = ("datasets", "jobs", "incoming")
 # What a new disk comes with, and what is made before there is anything to lose.
-_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|scratch|georesolve\.sqlite.*")
+_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|reserve|scratch|georesolve\.sqlite.*")
 _SHOWN = 3
 
 
@@ -90,7 +90,8 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     raise DataDirError(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
         "database of one store with --data-dir or --store, and --database-url. To join these two "
-        f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}"
+        f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files in a "
+        "folder that the database does not know then go to quarantine"
     )
 
 

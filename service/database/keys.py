@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
 from georesolve.service.database.queries import Queries
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.roles import Role
 from georesolve.service.database.schema import keys as _keys
 
@@ -54,11 +55,15 @@ class Key:
 class Keys(Queries):
     """The keys of one database. Every method is one transaction."""
 
+    def __init__(self, engine: sa.Engine, reserve: Reserve) -> None:
+        super().__init__(engine)
+        self._reserve = reserve
+
     def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
         secret, values = _new_secret()
         values["expires"] = in_hours(hours)
-        self._change(_keys.insert().values(**values, id=new_id(), name=name, role=role))
+        self._spend(_keys.insert().values(**values, id=new_id(), name=name, role=role))
         return secret
 
     def rotate(self, key: Key) -> str:
@@ -70,7 +75,7 @@ class Keys(Queries):
         secret, values = _new_secret()
         if key.expires is not None:
             values["expires"] = now(seconds_between(key.created, key.expires))
-        self._change(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
+        self._spend(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
         return secret
 
     def all(self) -> list[Key]:
@@ -81,7 +86,11 @@ class Keys(Queries):
     def revoke(self, id: str) -> None:
         """Let a key open nothing any more."""
         query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
-        self._change(query.values(revoked=now()))
+        self._spend(query.values(revoked=now()))
+
+    def _spend(self, query: sa.UpdateBase) -> None:
+        # Who makes room on a full disk may need a key for it, and one that leaked ends at once.
+        self._reserve.spend(lambda: self._change(query))
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""

@@ -7,6 +7,7 @@ taken for dead finds its name gone, and none of its writes counts from then on.
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.clock import now
 from georesolve.service.database.schema import store as _store
 
 logger = logging.getLogger(__name__)
@@ -28,13 +28,12 @@ _LOOK_SECONDS = 0.5
 
 
 class Told(NamedTuple):
-    """What the holder of the lease told last, how often it did, and when by its own clock."""
+    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
 
     holder: str
     beat: int
     cluster: dict[str, Any]
     metrics: str
-    time: str | None
 
 
 _TOLD = sa.select(*(_store.c[name] for name in Told._fields))
@@ -65,6 +64,8 @@ class Lease:
         self._engine = engine
         self._holder = holder
         self._session: sa.Connection | None = None
+        # The thread of a renewal that was cancelled may still be at it.
+        self._writing = threading.Lock()
         self._seen: tuple[str, int] | None = None
         self._seen_at = 0.0
 
@@ -120,7 +121,8 @@ class Lease:
                 await asyncio.to_thread(partial(self._renew, holder="", cluster={}))
             except SQLAlchemyError as error:
                 logger.warning("the lease cannot be given back: %s", error)
-            self._close()
+            with self._writing:
+                self._close()
 
     async def _keep(
         self, tell: Callable[[], dict[str, Any]], news: asyncio.Event, lost: Callable[[], None]
@@ -145,22 +147,21 @@ class Lease:
         return self._write(_store.c.holder == self._holder, **values)
 
     def _write(self, condition: sa.ColumnElement[bool], **values: Any) -> bool:
-        query = (
-            _store.update().where(condition).values(beat=_store.c.beat + 1, time=now(), **values)
-        )
-        try:
-            if self._session is None:
-                self._session = self._engine.connect()
-                # Not one of the pool: what is told so often need not survive a power cut.
-                self._session.detach()
-                if self._engine.dialect.name == "sqlite":
-                    self._session.exec_driver_sql("PRAGMA synchronous=NORMAL")
-                    self._session.commit()
-            with self._session.begin():
-                return bool(self._session.execute(query).rowcount)
-        except SQLAlchemyError:
-            self._close()
-            raise
+        query = _store.update().where(condition).values(beat=_store.c.beat + 1, **values)
+        with self._writing:
+            try:
+                if self._session is None:
+                    self._session = self._engine.connect()
+                    # Not one of the pool: what is told so often need not survive a power cut.
+                    self._session.detach()
+                    if self._engine.dialect.name == "sqlite":
+                        self._session.exec_driver_sql("PRAGMA synchronous=NORMAL")
+                        self._session.commit()
+                with self._session.begin():
+                    return bool(self._session.execute(query).rowcount)
+            except SQLAlchemyError:
+                self._close()
+                raise
 
     def _close(self) -> None:
         if self._session is not None:

@@ -5,11 +5,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from georesolve.service.database.identity import ID_FILE, DataDirError, content_of, shown
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.errors import CannotStart
 
 PATIENCE_SECONDS = 3.0
@@ -116,7 +117,6 @@ def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
             )
         if ownership.is_alone:
             lock.truncate(0)
-            # Told to people only, so a full disk is no reason not to start.
-            with suppress(OSError):
-                os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+            number = f"{os.getpid()}\n".encode()
+            Reserve(data_dir).spend(lambda: os.write(lock.fileno(), number))
         yield ownership

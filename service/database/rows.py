@@ -92,8 +92,8 @@ class JobState:
         The id of the key that it was made with; empty without keys.
     expires
         When its result may be removed; None for never.
-    deaths
-        How many runners have died while it ran, since it last got on.
+    suspicion
+        How far it is suspected of ending the service that runs it.
     """
 
     id: str
@@ -110,7 +110,7 @@ class JobState:
     rows_done: int
     rows_a_second: float | None
     message: str
-    deaths: int
+    suspicion: int
 
     @property
     def has_succeeded(self) -> bool:
@@ -137,8 +137,9 @@ class JobRow(JobState):
         What it takes on the disk: until it ends, what it is expected to.
     request
         The id of the request that made it.
-    runs
-        Whether a runner has it in hand.
+    oom_kills
+        How many processes the kernel had killed for want of memory when it was started; None while
+        it does not run.
     has_expired
         Whether its result was kept for as long as results are.
     """
@@ -150,7 +151,7 @@ class JobRow(JobState):
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
     request: str = ""
-    runs: bool = False
+    oom_kills: int | None = None
     has_expired: bool = False
 
 

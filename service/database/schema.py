@@ -8,18 +8,18 @@ metadata = sa.MetaData()
 # Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
 # of the key that a row was made with; empty where the service asks for none.
 
-# It has one row: whose files the data folder holds, and the lease of the runner: who holds it, how
-# often it was renewed and when last, and how its holder's cluster and metrics are, see
-# `service.database.lease`.
+# It has one row: whose files the data folder holds, the time by which things expire, when it was
+# last noted, and the lease of the runner: who holds it, how often it was renewed, and how its
+# holder's cluster and metrics are, see `service.database.lease`.
 store = sa.Table(
     "store",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
+    sa.Column("time", sa.String),
     sa.Column("holder", sa.String, nullable=False, server_default=""),
     sa.Column("beat", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("cluster", sa.JSON, nullable=False, server_default="{}"),
     sa.Column("metrics", sa.String, nullable=False, server_default=""),
-    sa.Column("time", sa.String),
 )
 
 datasets = sa.Table(
@@ -105,9 +105,10 @@ jobs = sa.Table(
     sa.Column("rows_done", sa.BigInteger, nullable=False),
     sa.Column("rows_a_second", sa.Float),
     sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
-    # How many runners have died while it ran, since it last got on; and whether it runs now.
-    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("runs", sa.Boolean, nullable=False, server_default=sa.false()),
+    # How far it is suspected of ending its service, see `service.jobs.suspicion`; and, while it
+    # runs, how many processes the kernel had killed for want of memory when it was started.
+    sa.Column("suspicion", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("oom_kills", sa.BigInteger),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
     sa.Column("report", sa.JSON),

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import new_id, now
+from georesolve.service.clock import ExpiryClock, new_id, now
 from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import ID_FILE, refuse_other_store
@@ -18,6 +18,7 @@ from georesolve.service.database.lease import Lease, Told, forget_holder, told
 from georesolve.service.database.listing import ALL, Page, Selection
 from georesolve.service.database.names import Names, is_newest
 from georesolve.service.database.queries import Queries
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
     LIVE,
     REMOVED,
@@ -43,6 +44,7 @@ from georesolve.service.database.schema import uploads as _uploads
 from georesolve.service.database.uploads import Admission, Uploads
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
+from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
@@ -59,15 +61,13 @@ def admit_any(connection: sa.Connection) -> None:
     """Admit every job."""
 
 
-def _expired(table: sa.Table) -> sa.ColumnElement[bool]:
-    return table.c.expires.is_not(None) & (table.c.expires <= now())
-
-
 class Store(Queries):
     """Datasets and jobs in one database. Every method is one transaction.
 
     Attributes
     ----------
+    expiry
+        The time by which things expire.
     changes
         Tells of changed jobs.
     root
@@ -81,6 +81,10 @@ class Store(Queries):
         The API keys in the same database.
     writable
         Whether the database can be written, and an object store answers.
+    reserve
+        Room on the disk for what makes room.
+    quarantine
+        Where files of the data folder go that the database does not know.
     """
 
     def __init__(
@@ -95,12 +99,14 @@ class Store(Queries):
         self.changes = Changes(self._engine)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
+        self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
         self.writable = Probe(self._try)
-        self.keys = Keys(self._engine)
+        self.reserve = Reserve(self._data_dir)
+        self.keys = Keys(self._engine, self.reserve)
+        self.quarantine = Quarantine(self._data_dir)
 
     def _try(self) -> None:
-        # Writes as much as any change does, and changes nothing.
-        self._change(_store.update().values(id=_store.c.id))
+        self.note_time()
         if isinstance(self.root, Prefix):
             self.root.look(ID_FILE)
 
@@ -117,8 +123,11 @@ class Store(Queries):
         if table is _jobs and self.sees_all_jobs:
             return sa.true()
         # To an owner what has expired is not there; the service has it until no job needs it.
-        is_there = sa.true() if self.owner is None or table is _jobs else ~_expired(table)
+        is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
         return self._own(table) & is_there
+
+    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
@@ -128,7 +137,7 @@ class Store(Queries):
 
     def forget_holder(self) -> None:
         """Free the lease at once: no other process has the data folder."""
-        forget_holder(self._engine)
+        self.reserve.spend(lambda: forget_holder(self._engine))
 
     def told(self) -> Told:
         """What the holder of the lease told last; see `service.database.lease`."""
@@ -146,7 +155,7 @@ class Store(Queries):
     @property
     def uploads(self) -> Uploads:
         """The uploads of its owner."""
-        return Uploads(self._engine, self.owner, self._accepting)
+        return Uploads(self._engine, self.owner, self.expiry, self.reserve, self._accepting)
 
     def close(self) -> None:
         """Close all connections."""
@@ -225,7 +234,7 @@ class Store(Queries):
         if row is None or self.owner not in (None, row["owner"]):
             return None
         # As `_seen` has it: to an owner what has expired is not there.
-        if self.owner is not None and row["expires"] and row["expires"] <= now():
+        if self.owner is not None and row["expires"] and row["expires"] <= self.expiry.now():
             return None
         return self._dataset(row)
 
@@ -252,7 +261,9 @@ class Store(Queries):
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets, uploads and results take, or are expected to once they are whole."""
-        is_kept = _jobs.c.status.in_(LIVE) | ((_jobs.c.status == "successful") & ~_expired(_jobs))
+        is_kept = _jobs.c.status.in_(LIVE) | (
+            (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        )
         sums = [
             sa.select(sa.func.sum(table.c.size_bytes)).where(self._own(table) & which)
             for table, which in ((_datasets, sa.true()), (_uploads, sa.true()), (_jobs, is_kept))
@@ -266,7 +277,22 @@ class Store(Queries):
 
     def expired_datasets(self) -> list[str]:
         """Ids of datasets that have expired, and are there still."""
-        return self._scalars(sa.select(_datasets.c.id).where(_expired(_datasets)))
+        return self._scalars(sa.select(_datasets.c.id).where(self._expired(_datasets)))
+
+    def count_late(self) -> tuple[int, int]:
+        """How many datasets and results have expired by the clock alone, not by `expiry`."""
+        counts = [
+            sa.select(sa.func.count())
+            .where((table.c.expires > self.expiry.now()) & (table.c.expires <= now()) & is_there)
+            .scalar_subquery()
+            for table, is_there in (
+                (_datasets, sa.true()),
+                (_jobs, _jobs.c.status == "successful"),
+            )
+        ]
+        with self._engine.connect() as connection:
+            datasets, results = connection.execute(sa.select(*counts)).one()
+        return datasets, results
 
     def expired_results(self, before: str) -> set[str]:
         """Ids of jobs whose result has expired before a time."""
@@ -295,19 +321,23 @@ class Store(Queries):
         lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
         is_input = (_jobs.c.observations == id) | (_jobs.c.references == id)
         needed = sa.exists().where(_jobs.c.status.in_(LIVE) & is_input)
-        has_result = (_jobs.c.status == "successful") & ~_expired(_jobs)
+        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
         keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
         kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
         own = (_datasets.c.id == id) & self._seen(_datasets)
         query = _datasets.delete().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
-            query = query.where(_expired(_datasets))
-        with self._engine.begin() as connection:
-            connection.execute(lock)
-            is_removed = bool(connection.execute(query).rowcount)
-            if is_removed:
-                connection.execute(_names.delete().where(_names.c.dataset == id))
-        return is_removed
+            query = query.where(self._expired(_datasets))
+
+        def remove() -> bool:
+            with self._engine.begin() as connection:
+                connection.execute(lock)
+                is_removed = bool(connection.execute(query).rowcount)
+                if is_removed:
+                    connection.execute(_names.delete().where(_names.c.dataset == id))
+                return is_removed
+
+        return self.reserve.spend(remove)
 
     def add_job(
         self,
@@ -449,7 +479,7 @@ class Store(Queries):
         if _NUL in id:
             return None
         row = self._first(sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs)))
-        return job_row(row, now()) if row else None
+        return job_row(row, self.expiry.now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
@@ -478,7 +508,7 @@ class Store(Queries):
         One whose result is kept is not forgotten.
         """
         has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
-        is_kept = has_result & (_jobs.c.expires.is_(None) | ~_expired(_jobs))
+        is_kept = has_result & (_jobs.c.expires.is_(None) | ~self._expired(_jobs))
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
         with self._engine.begin() as connection:
@@ -511,19 +541,39 @@ class Store(Queries):
                     f"{output}"
                 )
 
-    def start_job(self, id: str) -> bool:
-        """Mark a live job as running; tells whether it still was live."""
-        values = {"status": "running", "started": now(), "message": "starting", "runs": True}
-        return self._update_live(id, **values, rows_a_second=None)
+    def note_time(self) -> None:
+        """Note the time by which things expire: the next process goes on from there."""
+        self._change(_store.update().values(time=self.expiry.now()))
+
+    def start_job(self, id: str, oom_kills: int | None = None) -> bool:
+        """Mark a live job as running; tells whether it still was live.
+
+        Parameters
+        ----------
+        oom_kills
+            How many processes the kernel has killed for want of memory by now, for a job that may
+            end its service.
+        """
+        values = {"status": "running", "started": now(), "message": "starting"}
+        return self._update_live(id, **values, rows_a_second=None, oom_kills=oom_kills)
 
     def rest_job(self, id: str) -> None:
-        """Note that a live job does not run for now, though its runner lives."""
-        self._update_live(id, runs=False)
+        """Note that a live job does not run for now, though its service lives."""
+        self._update_live(id, oom_kills=None)
 
-    def note_death(self) -> None:
-        """Count a death against the jobs that a runner had in hand; called when the next starts."""
-        query = _jobs.update().where(_jobs.c.runs & _jobs.c.status.in_(LIVE))
-        self._change(query.values(deaths=_jobs.c.deaths + 1, runs=False))
+    def note_death(self, oom_kills: int, weight: int) -> None:
+        """Suspect the jobs that were running when a service died; called when the next one starts.
+
+        Parameters
+        ----------
+        oom_kills
+            How many processes the kernel has killed for want of memory by now.
+        weight
+            Of a death of jobs since whose start that number has grown; any other weighs 1.
+        """
+        suspicion = _jobs.c.suspicion + sa.case((_jobs.c.oom_kills < oom_kills, weight), else_=1)
+        query = _jobs.update().where(_jobs.c.oom_kills.is_not(None) & _jobs.c.status.in_(LIVE))
+        self._change(query.values(suspicion=suspicion, oom_kills=None))
 
     def report_progress(
         self, id: str, rows_done: int, rows_a_second: float | None, message: str
@@ -531,7 +581,7 @@ class Store(Queries):
         """Note how far a running job is, and how fast it goes: with a rate, it has got on."""
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
         if rows_a_second is not None:
-            values["deaths"] = 0
+            values["suspicion"] = 0
         self._update_live(id, **values)
 
     def finish_job(
@@ -558,6 +608,7 @@ class Store(Queries):
             values["size_bytes"] = 0
         if status == "dismissed":
             values["options"] = {}
+            return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
     def _update_live(self, id: str, **values: Any) -> bool:
@@ -577,4 +628,4 @@ class Store(Queries):
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "size_bytes": 0}
-        return bool(self._change(query.values(values)))
+        return bool(self.reserve.spend(lambda: self._change(query.values(values))))

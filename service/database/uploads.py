@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import now
+from georesolve.service.clock import ExpiryClock
 from georesolve.service.database.queries import Queries
+from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.schema import uploads as _uploads
 
 Admission = Callable[[sa.Connection], None]
@@ -49,10 +50,14 @@ class Uploads(Queries):
         self,
         engine: sa.Engine,
         owner: str | None,
+        expiry: ExpiryClock,
+        reserve: Reserve,
         accepting: Callable[[Admission], AbstractContextManager[sa.Connection]],
     ) -> None:
         super().__init__(engine)
         self._own = sa.true() if owner is None else _uploads.c.owner == owner
+        self._expiry = expiry
+        self._reserve = reserve
         self._accepting = accepting
 
     def add(self, row: UploadRow, admit: Admission) -> None:
@@ -74,8 +79,9 @@ class Uploads(Queries):
         """Forget an upload; tells whether it was there, and had expired if that is asked for."""
         query = _uploads.delete().where((_uploads.c.id == id) & self._own)
         if only_expired:
-            query = query.where(_uploads.c.expires <= now())
-        return bool(self._change(query))
+            query = query.where(_uploads.c.expires <= self._expiry.now())
+        # This makes room on a full disk.
+        return bool(self._reserve.spend(lambda: self._change(query)))
 
     def count(self, connection: sa.Connection) -> int:
         """How many there are."""
@@ -88,5 +94,5 @@ class Uploads(Queries):
 
     def expired(self) -> list[str]:
         """Ids of those that have expired, and are there still."""
-        query = sa.select(_uploads.c.id).where(_uploads.c.expires <= now())
+        query = sa.select(_uploads.c.id).where(_uploads.c.expires <= self._expiry.now())
         return self._scalars(query.where(self._own))

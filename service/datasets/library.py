@@ -22,7 +22,6 @@ from georesolve.service.errors import (
     Problem,
     is_disk_full,
 )
-from georesolve.service.leftovers import remove_unknown
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Content, Dataset, InMemory, looks_whole
@@ -101,7 +100,7 @@ class Library:
         return own
 
     def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs, files without a row.
+        """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
@@ -110,12 +109,10 @@ class Library:
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
         known = self._store.dataset_ids()
-        if isinstance(self._store.datasets_place, Folder):
-            found = [
-                (_id_in(path.name), path) for path in self._store.datasets_place.path.iterdir()
-            ]
-            unknown = (path for id, path in found if id and id not in known)
-            remove_unknown(unknown, self._store.told().time)
+        place = self._store.datasets_place
+        if isinstance(place, Folder):
+            found = [(_id_in(path.name), path) for path in place.path.iterdir()]
+            self._store.quarantine.take(path for id, path in found if id and id not in known)
         self.indexes.keep_only(self._store.registered_digests())
 
     def remove_orphans(self, since_ns: int) -> None:
@@ -299,7 +296,7 @@ class Library:
         """Whether what the database said of a dataset still holds for this owner."""
         row = used.row
         is_own = self._store.owner in (None, row.owner)
-        has_expired = row.expires is not None and row.expires <= now()
+        has_expired = row.expires is not None and row.expires <= self._store.expiry.now()
         return is_own and not has_expired and monotonic() <= used.until
 
     def expire(self, id: str) -> bool:

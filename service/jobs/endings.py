@@ -10,7 +10,6 @@ from georesolve.service.database.rows import LIVE, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
-from georesolve.service.leftovers import remove_unknown
 from georesolve.service.metrics import Metrics
 from georesolve.workers.jobs import CANCELLED, RECORDS
 from georesolve.workers.manifest import read_manifest
@@ -57,7 +56,7 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
     if end(store, metrics, id, "dismissed", "dismissed by the client"):
         row = store.job(id)
         # A job that no runner has in hand may have been seen by none.
-        if row is not None and not row.runs:
+        if row is not None and row.oom_kills is None:
             clear(store, library, id)
         return
     if not store.dismiss_finished_job(id):
@@ -124,12 +123,12 @@ def sweep_unfinished(store: Store) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Remove what an earlier service left of jobs that have ended, or were forgotten."""
+    """Remove what an earlier service left of jobs that have ended; move unknown ones away."""
     if not isinstance(store.jobs_place, Folder):
         return
     known = store.job_ids()
     jobs = {path for path in store.jobs_place.path.iterdir() if is_id(path.name)}
-    remove_unknown((job for job in jobs if job.name not in known), store.told().time)
+    store.quarantine.take(job for job in jobs if job.name not in known)
     for job in jobs:
         row = store.job(job.name)
         if row is not None and row.status not in LIVE:

@@ -10,7 +10,7 @@ from georesolve.workers.suspects import WorkerLost
 def problem_of_guilt() -> Problem:
     """What the client is told of a job whose services died again and again."""
     return JobFailed(
-        "the runner died each time that it ran this job, at last alone, so it is not tried again: "
+        "the service died each time that it ran this job, at last alone, so it is not tried again: "
         "a job may need more memory than there is; send fewer rows at a time, or carry fewer or "
         "shorter columns"
     )

@@ -26,6 +26,7 @@ from georesolve.service.jobs.cluster import ClusterState
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
+from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
@@ -44,8 +45,6 @@ _REOPEN_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
 _ASK_SECONDS = 2.0
 """How often the scheduler is asked for its workers."""
-_GUILTY = 3
-"""A job is failed that so many runners in turn have died of, all but the first with it alone."""
 _SILENCE_SECONDS = 10.0
 """A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
 
@@ -160,10 +159,10 @@ class Supervisor:
             await asyncio.to_thread(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
-        """Fail the jobs that ended the runners which ran them, as it seems."""
-        self._store.note_death()
+        """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
+        self._store.note_death(oom_kills(), OUT_OF_MEMORY)
         for job in self._store.live_jobs():
-            if job.deaths >= _GUILTY:
+            if job.suspicion >= GUILTY:
                 problem = problem_of_guilt()
                 logger.error("job %s failed: %s", job.id, problem, extra={"job": job.id})
                 self._fail(job.id, problem)
@@ -286,9 +285,8 @@ class Supervisor:
                 if row is not None and isinstance(row.options, EchoOptions):
                     await self._echo(id, row.options)
                 else:
-                    # One that may end the runner ends no other job with it.
-                    alone = row is not None and row.deaths > 0
-                    await self._run_on_cluster(id, row.owner if row else "", alone=alone)
+                    is_suspect = row is not None and row.suspicion >= ALONE
+                    await self._run_on_cluster(id, row.owner if row else "", alone=is_suspect)
                 has_ended = True
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
@@ -338,7 +336,7 @@ class Supervisor:
         Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
-            if self._store.start_job(id):
+            if self._store.start_job(id, oom_kills()):
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)

@@ -38,12 +38,12 @@ class Files:
 
     def begin(self, id: str) -> None:
         """Have an upload of no bytes."""
-        self._path(id).touch(exist_ok=False)
+        self.path(id).touch(exist_ok=False)
 
     def size(self, id: str) -> int:
         """How many bytes are there; raises NoSuchUpload."""
         try:
-            return self._path(id).stat().st_size
+            return self.path(id).stat().st_size
         except FileNotFoundError:
             raise no_such(id) from None
 
@@ -56,7 +56,7 @@ class Files:
     def take(self, id: str, path: Path) -> None:
         """Have its bytes as a file, by a link; raises as `appended`."""
         with self._locked(id, fcntl.LOCK_SH, "rb"):
-            os.link(self._path(id), path)
+            os.link(self.path(id), path)
 
     @contextmanager
     def alone(self, id: str) -> Iterator[None]:
@@ -66,7 +66,7 @@ class Files:
 
     def remove(self, id: str) -> None:
         """Remove what is there."""
-        self._path(id).unlink(missing_ok=True)
+        self.path(id).unlink(missing_ok=True)
 
     def unknown(self, known: Callable[[], set[str]]) -> list[str]:
         """Those that are not known, but for what is being entered."""
@@ -75,13 +75,14 @@ class Files:
         old = {path.name for path in files if path.stat().st_mtime < young}
         return sorted(old - known()) if old else []
 
-    def _path(self, id: str) -> Path:
+    def path(self, id: str) -> Path:
+        """Where an upload lies."""
         return self._folder / id
 
     @contextmanager
     def _locked(self, id: str, kind: int, mode: str) -> Iterator[BinaryIO]:
         try:
-            opened = self._path(id).open(mode, buffering=0)
+            opened = self.path(id).open(mode, buffering=0)
         except FileNotFoundError:
             raise no_such(id) from None
         with opened as file:

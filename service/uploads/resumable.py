@@ -187,7 +187,10 @@ class ResumableUploads:
         self._contents.remove(id)
 
     def expire(self) -> list[str]:
-        """Remove what has expired, and bytes without a row; returns ids of the former."""
+        """Remove what has expired, and bytes without a row, if a file only to the quarantine.
+
+        Returns ids of what has expired.
+        """
         removed = []
         for id in self._store.uploads.expired():
             try:
@@ -200,8 +203,12 @@ class ResumableUploads:
             except NoSuchUpload:
                 self._store.uploads.remove(id, only_expired=True)
             removed.append(id)
-        for id in self._contents.unknown(self._store.uploads.ids):
-            self._contents.remove(id)
+        unknown = self._contents.unknown(self._store.uploads.ids)
+        if isinstance(self._contents, Files):
+            self._store.quarantine.take(self._contents.path(id) for id in unknown)
+        else:
+            for id in unknown:
+                self._contents.remove(id)
         return removed
 
     def _later(self) -> str:

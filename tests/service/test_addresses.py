@@ -1,13 +1,15 @@
-"""Addresses of clients: in the log, told by proxies that are trusted; wrong keys are counted."""
+"""Addresses of clients: in the log, told by proxies that are trusted, and wrong keys from each."""
 
 import json
 import re
 
 import pytest
 
-from georesolve.service.auth.addresses import address_of
+from georesolve.service.auth.addresses import WrongKeys, address_of
 from tests.conftest import NO_CLUSTER, running_service, wait_until
 from tests.service.test_keys import as_holder, new_key
+
+WRONG = {"X-API-Key": "gr_wrong"}
 
 
 @pytest.fixture(scope="module", params=["text", "json"])
@@ -43,8 +45,11 @@ def test_every_line_of_a_request_has_the_address_of_its_client(watched):
     assert found == [["127.0.0.1"], ["192.0.2.7"], ["192.0.2.7"], ["2001:db8::1"], ["unknown"]]
 
 
-def test_wrong_keys_are_counted(watched):
+def test_wrong_keys_are_slowed_by_address_and_counted(watched):
     client, key, _ = watched
+
+    def asked(address, **headers):
+        return client.get("/jobs", headers={"X-Forwarded-For": address, **headers})
 
     def counted(holder):
         text = holder.get("/metrics").text
@@ -52,9 +57,27 @@ def test_wrong_keys_are_counted(watched):
 
     with as_holder(client, key) as holder:
         before = counted(holder)
-        answers = [client.get("/jobs", headers={"X-API-Key": "gr_wrong"}) for _ in range(3)]
-        assert counted(holder) == before + 3
-    assert [answer.status_code for answer in answers] == [401] * 3
+        answers = [asked("192.0.2.1", **WRONG) for _ in range(300)]
+        assert counted(holder) == before + 300
+    assert [answer.status_code for answer in answers] == [401] * 120 + [429] * 180
+    problem = answers[-1].json()
+    assert problem["type"] == "urn:georesolve:problem:too-many-wrong-keys"
+    assert "192.0.2.1" in problem["detail"]
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 60
+    # Others are not slowed, and nobody can lock out who has a right key.
+    assert asked("192.0.2.2", **WRONG).status_code == 401
+    assert asked("192.0.2.1", **{"X-API-Key": key}).status_code == 200
+    # To send none is no guess.
+    assert asked("192.0.2.1").status_code == 401
+
+
+def test_hosts_of_a_network_count_together_and_the_table_has_a_bound():
+    wrong = WrongKeys()
+    assert [wrong.count(f"2001:db8::{n:x}") for n in range(121)] == [0] * 120 + [60]
+    assert wrong.count("2001:db8:0:1::1") == 0
+    for n in range(20_000):
+        wrong.count(f"10.0.{n >> 8}.{n & 255}")
+    assert len(wrong._counts) == 10_000
 
 
 @pytest.mark.parametrize("client", [None, ("x\ny", 0), ("", 0)])

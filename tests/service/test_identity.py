@@ -8,9 +8,8 @@ from contextlib import closing
 import pytest
 
 from georesolve.service.cli import main
-from georesolve.service.clock import new_id
+from georesolve.service.clock import new_id, now
 from georesolve.service.database.identity import DataDirError
-from georesolve.service.database.lease import Lease
 from georesolve.service.database.ownership import owned
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
@@ -22,7 +21,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
-from tests.conftest import points, store_points
+from tests.conftest import NO_CLUSTER, points, running_service, store_points
 from tests.service.test_store import postgres  # noqa: F401
 
 CSV = {"Content-Type": "text/csv"}
@@ -179,35 +178,56 @@ def test_a_new_disk_is_an_empty_folder(tmp_path):
         store.refuse_other_folder()
 
 
-def test_files_without_a_row_go_unless_they_are_newer_than_the_database(tmp_path, caplog):
-    """Newer ones are there when the database is an older copy of itself."""
+def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
+    """As they do when the database is an older copy of itself; names of others are left alone."""
     data = tmp_path / "data"
-    unknown, newer = new_id(), new_id()
-    theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
-    left = [
-        f"datasets/{unknown}.parquet",
-        f"datasets/.{unknown}.parquet.{new_id()}",
-        f"jobs/{unknown}/parts/0.parquet",
-        f"incoming/{unknown}/upload",
-    ]
     with closing(Store(data)) as store:
         kept = a_dataset(tmp_path, store)
         store.jobs_place.make()
         done = store.add_job(kept, kept, MatchOptions(), Delivery())
         store.finish_job(done, "successful", "done")
-        known = [f"jobs/{done}/parts/0.parquet", f"datasets/{kept.id}.parquet"]
-        for name in [*theirs, *left, *known[:1], f"datasets/{newer}.parquet"]:
-            (data / name).parent.mkdir(parents=True, exist_ok=True)
-            (data / name).write_text(name)
-        os.utime(data / "datasets" / f"{newer}.parquet", times=(time.time() + 3600,) * 2)
-        lease = Lease(store._engine, "a runner")
-        assert lease._take()
-        lease._close()
-    prepare(Settings(data_dir=data), is_alone=True)
+    unknown, half = new_id(), f".{new_id()}.parquet.{new_id()}"
+    theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
+    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/parts/0.parquet"]
+    known = [f"jobs/{done}/parts/0.parquet"]
+    received = f"incoming/{new_id()}/upload"
+    for name in [*theirs, *ours, *known, received]:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(name)
+    with running_service(data, *NO_CLUSTER, ready=False) as client:
+        assert client.get(f"/datasets/{kept.id}").status_code == 200
+        log = client.log.read_text()
     after = content(data)
-    assert after.keys() >= {*theirs, *known, f"datasets/{newer}.parquet"}
-    assert not after.keys() & {*left, f"jobs/{unknown}", f"incoming/{unknown}"}
-    assert f"such as {data}/datasets/{newer}.parquet: put back the newest copy" in caplog.text
+    assert all(after[name] == name.encode() for name in [*theirs, *known])
+    [batch] = (data / "quarantine").iterdir()
+    moved = {name for name, given in content(batch).items() if given is not None}
+    assert moved == set(ours)
+    assert f"datasets/{kept.id}.parquet" in after
+    assert not moved & after.keys()
+    assert received not in after
+    assert f"2 files or folders that the database does not know were moved to {batch}" in log
+    assert "what was received of a request is removed: its process was killed" in log
+
+
+def test_the_quarantine_ends_after_a_week(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        store.jobs_place.make()
+        paths = [store.job_folder(new_id()) for _ in range(3)]
+        for path in paths:
+            path.mkdir()
+        store.quarantine.take(paths[:1])
+        [batch] = (tmp_path / "data" / "quarantine").iterdir()
+        old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
+        theirs = old.with_name("notes")
+        theirs.mkdir()
+        retention = Retention(Settings(), store, Library(store), ResumableUploads(store, 24))
+        retention.sweep()
+        assert not old.exists()
+        # A job that was forgotten while its files were there goes there as well.
+        assert not paths[1].exists()
+        [batch] = set((tmp_path / "data" / "quarantine").iterdir()) - {theirs}
+        retention.sweep()
+        assert {path.name for path in (batch / "jobs").iterdir()} == {p.name for p in paths[1:]}
 
 
 def test_what_a_killed_front_received_goes_while_others_run(tmp_path):
