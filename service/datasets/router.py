@@ -26,6 +26,7 @@ from georesolve.service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
+    WANT_REPR_DIGEST,
     DatasetId,
     DatasetName,
     headers,
@@ -38,6 +39,8 @@ from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import (
     file_response,
+    repr_digest,
+    wants_digest,
     whole_file,
 )
 from georesolve.service.uploads.ingest import Ingested
@@ -261,7 +264,7 @@ def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> 
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH),
+    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
@@ -275,11 +278,12 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"
         )
+    anew = wants_digest(request)
     try:
         if isinstance(file, Path):
             look = partial(look_at, file)
             if not await service.checks.is_whole(
-                f"{row.id}/{sha256}", look, lambda: sha256_of(file) == sha256
+                f"{row.id}/{sha256}", look, lambda: sha256_of(file) == sha256, anew=anew
             ):
                 await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
             found = look()
@@ -291,6 +295,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             found,
             PARQUET,
             request,
+            repr_digest(sha256) if anew else None,
             name="data.parquet",
         )
     except FileNotFoundError:

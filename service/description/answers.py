@@ -16,6 +16,10 @@ _FILE_HEADERS = {
         "description": "bytes; none of a result that is not Parquet",
         "schema": {"type": "string"},
     },
+    "Repr-Digest": {
+        "description": "the sha256 of the whole file, if it was wanted",
+        "schema": {"type": "string"},
+    },
 }
 _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _ROWS: dict[str, Any] = {

@@ -106,6 +106,12 @@ IF_NEW = _header("If-None-Match", "`*`: 412 if there is a dataset of that name a
 IF_NONE_MATCH = _header(
     "If-None-Match", "the ETag of what the client has: 304 if that is still it", '"23ce787a"'
 )
+WANT_REPR_DIGEST = _header(
+    "Want-Repr-Digest",
+    "has the file compared with its checksum now, and that told in `Repr-Digest` as RFC 9530 has "
+    "it; a large file takes a second a gigabyte",
+    "sha-256=1",
+)
 
 
 def headers(*some: dict[str, Any]) -> dict[str, Any]:

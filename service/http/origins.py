@@ -4,7 +4,7 @@ from typing import Any
 
 _SHOWN = (
     *("Accept-Ranges", "Allow", "Content-Disposition", "Content-Location", "Content-Range"),
-    *("ETag", "Link", "Location", "Preference-Applied", "Retry-After"),
+    *("ETag", "Link", "Location", "Preference-Applied", "Repr-Digest", "Retry-After"),
     *("Server-Timing", "Tus-Extension", "Tus-Max-Size", "Tus-Resumable", "Tus-Version"),
     *("Upload-Expires", "Upload-Length", "Upload-Metadata", "Upload-Offset"),
     *("WWW-Authenticate", "X-Request-ID"),

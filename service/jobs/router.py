@@ -22,6 +22,7 @@ from georesolve.service.description.requests import (
     IF_NONE_MATCH,
     IF_RANGE,
     RANGE,
+    WANT_REPR_DIGEST,
     JobId,
     headers,
 )
@@ -41,7 +42,7 @@ from georesolve.service.results.response import (
 router = APIRouter(tags=["jobs"])
 
 _PART = "000000000000-000000000002.parquet"
-_FILE_HEADERS = headers(RANGE, IF_RANGE, IF_NONE_MATCH)
+_FILE_HEADERS = headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST)
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
 _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}

@@ -25,7 +25,14 @@ class Checks:
         self._whole: OrderedDict[str, Look] = OrderedDict()
         self._checking: dict[str, Future[bool]] = {}
 
-    async def is_whole(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
+    async def is_whole(
+        self,
+        key: str,
+        look: Callable[[], Look],
+        check: Callable[[], bool],
+        *,
+        anew: bool = False,
+    ) -> bool:
         """Whether a file has the bytes of its digest.
 
         Parameters
@@ -36,13 +43,15 @@ class Checks:
             Tells what changes with the file.
         check
             Reads the file and compares it.
+        anew
+            Whether to read it in any case.
 
         Raises
         ------
         OSError
             When it is not there any more, or cannot be read.
         """
-        if self._whole.get(key) == look():
+        if not anew and self._whole.get(key) == look():
             return True
         checking = self._checking.get(key)
         if checking is None:

@@ -1,7 +1,9 @@
 """Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
 
 import asyncio
+import base64
 import os
+import re
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +25,7 @@ from georesolve.service.http.conditions import is_known
 from georesolve.workers.files import Look
 from georesolve.workers.places import Object, read_at
 
+_WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
 _BLOCK_BYTES = 1 << 20
 _HELD_FILES = 16
 """Files that an answer holds from its begin: what has no more of them arrives whole, although its
@@ -104,6 +107,16 @@ def file_response(
         filename=name or format.name,
         headers=headers,
     )
+
+
+def repr_digest(sha256: str) -> dict[str, str]:
+    """The header that tells the SHA-256 of a whole file (RFC 9530)."""
+    return {"Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"}
+
+
+def wants_digest(request: Request) -> bool:
+    """Whether a client wants the file counted now, and told its checksum (RFC 9530)."""
+    return bool(_WANTED.search(request.headers.get("want-repr-digest", "")))
 
 
 class _Content:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import errno
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from georesolve.service.errors import (
     StorageFull,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.files import Piece, file_response
+from georesolve.service.results.files import Piece, file_response, repr_digest, wants_digest
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
 from georesolve.workers.datasets import Dataset
@@ -103,6 +104,8 @@ async def format_response(
             sets = partial(set_of, service, job)
             return await stream_response(pieces_of(folder, format, sets), format, headers)
         manifest = await asyncio.to_thread(manifest_of, service, job)
+        if wants_digest(request):
+            headers |= repr_digest(await _counted(service, job, manifest))
 
         def answer() -> Response:
             return file_response(
@@ -162,22 +165,36 @@ def _piece(service: Service, job: JobRow, manifest: Manifest, extent: Extent) ->
     return Piece(
         partial(manifest.open, extent),
         *(extent.start, extent.size_bytes),
-        partial(_check, service, job, manifest, extent),
+        partial(_check, service, job, manifest, extent, anew=False),
         outlives=isinstance(manifest.place, Folder),
     )
 
 
-async def _check(service: Service, job: JobRow, manifest: Manifest, extent: Extent) -> None:
+async def _check(
+    service: Service, job: JobRow, manifest: Manifest, extent: Extent, *, anew: bool
+) -> None:
     """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
     look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
     key = f"{job.id}/{manifest.name_of(extent)}"
     with result_of(job):
         if isinstance(manifest.place, Folder):
-            is_whole = await service.checks.is_whole(key, look, check)
+            is_whole = await service.checks.is_whole(key, look, check, anew=anew)
         else:
             is_whole = await asyncio.to_thread(check)
         if not is_whole:
             raise _damaged(job)
+
+
+async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
+    """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
+    for extent in manifest.extents():
+        await _check(service, job, manifest, extent, anew=True)
+    return await asyncio.to_thread(_sha256_of, service.store.job_folder(job.id))
+
+
+def _sha256_of(folder: Home) -> str:
+    with open_matches(folder) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -289,7 +306,7 @@ async def _document(service: Service, job: JobRow, format: Format, request: Requ
     if manifest.size_bytes > limit:
         return _reference(job, format, request)
     for extent in manifest.extents():
-        await _check(service, job, manifest, extent)
+        await _check(service, job, manifest, extent, anew=False)
     with result_of(job):
         content = await asyncio.to_thread(_content, service, job, format, limit)
     if content is None:
