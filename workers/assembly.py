@@ -65,7 +65,7 @@ class Assembly:
             Number of result rows by status.
         """
         job, footer, parts = self._job, Footer(), []
-        with named(job.place):
+        with named(job.place), job.place.asked():
             for part, groups in side_by_side(self._part, self._runs()):
                 for group, stands in zip(groups, part.groups, strict=True):
                     footer.add(group, stands.size_bytes)

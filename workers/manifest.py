@@ -189,7 +189,8 @@ def read_manifest(folder: Home) -> Manifest:
     OSError
         When its manifest is damaged.
     """
-    with own_place(folder).open(MANIFEST_NAME) as file:
+    home = own_place(folder)
+    with home.asked(MANIFEST_NAME), home.open(MANIFEST_NAME) as file:
         content = file.read()
     try:
         given = json.loads(content)

@@ -125,7 +125,7 @@ def read_record(place: Place, name: str) -> dict[str, Any]:
     ValueError
         When it is damaged.
     """
-    with place.open(_record(name)) as file:
+    with place.asked(name), place.open(_record(name)) as file:
         record: dict[str, Any] = json.loads(file.read())
     return record
 

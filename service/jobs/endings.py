@@ -103,13 +103,12 @@ def remove(folder: Home, row: JobRow) -> None:
     sweeps later finds its records.
     """
     home = own_place(folder)
-    if row.delivery.output and not row.has_succeeded and home.below(RECORDS).is_made():
-        try:
+    try:
+        if row.delivery.output and not row.has_succeeded and home.below(RECORDS).is_made():
             keep_parts(place_of(row.delivery.output), ())
-        except OSError as error:
-            logger.warning("job %s: its parts stay for now: %s", row.id, error)
-            return
-    home.clear()
+        home.clear()
+    except OSError as error:
+        logger.warning("job %s: its parts stay for now: %s", row.id, error)
 
 
 def sweep_unfinished(store: Store) -> None:

@@ -156,6 +156,8 @@ def test_what_one_front_takes_the_other_gives(apart, fronts, runner, service):
         == service.get(f"{whole}/results", headers=as_text).content
     )
     assert b.get(f"{location}/distances").json() == service.get(f"{whole}/distances").json()
+    drawn = [c.get(f"{job}/tiles/0/0/0.png") for c, job in ((b, location), (service, whole))]
+    assert drawn[0].raise_for_status().content == drawn[1].content
     # Nothing of a set or of a result lies here.
     assert not [*apart.folder.glob("[!w]*/**/*.parquet")]
     id = location.rpartition("/")[2]
@@ -267,7 +269,7 @@ def test_while_the_object_store_is_away_nothing_is_half_there(apart, fronts, run
     here = register(a, places)
     # A runner that has died is remembered for some seconds: this one is there.
     assert finished(a, start_job(a, seen, places))["status"] == "successful"
-    before = apart.keys("")
+    before = apart.keys("datasets")
     apart.line.is_cut = True
     try:
         body = b"lat,lon\n1,2\n"
@@ -278,7 +280,7 @@ def test_while_the_object_store_is_away_nothing_is_half_there(apart, fronts, run
         wait_until(lambda: a.get("/readyz").status_code == 503)
     finally:
         apart.line.is_cut = False
-    assert sorted(apart.keys("")) == sorted(before)
+    assert sorted(apart.keys("datasets")) == sorted(before)
     wait_until(lambda: a.get("/readyz").is_success)
     apart.line.bytes_a_second = 2_000_000
     job = start_job(a, seen, places)
