@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 
 from starlette.types import Scope
@@ -15,9 +16,15 @@ _NETWORK_BITS = 64
 
 def address_of(scope: Scope) -> str:
     """The address of a client, as the proxies that are trusted tell it."""
+    client = scope.get("client")
+    return _address(client[0]) if client else "unknown"
+
+
+@lru_cache(1024)
+def _address(text: str) -> str:
     try:
-        return str(ip_address(scope["client"][0]))
-    except (KeyError, TypeError, ValueError):
+        return str(ip_address(text))
+    except ValueError:
         # A proxy may tell anything, and it is written into the log.
         return "unknown"
 
