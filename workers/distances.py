@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.workers import ranks_cpu
 from georesolve.workers.files import write_at
-from georesolve.workers.manifest import Extent, Manifest
+from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
 from georesolve.workers.threads import side_by_side
@@ -82,7 +82,7 @@ def measure(manifest: Manifest, scratch: Path) -> Distances:
 
         def read(stretch: Stretch) -> None:
             nonlocal used
-            with manifest.open(Extent(stretch.part, 0, stretch.part.size_bytes)) as handle:
+            with manifest.reading(stretch.part) as handle:
                 parquet = opened(handle)
                 has_rank = "rank" in parquet.schema_arrow.names
                 names = ["distance_m", "status", *(["rank"] if has_rank else [])]
@@ -175,7 +175,7 @@ class Stretch(NamedTuple):
 def stretches(manifest: Manifest) -> Iterator[Stretch]:
     """The row groups of a result, in stretches of at least `STRETCH` rows if the part has them."""
     for part, row in pieces(manifest):
-        with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+        with manifest.reading(part) as handle:
             footer = opened(handle).metadata
         groups: list[int] = []
         rows = 0

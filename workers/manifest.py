@@ -9,7 +9,8 @@ import hashlib
 import io
 import json
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple
 
@@ -83,6 +84,12 @@ class Manifest(NamedTuple):
     def open(self, extent: Extent) -> BinaryIO:
         """The file that an extent lies in; raises FileNotFoundError when that has gone."""
         return self.place.open(self.name_of(extent))
+
+    @contextmanager
+    def reading(self, part: Part) -> Iterator[BinaryIO]:
+        """The file of a part; what its place does not give meanwhile raises as `Prefix.asked`."""
+        with self.place.asked(part.name), self.place.open(part.name) as file:
+            yield file
 
     def look(self, extent: Extent) -> Look:
         """What changes with that file; raises FileNotFoundError."""

@@ -23,7 +23,7 @@ from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.distances import STRETCH, Stretch, pieces, stretches
 from georesolve.workers.files import complete, write_at
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.manifest import Extent, Manifest
+from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
 from georesolve.workers.threads import side_by_side
@@ -218,7 +218,7 @@ def _sorted_run(
     scratch: IO[bytes], manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
     part, groups, first_row = stretch
-    with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+    with manifest.reading(part) as handle:
         parquet = opened(handle)
         has_rank = "rank" in parquet.schema_arrow.names
         names = ["observation", _DISTANCE, *(["rank"] if has_rank else [])]
@@ -330,7 +330,7 @@ def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -
         When it is gone or damaged.
     """
     first = manifest.parts[0]
-    with manifest.open(Extent(first, 0, first.size_bytes)) as handle:
+    with manifest.reading(first) as handle:
         schema = opened(handle).schema_arrow
     known = {_DISTANCE: pa.array(distance_m, from_pandas=True)}
     if not np.isnan(distance_m).any():
@@ -343,7 +343,7 @@ def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -
         if not own.size:
             return []
         found, start = [], 0
-        with manifest.open(Extent(part, 0, part.size_bytes)) as handle:
+        with manifest.reading(part) as handle:
             parquet = opened(handle)
             for group in range(parquet.num_row_groups):
                 stop = start + parquet.metadata.row_group(group).num_rows

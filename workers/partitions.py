@@ -28,6 +28,7 @@ from georesolve.workers.parts import (
     remove_record,
     write_record,
 )
+from georesolve.workers.places import StoreFailed
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
@@ -197,6 +198,9 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
             if is_whole(job.place, Part.read(record["part"])):
                 return record
             trouble = "it has not the bytes of its digests"
+    except StoreFailed:
+        # Nothing is known of it; the job waits for the store.
+        raise
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, KeyError) as error:

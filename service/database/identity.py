@@ -105,5 +105,5 @@ def _id_in(root: Place) -> str | None:
 
 
 def _objects_of(root: Prefix) -> list[str]:
-    datasets, jobs = root.below("datasets"), root.below("jobs")
-    return [f"datasets/{name}" for name in datasets.names()] + jobs.folders()
+    jobs, uploads = root.below("jobs").folders(), root.below("uploads").folders()
+    return [f"datasets/{name}" for name in root.below("datasets").names()] + jobs + uploads

@@ -183,8 +183,11 @@ class Store(Queries):
 
     @property
     def maps_folder(self) -> Path:
-        """The folder of the maps of jobs, one each, which are this machine's own."""
-        return self._data_dir / "jobs"
+        """The folder of the maps of jobs, one each: beside their results, or this machine's own.
+
+        Where results lie in a bucket, `jobs` may have those of before there was one.
+        """
+        return self._data_dir / ("jobs" if isinstance(self.root, Folder) else "maps")
 
     def dataset_file(self, id: str) -> Path | Object:
         """Where the file of a dataset lies."""

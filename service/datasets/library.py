@@ -27,7 +27,7 @@ from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.datasets import Content, Dataset, InMemory, looks_whole
 from georesolve.workers.files import sha256_of
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import Folder, Object, Prefix
+from georesolve.workers.places import Folder, Object, Prefix, StoreFailed
 from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Library:
         looks = place.looks()
         found = [name for name, look in looks.items() if since_ns < look.changed_ns < old]
         known = self._store.dataset_ids() if found else set()
-        orphans = [name for name in found if _id_in(name) not in known]
+        orphans = [name for name in found if (id := _id_in(name)) and id not in known]
         place.remove(orphans)
         for name in orphans:
             logger.info("the object %s is removed: no dataset has it", name)
@@ -354,7 +354,10 @@ class Library:
         """Remove a dataset that came with a request, once no live job needs it."""
         row = self._store.dataset(id)
         if row is not None and not row.registered and self._store.remove_dataset(id):
-            self._remove_file(id)
+            try:
+                self._remove_file(id)
+            except StoreFailed as error:
+                logger.warning("the file of the dataset %s stays for now: %s", id, error)
 
     def _remove_file(self, id: str) -> None:
         self._store.datasets_place.remove([f"{id}.parquet"])

@@ -135,7 +135,7 @@ class Supervisor:
                         self._start(id)
                     await asyncio.gather(*map(self._let_go, ended))
                     await changed.wait()
-                except SQLAlchemyError as error:
+                except (SQLAlchemyError, OSError) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
 

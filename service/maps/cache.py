@@ -104,8 +104,10 @@ class Maps:
         Any thread may call it.
         """
         for id in tuple(self._opened):
-            if not (self._folder.path / id / MAP_NAME).exists():
-                self._opened.pop(id, None)
+            # A disk that cannot be asked is asked again.
+            with suppress(OSError):
+                if not (self._folder.path / id / MAP_NAME).exists():
+                    self._opened.pop(id, None)
 
     def folder(self, id: str) -> Path:
         """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""

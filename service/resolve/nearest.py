@@ -86,10 +86,13 @@ async def _matches(request: Request, service: Service, format: Format, start: fl
 def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
     """The matches where they take some milliseconds and wait for nothing; else None.
 
-    Then the references were used a moment ago: neither the database nor a file has to be read.
+    Then the references were used a moment ago: neither the database nor a file has to be read, as
+    for the lines of GeoJSON, and nothing is carried that may be large.
     """
     asked = sent.asked_at_hand(service, service.library.known)
-    if asked is None:
+    if asked is None or format.geometry == "line":
+        return None
+    if asked.options.columns or asked.options.observation_columns:
         return None
     observations, references = (one.dataset for one in asked.inputs)
     if not is_quick(observations, references, asked.options):

@@ -10,13 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from georesolve.service.clock import is_id
+from georesolve.service.clock import is_id, new_id
 from georesolve.service.errors import NoSuchUpload, Problem, UploadInUse
 from georesolve.workers.files import make_folder
 from georesolve.workers.places import Prefix
 
 _ACCEPTED_SECONDS = 3600.0
 """A file without a row that is younger may be of an upload that is being entered."""
+_DIGITS = 20
+"""Of the byte at which an object begins, so that names are in the order of bytes."""
 
 
 def no_such(id: str) -> Problem:
@@ -98,7 +100,7 @@ class Files:
 
 
 class Objects:
-    """Objects, one a request that appends, each named by the byte at which it begins.
+    """Objects, one a request that appends, whose names begin with the byte at which they begin.
 
     What a request sends becomes an object when it ends, or breaks off. Of two at the same time
     each has its own; what is there is what follows without a gap.
@@ -129,10 +131,16 @@ class Objects:
                 came = path.stat().st_size
                 # Another request may have come further meanwhile.
                 if came and offset + came > self.size(id):
-                    self._place.below(id).keep(path, f"{offset:020d}")
+                    self._place.below(id).keep(path, f"{offset:0{_DIGITS}d}-{new_id()}")
 
     def take(self, id: str, path: Path) -> None:
-        """Have its bytes as a file."""
+        """Have its bytes as a file; raises NoSuchUpload when it is removed meanwhile."""
+        try:
+            self._copy(id, path)
+        except FileNotFoundError:
+            raise no_such(id) from None
+
+    def _copy(self, id: str, path: Path) -> None:
         at = 0
         with path.open("wb") as sink:
             for name, start, size in self._pieces(id):
@@ -150,15 +158,23 @@ class Objects:
         self._place.below(id).clear()
 
     def unknown(self, known: Callable[[], set[str]]) -> list[str]:
-        """Those that are not known: the row of an upload is there before its first object."""
-        found = set(self._place.folders())
-        return sorted(found - known()) if found else []
+        """Those that are not known, and have not been for some time.
+
+        The row of an upload is there before its first object; names of others are left alone.
+        """
+        found = {name for name in self._place.folders() if is_id(name)}
+        before_ns = time.time_ns() - int(_ACCEPTED_SECONDS * 1e9)
+        return sorted(
+            id
+            for id in (found - known() if found else ())
+            if all(look.changed_ns < before_ns for look in self._place.below(id).looks().values())
+        )
 
     def _pieces(self, id: str) -> list[tuple[str, int, int]]:
         """Names, offsets and sizes of objects that follow each other, and each go further."""
         pieces, at = [], 0
         for name, look in sorted(self._place.below(id).looks().items()):
-            start = int(name)
+            start = int(name[:_DIGITS])
             if start <= at < start + look.size:
                 pieces.append((name, start, look.size))
                 at = start + look.size

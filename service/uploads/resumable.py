@@ -159,16 +159,20 @@ class ResumableUploads:
                 f"{file}: {progress.offset} of {row.size_bytes} bytes of the upload {id!r} are "
                 "there: send the rest first"
             )
+        # It shall not expire while it is used.
+        self._store.uploads.prolong(id, self._later())
         folder.mkdir(exist_ok=True)
         path = folder / f"{uuid4().hex}.received"
         self._contents.take(id, path)
+        if path.stat().st_size < row.size_bytes:
+            # It was removed while it was copied.
+            raise no_such(id)
         digest = Digest(row.digest, REPR_DIGEST)
         if digest.is_known:
             with path.open("rb") as content:
                 while piece := content.read(_PIECE_BYTES):
                     digest.add(piece)
         digest.check()
-        self._store.uploads.prolong(id, self._later())
         about = metadata(row.about)
         media_type, name = (
             next((about[key] for key in keys if about.get(key)), None) for keys in (_TYPES, _NAMES)

@@ -15,7 +15,9 @@ from georesolve.service.clock import new_id
 from georesolve.service.database.store import Store
 from georesolve.service.datasets import library as library_module
 from georesolve.service.datasets.library import Library
+from georesolve.service.uploads import contents
 from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.sources import object_store
 from tests.conftest import (
     finished,
@@ -243,13 +245,28 @@ def test_objects_that_no_row_names_go_if_they_came_while_the_runner_was_there(
             kept = library.keep(Ingested(store_points(points(10, 5), tmp_path / "new"), {}))
             before = time.time_ns()
             store.datasets_place.keep(pa.py_buffer(b"half"), f"{new_id()}.parquet")
+            store.datasets_place.keep(pa.py_buffer(b"theirs"), "cities.csv")
             library.remove_orphans(0)
-            assert len(store.datasets_place.names()) == 2, "one that is young may be entered yet"
+            assert len(store.datasets_place.names()) == 3, "one that is young may be entered yet"
             monkeypatch.setattr(library_module, "_ORPHAN_NS", -(10**10))
             library.remove_orphans(before + 10**10)
-            assert len(store.datasets_place.names()) == 2, "the database may be an older copy"
+            assert len(store.datasets_place.names()) == 3, "the database may be an older copy"
             library.remove_orphans(0)
-            assert store.datasets_place.names() == [f"{kept.id}.parquet"]
+            assert sorted(store.datasets_place.names()) == sorted(
+                [f"{kept.id}.parquet", "cities.csv"]
+            )
+            uploads = store.root.below("uploads")
+            young, old = new_id(), new_id()
+            for name in ("2024", young):
+                uploads.below(name).keep(pa.py_buffer(b"theirs"), "0")
+            ResumableUploads(store, 24).expire()
+            assert set(uploads.folders()) == {"2024", young}
+            monkeypatch.setattr(contents, "_ACCEPTED_SECONDS", -10.0)
+            uploads.below(old).keep(pa.py_buffer(b"ours"), "0")
+            ResumableUploads(store, 24).expire()
+            assert uploads.folders() == ["2024"]
+            # In `jobs` lie the results of a folder that became a bucket's.
+            assert store.maps_folder != tmp_path / "jobs"
     finally:
         object_store.cache_clear()
 
