@@ -210,15 +210,29 @@ def read_manifest(folder: Home) -> Manifest:
 
 
 class Matches(io.RawIOBase):
-    """`matches.parquet`, to be read anywhere; one of its files at a time is open."""
+    """`matches.parquet`, to be read anywhere.
 
-    def __init__(self, manifest: Manifest) -> None:
+    Parameters
+    ----------
+    held
+        Files that are open from the begin, so that they can be read to their end although the job
+        is dismissed meanwhile. Of the others one at a time is open.
+    """
+
+    def __init__(self, manifest: Manifest, held: int = 0) -> None:
         self._manifest = manifest
         self._extents = manifest.extents()
         sizes = (extent.size_bytes for extent in self._extents)
         self._edges = list(accumulate(sizes, initial=0))
         self._at = 0
-        self._opened: tuple[int, BinaryIO] | None = None
+        self._held = held
+        self._opened: dict[int, BinaryIO] = {}
+        try:
+            for number in range(min(held, len(self._extents))):
+                self._file(number)
+        except OSError:
+            self.close()
+            raise
 
     def readable(self) -> bool:
         """It is for reading."""
@@ -255,19 +269,17 @@ class Matches(io.RawIOBase):
         return int(size)
 
     def _file(self, number: int) -> BinaryIO:
-        if self._opened is None or self._opened[0] != number:
-            self._let_go()
-            self._opened = number, self._manifest.open(self._extents[number])
-        return self._opened[1]
-
-    def _let_go(self) -> None:
-        if self._opened is not None:
-            self._opened[1].close()
-            self._opened = None
+        if number not in self._opened:
+            for other in [one for one in self._opened if one >= self._held]:
+                self._opened.pop(other).close()
+            self._opened[number] = self._manifest.open(self._extents[number])
+        return self._opened[number]
 
     def close(self) -> None:
-        """Close the file that is open."""
-        self._let_go()
+        """Close the files that are open."""
+        for file in self._opened.values():
+            file.close()
+        self._opened.clear()
         super().close()
 
 

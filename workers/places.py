@@ -3,7 +3,6 @@
 Either gives a file complete or not at all, whatever dies while it is written.
 """
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -328,14 +327,6 @@ def place_of(href: str) -> Place:
     """Where a client wants its result: an address that was checked when its job was accepted."""
     scheme, _, path = href.rstrip("/").partition("://")
     return Prefix(path) if scheme == "s3" else Folder(Path(path), is_own=False)
-
-
-def read_at(file: BinaryIO, start: int, size: int) -> bytes:
-    """Bytes of a file that a place has opened, in whatever thread; fewer at its end."""
-    if isinstance(file, pa.NativeFile):
-        content: bytes = file.read_at(size, start)
-        return content
-    return os.pread(file.fileno(), size, start)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,12 +38,7 @@ from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
-from georesolve.service.results.files import (
-    file_response,
-    repr_digest,
-    wants_digest,
-    whole_file,
-)
+from georesolve.service.results.files import file_response, repr_digest, wants_digest
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import Upload, receive_body, receive_form
@@ -290,7 +286,8 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
         else:
             found = await asyncio.to_thread(file.look)
         return file_response(
-            [whole_file(file, found.size)],
+            partial(FileIO, file) if isinstance(file, Path) else file.open,
+            found.size,
             sha256,
             found,
             PARQUET,

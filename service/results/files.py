@@ -1,17 +1,13 @@
 """Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
 
-import asyncio
 import base64
 import os
 import re
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from itertools import accumulate
-from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple
 
+from anyio import to_thread
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.datastructures import Headers
@@ -23,52 +19,32 @@ from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
 from georesolve.service.http.conditions import is_known
 from georesolve.workers.files import Look
-from georesolve.workers.places import Object, read_at
 
 _WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
-_BLOCK_BYTES = 1 << 20
-_HELD_FILES = 16
-"""Files that an answer holds from its begin: what has no more of them arrives whole, although its
-job is dismissed meanwhile."""
+BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
 
 
 class Piece(NamedTuple):
-    """Bytes of a file, as they stand in an answer.
+    """Bytes of an answer that lie in one file.
 
     Attributes
     ----------
-    open
-        Opens the file; raises OSError.
-    start, size_bytes
-        Which bytes of it.
+    start, stop
+        Which bytes.
     check
         Raises a problem when the file is damaged.
-    outlives
-        Whether, once it is open, it can be read to its end although it is removed meanwhile.
     """
 
-    open: Callable[[], BinaryIO]
     start: int
-    size_bytes: int
+    stop: int
     check: Callable[[], Awaitable[None]]
-    outlives: bool = True
-
-
-async def _nothing_to_check() -> None:
-    pass
-
-
-def whole_file(file: Path | Object, size_bytes: int) -> Piece:
-    """All of a file that has been checked."""
-    if isinstance(file, Object):
-        return Piece(file.open, 0, size_bytes, _nothing_to_check, outlives=False)
-    return Piece(lambda: file.open("rb"), 0, size_bytes, _nothing_to_check)
 
 
 def file_response(
-    pieces: Sequence[Piece],
+    open_file: Callable[[], BinaryIO],
+    size_bytes: int,
     etag: str,
     modified: Look,
     format: Format,
@@ -76,11 +52,14 @@ def file_response(
     headers: Mapping[str, str] | None = None,
     *,
     name: str | None = None,
+    pieces: Iterable[Piece] = (),
 ) -> Response:
-    """Answer with bytes of files, or with 304 to whom has them already.
+    """Answer with the bytes of a file, or with 304 to whom has them already.
 
     Parameters
     ----------
+    open_file
+        Opens it, to be read anywhere.
     etag
         What stands between the quotes of the strong ETag.
     modified
@@ -89,6 +68,8 @@ def file_response(
         Further headers of the answer.
     name
         What a browser calls the file when it saves it; None for the name of the format.
+    pieces
+        What of it is checked before it is read.
 
     Raises
     ------
@@ -101,7 +82,7 @@ def file_response(
     if request.method == "GET" and is_known(request.headers, quoted):
         return Response(status_code=304, headers=headers)
     return _Answer(
-        pieces,
+        _Content(open_file(), size_bytes, pieces),
         modified,
         media_type=format.media_type,
         filename=name or format.name,
@@ -120,89 +101,44 @@ def wants_digest(request: Request) -> bool:
 
 
 class _Content:
-    """The bytes of pieces, one after the other, to be read anywhere."""
+    """What Starlette reads an answer from: a file, each piece of which is checked before."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._pieces = pieces
-        self._edges = list(accumulate((piece.size_bytes for piece in pieces), initial=0))
-        self.size_bytes = self._edges[-1]
-        self._at = 0
-        self._checked: set[int] = set()
-        self._held: dict[int, BinaryIO] = {}
-        try:
-            for number, piece in enumerate(pieces[:_HELD_FILES]):
-                if piece.outlives:
-                    self._held[number] = piece.open()
-        except OSError:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the files that are open."""
-        for file in self._held.values():
-            file.close()
-        self._held.clear()
+    def __init__(self, file: BinaryIO, size_bytes: int, pieces: Iterable[Piece]) -> None:
+        self.file = file
+        self.size_bytes = size_bytes
+        self._unchecked = list(pieces)
 
     async def check(self, start: int, stop: int) -> None:
-        """Check the files that some bytes lie in; raises their problem."""
-        number = max(0, bisect_right(self._edges, start) - 1)
-        for piece, edge in zip(self._pieces[number:], self._edges[number:], strict=False):
-            if edge >= stop:
-                return
-            if number not in self._checked:
-                await piece.check()
-                self._checked.add(number)
-            number += 1
+        """Check the pieces that some bytes lie in; raises their problem."""
+        for piece in [one for one in self._unchecked if one.start < stop and start < one.stop]:
+            await piece.check()
+            self._unchecked.remove(piece)
 
     async def seek(self, offset: int) -> None:
         """Go elsewhere."""
-        self._at = offset
+        self.file.seek(offset)
 
     async def read(self, size: int) -> bytes:
-        """So many bytes, fewer at the end of the last piece."""
-        blocks = []
-        while size and self._at < self.size_bytes:
-            await self.check(self._at, self._at + 1)
-            number = bisect_right(self._edges, self._at) - 1
-            piece, within = self._pieces[number], self._at - self._edges[number]
-            wanted = min(size, piece.size_bytes - within)
-            block = await asyncio.to_thread(self._read, number, piece.start + within, wanted)
-            if not block:
-                raise OSError(f"a file is {wanted} bytes shorter than it was")
-            blocks.append(block)
-            self._at += len(block)
-            size -= len(block)
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-    def _read(self, number: int, start: int, size: int) -> bytes:
-        if number not in self._held:
-            # Another one than those that are held from the begin.
-            for other in [one for one in self._held if one >= _HELD_FILES]:
-                self._held.pop(other).close()
-            self._held[number] = self._pieces[number].open()
-        return read_at(self._held[number], start, size)
+        """So many bytes, fewer at the end."""
+        at = self.file.tell()
+        size = min(size, self.size_bytes - at)
+        await self.check(at, at + size)
+        # Of a client that goes this waits for the thread: the file is closed then.
+        block = await to_thread.run_sync(self.file.read, size)
+        if len(block) < size:
+            raise OSError(f"a file is {size - len(block)} bytes shorter than it was")
+        return block
 
 
 class _Answer(FileResponse):
-    """Starlette's, of several files, with errors that are problems."""
+    """Starlette's, of a file that is open, with errors that are problems."""
 
-    chunk_size = _BLOCK_BYTES
+    chunk_size = BLOCK_BYTES
 
-    def __init__(self, pieces: Sequence[Piece], modified: Look, **answer: Any) -> None:
-        self._content = _Content(pieces)
+    def __init__(self, content: _Content, modified: Look, **answer: Any) -> None:
+        self._content = content
         seconds = modified.changed_ns // 10**9
-        told = os.stat_result((0, 0, 0, 0, 0, 0, self._content.size_bytes, 0, seconds, seconds))
+        told = os.stat_result((0, 0, 0, 0, 0, 0, content.size_bytes, 0, seconds, seconds))
         super().__init__("", stat_result=told, **answer)
 
     @asynccontextmanager
@@ -218,7 +154,7 @@ class _Answer(FileResponse):
         if not is_heeded or (if_range is not None and not self._should_use_range(if_range)):
             kept = [pair for pair in scope["headers"] if pair[0] != b"range"]
             scope = {**scope, "headers": kept}
-        with self._content:
+        with self._content.file:
             start, stop = self._wanted(Headers(scope=scope).get("range"))
             await self._content.check(start, min(stop, start + _CHECKED_BYTES))
             await super().__call__(scope, receive, send)

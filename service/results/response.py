@@ -4,11 +4,12 @@ import asyncio
 import base64
 import errno
 import hashlib
+import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from fastapi import Request
@@ -31,7 +32,13 @@ from georesolve.service.errors import (
     StorageFull,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.files import Piece, file_response, repr_digest, wants_digest
+from georesolve.service.results.files import (
+    BLOCK_BYTES,
+    Piece,
+    file_response,
+    repr_digest,
+    wants_digest,
+)
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
 from georesolve.workers.datasets import Dataset
@@ -39,6 +46,7 @@ from georesolve.workers.files import Look
 from georesolve.workers.manifest import (
     Extent,
     Manifest,
+    Matches,
     look_at_manifest,
     open_matches,
     read_manifest,
@@ -47,6 +55,9 @@ from georesolve.workers.places import Folder, Home, StoreFailed
 
 logger = logging.getLogger(__name__)
 
+_HELD_FILES = 16
+"""Files that an answer holds from its begin: what has no more of them arrives whole, although its
+job is dismissed meanwhile."""
 _KEPT_MANIFESTS = 16
 """Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
 
@@ -109,12 +120,14 @@ async def format_response(
 
         def answer() -> Response:
             return file_response(
-                [_piece(service, job, manifest, extent) for extent in manifest.extents()],
+                partial(_open, manifest),
+                manifest.size_bytes,
                 manifest.digest,
                 look_at_manifest(folder),
                 format,
                 request,
                 headers,
+                pieces=_pieces(service, job, manifest, manifest.extents()),
             )
 
         return await asyncio.to_thread(answer)
@@ -139,8 +152,16 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
             )
         extent = Extent(part, 0, part.size_bytes)
         look = await asyncio.to_thread(manifest.look, extent)
-        piece = _piece(service, job, manifest, extent)
-        return file_response([piece], part.digest, look, PARQUET, request, name=name)
+        return file_response(
+            partial(manifest.open, extent),
+            part.size_bytes,
+            part.digest,
+            look,
+            PARQUET,
+            request,
+            name=name,
+            pieces=_pieces(service, job, manifest, [extent]),
+        )
 
 
 @lru_cache(_KEPT_MANIFESTS)
@@ -161,13 +182,18 @@ def manifest_of(service: Service, job: JobRow) -> Manifest:
     return manifest
 
 
-def _piece(service: Service, job: JobRow, manifest: Manifest, extent: Extent) -> Piece:
-    return Piece(
-        partial(manifest.open, extent),
-        *(extent.start, extent.size_bytes),
-        partial(_check, service, job, manifest, extent, anew=False),
-        outlives=isinstance(manifest.place, Folder),
-    )
+def _open(manifest: Manifest) -> BinaryIO:
+    held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
+    return io.BufferedReader(Matches(manifest, held), BLOCK_BYTES)
+
+
+def _pieces(
+    service: Service, job: JobRow, manifest: Manifest, extents: list[Extent]
+) -> Iterator[Piece]:
+    start = 0
+    for extent in extents:
+        check = partial(_check, service, job, manifest, extent, anew=False)
+        yield Piece(start, start := start + extent.size_bytes, check)
 
 
 async def _check(
