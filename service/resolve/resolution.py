@@ -68,11 +68,11 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
     QueueFull, TooManyJobs
         When it wants a job, and there is no place for one.
     """
-    if terms.preference.waits:
+    if terms.waits:
         terms.format()
     elif not await _has_job(service, terms.key):
         await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
-    if not terms.preference.takes_a_job:
+    if not terms.takes_a_job:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
 
 
@@ -97,14 +97,14 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
     Problem
         When the sets cannot be matched.
     """
-    if not terms.preference.takes_a_job:
+    if not terms.takes_a_job:
         _refuse_large(service, asked)
     asked.check()
     delivery = replace(terms.delivery or Delivery(), output=asked.output)
     content = [one.dataset.sha256 for one in asked.inputs]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
     is_plain = terms.delivery is None and asked.output is None
-    needs_no_job = is_plain and repeat is None and terms.preference.waits
+    needs_no_job = is_plain and repeat is None and terms.waits
     if needs_no_job and (matches := await _at_once(service, asked, terms)):
         return matches
     with suppress(NotAcceptable):
@@ -117,7 +117,7 @@ async def echo(service: Service, options: EchoOptions, terms: Terms, gone: Gone)
     """Give back what was sent after its pause, or make the job that will; None without a job."""
     delivery = terms.delivery or Delivery()
     repeat = terms.repeat(options, delivery)
-    if repeat is None and not terms.preference.takes_a_job:
+    if repeat is None and not terms.takes_a_job:
         await asyncio.sleep(options.pause)
         return None
     accept = partial(_accept_echo, service, options, delivery, repeat)
@@ -174,7 +174,7 @@ async def _job(
                 raise
         else:
             logger.info("job %s accepted", id, extra={"job": id})
-    if terms.preference.waits:
+    if terms.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
     job = await asyncio.to_thread(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"

@@ -38,22 +38,21 @@ async def response_of(
     Problem
         The job's own, when it failed.
     """
-    preference = terms.preference
     if isinstance(found, Matches):
         response = matches_response(found)
-        response.headers.update(preference.applied())
+        response.headers.update(terms.applied())
         return response
-    if found.status not in LIVE and preference.waits:
+    if found.status not in LIVE and terms.waits:
         # The result may be there, and not yet in the format that was asked for.
         with suppress(TimeoutError):
             async with asyncio.timeout(terms.seconds_left()):
                 response = await result_response(service, found, request)
-            response.headers.update(preference.applied())
+            response.headers.update(terms.applied())
             return response
     url = f"{base_of(request)}/jobs/{found.id}"
-    if preference.takes_a_job:
+    if terms.takes_a_job:
         status = StatusInfo.of(found, base_of(request), service.cluster.waiting)
-        headers = {"Location": url, **preference.applied(by_job=True)}
+        headers = {"Location": url, **terms.applied(by_job=True)}
         return JSONResponse(status.model_dump(exclude_none=True), 201, headers)
     raise NotReady(
         "the service is stopping; the job goes on when it is back",

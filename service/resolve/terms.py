@@ -1,4 +1,4 @@
-"""How a client wants to be answered: its headers Prefer, Idempotency-Key and Accept."""
+"""How a client wants to be answered: its headers Prefer (RFC 7240), Idempotency-Key and Accept."""
 
 import hashlib
 import json
@@ -11,10 +11,11 @@ from starlette.datastructures import Headers
 from georesolve.intake.representations import Format
 from georesolve.service.database.rows import Delivery, Repeat
 from georesolve.service.errors import InvalidRequest
-from georesolve.service.http.preferences import Preference, preference_of
 from georesolve.service.results.negotiation import format_of
 
 _LONGEST_KEY = 255
+_LONGEST_WAIT_SECONDS = 60
+"""A request that waits longer is cut by proxies; the job is there to be asked instead."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,11 @@ class Terms:
 
     Attributes
     ----------
-    preference
-        How long it waits, since its request was received.
+    respond_async
+        Whether it wants a job to ask again.
+    wait_seconds
+        How long it waits for the result, since its request was received, before it takes a job
+        instead; None where it did not say.
     key
         Its Idempotency-Key, if it sent one.
     headers
@@ -34,7 +38,8 @@ class Terms:
         bare result: a small one leaves no job.
     """
 
-    preference: Preference
+    respond_async: bool
+    wait_seconds: int | None
     key: str | None
     headers: Headers
     delivery: Delivery | None = None
@@ -42,14 +47,33 @@ class Terms:
 
     @classmethod
     def of(cls, headers: Headers) -> "Terms":
-        """Read them.
+        """Read them; as the RFC wants, preferences that make no sense are passed over.
 
         Raises
         ------
         InvalidRequest
             When the key is given several times, or is no short text.
         """
-        return cls(preference_of(headers), _key_of(headers), headers)
+        given: dict[str, str] = {}
+        # Several headers, several preferences in each, parameters after a semicolon.
+        for one in ",".join(headers.getlist("prefer")).split(","):
+            name, _, value = one.partition(";")[0].partition("=")
+            # Of a preference given twice the first counts.
+            given.setdefault(name.strip().lower(), value.strip().strip('"'))
+        wait = given.get("wait", "")
+        is_number = wait.isascii() and wait.isdigit()
+        seconds = min(int(wait[:9]), _LONGEST_WAIT_SECONDS) if is_number else None
+        return cls("respond-async" in given, seconds, _key_of(headers), headers)
+
+    @property
+    def takes_a_job(self) -> bool:
+        """Whether an answer without the result will do."""
+        return self.respond_async or self.wait_seconds is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for the result at all."""
+        return bool(self.wait_seconds) if self.takes_a_job else True
 
     def received(self, delivery: Delivery | None = None) -> Self:
         """The same once the request has been received, from when on the client waits."""
@@ -61,7 +85,16 @@ class Terms:
 
     def seconds_left(self) -> float | None:
         """How long the client still waits; None for as long as it takes."""
-        return self.preference.seconds_left(self.since)
+        if self.wait_seconds is None:
+            return None
+        return max(0.0, self.since + self.wait_seconds - time.monotonic())
+
+    def applied(self, *, by_job: bool = False) -> dict[str, str]:
+        """The header that says which preferences were honoured, by the result or by a job."""
+        wait = None if self.wait_seconds is None else f"wait={self.wait_seconds}"
+        honoured = ["respond-async" if self.respond_async and by_job else None, wait]
+        text = ", ".join(one for one in honoured if one)
+        return {"Preference-Applied": text} if text else {}
 
     def repeat(self, *content: Any) -> Repeat | None:
         """The key with a digest of what was sent; None without a key.
