@@ -95,7 +95,6 @@ _REGISTERED: Answers = {
 
 @router.post(
     "/datasets",
-    operation_id="registerDataset",
     summary="Register a dataset",
     status_code=201,
     responses=_REGISTERED,
@@ -125,7 +124,6 @@ async def register_dataset(
 
 @router.put(
     "/datasets/{id}",
-    operation_id="putDataset",
     summary="Register a dataset under a name, or replace it",
     status_code=201,
     responses=_REGISTERED,
@@ -222,12 +220,8 @@ def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
     )
 
 
-@router.get(
-    "/datasets",
-    operation_id="getDatasets",
-    summary="All registered datasets",
-)
-def list_datasets(
+@router.get("/datasets", summary="All registered datasets")
+def get_datasets(
     request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
@@ -245,18 +239,16 @@ def list_datasets(
 
 @router.get(
     "/datasets/{id}",
-    operation_id="getDataset",
     summary="A dataset",
     responses={200: {"description": "the dataset", "headers": _ETAG}},
 )
-def show_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
+def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
     return _info(service.library.get(id), service, response)
 
 
 @router.get(
     "/datasets/{id}/data.parquet",
-    operation_id="downloadDataset",
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
@@ -299,12 +291,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 
 
-@router.delete(
-    "/datasets/{id}",
-    operation_id="removeDataset",
-    summary="Remove a dataset",
-    status_code=204,
-)
+@router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
 def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""
     service.library.remove(id)

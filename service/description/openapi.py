@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from georesolve.service.auth.access import OPEN_PATHS
 from georesolve.service.errors import PROBLEM_JSON
@@ -72,6 +73,12 @@ _REFUSALS = {
 }
 _MODEL = re.compile("([A-Z][a-z]+){2,}")
 """The title of a model; pydantic's titles of fields have blanks, or one capital."""
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of a handler in the way of OGC API: `get_processes` answers `getProcesses`."""
+    first, *others = route.name.split("_")
+    return first + "".join(map(str.title, others))
 
 
 class DescribedApp(FastAPI):

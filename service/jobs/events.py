@@ -53,12 +53,11 @@ def _last_known(
 
 @router.get(
     "/jobs/{id}/events",
-    operation_id="getEvents",
     response_class=EventSourceResponse,
     summary="How far a job is, while it runs",
     responses=_ANSWERS,
 )
-async def show_events(
+async def get_events(
     id: JobId,
     request: Request,
     service: ServiceContext,

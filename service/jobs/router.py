@@ -65,13 +65,8 @@ def job_of(service: Service, id: str) -> JobRow:
     return row
 
 
-@router.get(
-    "/jobs",
-    operation_id="getJobs",
-    summary="All jobs",
-    response_model_exclude_none=True,
-)
-def list_jobs(
+@router.get("/jobs", summary="All jobs", response_model_exclude_none=True)
+def get_jobs(
     request: Request,
     service: ServiceContext,
     query: Annotated[JobQuery, Query()],
@@ -87,13 +82,8 @@ def list_jobs(
     )
 
 
-@router.get(
-    "/jobs/{id}",
-    operation_id="getStatus",
-    summary="How far a job is",
-    response_model_exclude_none=True,
-)
-def show_job(
+@router.get("/jobs/{id}", summary="How far a job is", response_model_exclude_none=True)
+def get_status(
     id: JobId, request: Request, service: ServiceContext, response: Response
 ) -> StatusInfo:
     """What became of a job so far: status, progress, rows a second, and where its result is."""
@@ -106,13 +96,12 @@ def show_job(
 
 @router.get(
     "/jobs/{id}/results",
-    operation_id="getResult",
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
     openapi_extra=_FILE_HEADERS,
 )
-async def show_result(id: JobId, service: ServiceContext, request: Request) -> Response:
+async def get_result(id: JobId, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
 
     Its format is the one that the request named in `outputs`, or the one that the header Accept
@@ -167,12 +156,8 @@ async def show_features(
     return await format_response(service, job, LINES if geometry == "line" else POINTS, request)
 
 
-@router.get(
-    "/jobs/{id}/results/parts",
-    operation_id="getParts",
-    summary="The parts of a result",
-)
-async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
+@router.get("/jobs/{id}/results/parts", summary="The parts of a result")
+async def get_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
     """The files that a result is made of: each is Parquet, to be read by itself or beside others.
 
     `matches.parquet` is the bytes `PAR1`, the row groups of all parts in their order, and its
@@ -187,13 +172,12 @@ async def show_parts(id: JobId, service: ServiceContext, request: Request) -> Pa
 
 @router.get(
     "/jobs/{id}/results/parts/{name}",
-    operation_id="getPart",
     summary="A part of a result",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the part"),
     openapi_extra=_FILE_HEADERS,
 )
-async def show_part(
+async def get_part(
     id: JobId, name: PartName, service: ServiceContext, request: Request
 ) -> Response:
     """A part of the result of a job: a Parquet file of its own."""
@@ -201,12 +185,8 @@ async def show_part(
     return await part_response(service, job, name, request)
 
 
-@router.get(
-    "/jobs/{id}/report",
-    operation_id="getReport",
-    summary="What a job did",
-)
-async def show_report(id: JobId, service: ServiceContext) -> Report:
+@router.get("/jobs/{id}/report", summary="What a job did")
+async def get_report(id: JobId, service: ServiceContext) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
     row = await asyncio.to_thread(job_of, service, id)
     if row.status == "dismissed":

@@ -127,12 +127,8 @@ def _refuse_beyond(z: int, x: int, y: int) -> None:
         )
 
 
-@router.get(
-    "/jobs/{id}/tiles",
-    operation_id="getTiles",
-    summary="The result of a job as a layer of a map",
-)
-async def show_layer(id: JobId, service: ServiceContext, request: Request) -> TileLayer:
+@router.get("/jobs/{id}/tiles", summary="The result of a job as a layer of a map")
+async def get_tiles(id: JobId, service: ServiceContext, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
 
     The first request makes the map of the result, which takes a second for some millions of rows.
@@ -148,13 +144,12 @@ async def show_layer(id: JobId, service: ServiceContext, request: Request) -> Ti
 
 @router.get(
     "/jobs/{id}/tiles/{z}/{x}/{y}.png",
-    operation_id="getTile",
     summary="A tile of a map of the result",
     response_class=Response,
     responses=_PNG | _UNCHANGED,
     openapi_extra=headers(IF_NONE_MATCH),
 )
-async def show_tile(
+async def get_tile(
     id: JobId, z: Zoom, x: Column, y: Row, service: ServiceContext, request: Request
 ) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
@@ -175,13 +170,12 @@ def _picture(shown: _Shown) -> bytes:
 
 @router.get(
     "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
-    operation_id="getTileFeatures",
     summary="The observations of a tile",
     response_class=Response,
     responses=_FEATURES | _UNCHANGED,
     openapi_extra=headers(IF_NONE_MATCH),
 )
-async def show_features(
+async def get_tile_features(
     id: JobId,
     z: Zoom,
     x: Column,
@@ -216,12 +210,8 @@ def _collection(most: int, shown: _Shown) -> bytes:
     ).encode()
 
 
-@router.get(
-    "/jobs/{id}/distances",
-    operation_id="getDistances",
-    summary="How the distances of a result are spread",
-)
-async def show_distances(id: JobId, service: ServiceContext) -> Spread:
+@router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
+async def get_distances(id: JobId, service: ServiceContext) -> Spread:
     """Observations by status, exact percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose

@@ -26,12 +26,8 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
-    "/livez",
-    operation_id="getLife",
-    summary="Whether the process lives",
-)
-async def live() -> Health:
+@router.get("/livez", summary="Whether the process lives")
+async def get_life() -> Health:
     """The process answers."""
     return _ALIVE
 
@@ -42,13 +38,8 @@ async def live() -> Health:
     summary="Whether it can work",
     responses=_NOT_READY,
 )
-@router.get(
-    "/healthz",
-    operation_id="getHealth",
-    summary="The same as /readyz",
-    responses=_NOT_READY,
-)
-def ready(request: Request, service: WholeService, response: Response) -> Health:
+@router.get("/healthz", summary="The same as /readyz", responses=_NOT_READY)
+def get_health(request: Request, service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
 
     The checks say why, to those who have a key or need none.
@@ -73,13 +64,8 @@ def _health(service: Service) -> Health:
     return Health(status="unavailable", checks=checks)
 
 
-@router.get(
-    METRICS,
-    operation_id="getMetrics",
-    summary="How it does, for Prometheus",
-    response_class=PlainTextResponse,
-)
-def show_metrics(service: WholeService) -> Response:
+@router.get(METRICS, summary="How it does, for Prometheus", response_class=PlainTextResponse)
+def get_metrics(service: WholeService) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 

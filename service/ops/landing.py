@@ -65,14 +65,8 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get(
-    "/",
-    operation_id="getLandingPage",
-    summary="Where everything is",
-    response_model=LandingPage,
-    responses=_ANSWER,
-)
-def show_landing_page(request: Request, response: Response) -> LandingPage | Response:
+@router.get("/", summary="Where everything is", response_model=LandingPage, responses=_ANSWER)
+def get_landing_page(request: Request, response: Response) -> LandingPage | Response:
     """The landing page: links to the API, its processes, jobs and datasets.
 
     A browser, which accepts `text/html`, gets a page to match files and look at jobs with.
@@ -83,12 +77,8 @@ def show_landing_page(request: Request, response: Response) -> LandingPage | Res
     return _landing_page(base_of(request))
 
 
-@router.get(
-    "/conformance",
-    operation_id="getConformanceClasses",
-    summary="Standards that hold",
-)
-def show_conformance() -> Conformance:
+@router.get("/conformance", summary="Standards that hold")
+def get_conformance_classes() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.
 
     `core` is not among them: it asks for inputs by reference (`href`) from any address, and the

@@ -52,12 +52,8 @@ class ProcessList(BaseModel):
     links: list[Link]
 
 
-@router.get(
-    "/processes",
-    operation_id="getProcesses",
-    summary="All processes",
-)
-def list_processes(
+@router.get("/processes", summary="All processes")
+def get_processes(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
 ) -> ProcessList:
@@ -69,12 +65,8 @@ def list_processes(
     )
 
 
-@router.get(
-    "/processes/{id}",
-    operation_id="getProcessDescription",
-    summary="What a process takes and gives",
-)
-def show_process(id: ProcessName, request: Request) -> Process:
+@router.get("/processes/{id}", summary="What a process takes and gives")
+def get_process_description(id: ProcessName, request: Request) -> Process:
     """The description of a process, with the schemas of its inputs and outputs."""
     return process(id, base_of(request))
 
@@ -92,7 +84,6 @@ _MESSAGE: Answers = {
 
 @router.post(
     "/processes/nearest/execution",
-    operation_id="executeNearest",
     response_class=Response,
     responses=_MATCHES,
     summary="Run `nearest`",
@@ -121,7 +112,6 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
 
 @router.post(
     "/processes/echo/execution",
-    operation_id="executeEcho",
     response_class=Response,
     responses=_MESSAGE,
     summary="Run `echo`",

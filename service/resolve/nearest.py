@@ -38,13 +38,12 @@ _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nea
 
 @router.post(
     "/nearest",
-    operation_id="nearest",
     summary="The nearest references of a few observations, at once",
     response_class=Response,
     responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
     openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
 )
-async def find_nearest(request: Request) -> Response:
+async def nearest(request: Request) -> Response:
     """Find the nearest references of a few observations, in milliseconds.
 
     The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered

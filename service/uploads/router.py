@@ -88,7 +88,6 @@ _STATE = {
 
 @router.options(
     "/uploads",
-    operation_id="describeUploads",
     summary="What the service knows of tus",
     status_code=204,
     responses={
@@ -111,7 +110,6 @@ async def describe_uploads(service: ServiceContext, response: Response) -> None:
 
 @router.post(
     "/uploads",
-    operation_id="beginUpload",
     summary="Begin an upload that can go on after a break",
     status_code=201,
     responses={201: {"description": "begun", "headers": created("the upload") | _EXPIRES}},
@@ -153,11 +151,10 @@ def _create(service: Service, size_bytes: int, about: str, request: Request) -> 
 
 @router.get(
     "/uploads/{id}",
-    operation_id="getUpload",
     summary="How much of an upload is there",
     responses={200: {"description": "the upload", "headers": _STATE}},
 )
-def show_upload(id: UploadId, service: ServiceContext, response: Response) -> UploadInfo:
+def get_upload(id: UploadId, service: ServiceContext, response: Response) -> UploadInfo:
     """How many bytes of an upload are there; `HEAD` answers with the same headers alone."""
     progress = service.uploads.get(id)
     response.headers["Upload-Length"] = str(progress.row.size_bytes)
@@ -169,7 +166,6 @@ def show_upload(id: UploadId, service: ServiceContext, response: Response) -> Up
 
 @router.patch(
     "/uploads/{id}",
-    operation_id="continueUpload",
     summary="Send the next bytes of an upload",
     status_code=204,
     responses={204: {"description": "they are there", "headers": _OFFSET}},
@@ -207,12 +203,7 @@ async def continue_upload(
     _tell(await asyncio.to_thread(service.uploads.keep, id), response)
 
 
-@router.delete(
-    "/uploads/{id}",
-    operation_id="removeUpload",
-    summary="Remove an upload",
-    status_code=204,
-)
+@router.delete("/uploads/{id}", summary="Remove an upload", status_code=204)
 def remove_upload(id: UploadId, service: ServiceContext) -> None:
     """Remove an upload, finished or not; datasets and jobs that were made of it stay."""
     service.uploads.remove(id)
