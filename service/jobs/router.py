@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
-from georesolve.service.context import Service, ServiceContext
+from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.answers import (
     IN_DOCUMENT,
@@ -52,8 +52,8 @@ _RESULT: Answers = {
 }
 
 
-def job_of(service: Service, id: str) -> JobRow:
-    """The job with this id.
+def job_of(service: ServiceContext, id: JobId) -> JobRow:
+    """The job with this id: what a handler takes whose path names it.
 
     Raises
     ------
@@ -63,6 +63,9 @@ def job_of(service: Service, id: str) -> JobRow:
     if row is None:
         raise NoSuchJob(f"there is no job {id[:80]!r}")
     return row
+
+
+JobOfPath = Annotated[JobRow, Depends(job_of)]
 
 
 @router.get("/jobs", summary="All jobs", response_model_exclude_none=True)
@@ -101,13 +104,13 @@ def get_status(
     responses=_RESULT,
     openapi_extra=_FILE_HEADERS,
 )
-async def get_result(id: JobId, service: ServiceContext, request: Request) -> Response:
+async def get_result(job: JobOfPath, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
 
     Its format is the one that the request named in `outputs`, or the one that the header Accept
     likes best.
     """
-    return await result_response(service, await asyncio.to_thread(job_of, service, id), request)
+    return await result_response(service, job, request)
 
 
 def _get_file(format: Format) -> Callable[..., Any]:
@@ -126,9 +129,10 @@ def _get_file(format: Format) -> Callable[..., Any]:
 
 def _add_route(format: Format) -> None:
     @_get_file(format)
-    async def show_result_file(id: JobId, service: ServiceContext, request: Request) -> Response:
+    async def show_result_file(
+        job: JobOfPath, service: ServiceContext, request: Request
+    ) -> Response:
         """The result of a job in the format that the address names."""
-        job = await asyncio.to_thread(job_of, service, id)
         return await format_response(service, job, format, request)
 
 
@@ -139,7 +143,7 @@ for _format in FORMATS:
 
 @_get_file(POINTS)
 async def show_features(
-    id: JobId,
+    job: JobOfPath,
     service: ServiceContext,
     request: Request,
     geometry: Annotated[
@@ -152,19 +156,17 @@ async def show_features(
     The coordinates come from the sets of the job, which must be there still: 410 when a registered
     dataset was removed, or when more than 16 MiB came with a request that did not `Accept` GeoJSON.
     """
-    job = await asyncio.to_thread(job_of, service, id)
     return await format_response(service, job, LINES if geometry == "line" else POINTS, request)
 
 
 @router.get("/jobs/{id}/results/parts", summary="The parts of a result")
-async def get_parts(id: JobId, service: ServiceContext, request: Request) -> Parts:
+async def get_parts(job: JobOfPath, service: ServiceContext, request: Request) -> Parts:
     """The files that a result is made of: each is Parquet, to be read by itself or beside others.
 
     `matches.parquet` is the bytes `PAR1`, the row groups of all parts in their order, and its
     ending. The SHA-256 of each is here; the digest is the SHA-256 of these, one after the other, 32
     bytes each. A part is the same: `PAR1`, its row groups, and an ending of its own.
     """
-    job = await asyncio.to_thread(job_of, service, id)
     manifest = await asyncio.to_thread(manifest_of, service, job)
     base = job.delivery.output or f"{base_of(request)}/jobs/{job.id}/results/parts/"
     return Parts.model_validate(manifest.document(base))
@@ -186,17 +188,16 @@ async def get_part(
 
 
 @router.get("/jobs/{id}/report", summary="What a job did")
-async def get_report(id: JobId, service: ServiceContext) -> Report:
+async def get_report(job: JobOfPath) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
-    row = await asyncio.to_thread(job_of, service, id)
-    if row.status == "dismissed":
-        raise JobDismissed(f"the job {id!r} was dismissed; its report does not exist")
-    if row.report is None:
+    if job.status == "dismissed":
+        raise JobDismissed(f"the job {job.id!r} was dismissed; its report does not exist")
+    if job.report is None:
         raise ResultNotReady(
-            f"the job {id!r} of the process {row.process!r} is {row.status} and has no report: one "
-            "comes with the result of 'nearest'"
+            f"the job {job.id!r} of the process {job.process!r} is {job.status} and has no report: "
+            "one comes with the result of 'nearest'"
         )
-    return Report(**{**row.report, "options": row.options})
+    return Report(**{**job.report, "options": job.options})
 
 
 @router.delete(
@@ -205,9 +206,9 @@ async def get_report(id: JobId, service: ServiceContext) -> Report:
     summary="Stop or remove a job",
     response_model_exclude_none=True,
 )
-async def dismiss_job(id: JobId, request: Request, service: ServiceContext) -> StatusInfo:
+async def dismiss_job(job: JobOfPath, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    if (await asyncio.to_thread(job_of, service, id)).status == "dismissed":
-        raise JobDismissed(f"the job {id!r} was dismissed already")
-    await asyncio.to_thread(dismiss, service.store, service.library, service.metrics, id)
-    return StatusInfo.of(await asyncio.to_thread(job_of, service, id), base_of(request))
+    if job.status == "dismissed":
+        raise JobDismissed(f"the job {job.id!r} was dismissed already")
+    await asyncio.to_thread(dismiss, service.store, service.library, service.metrics, job.id)
+    return StatusInfo.of(await asyncio.to_thread(job_of, service, job.id), base_of(request))

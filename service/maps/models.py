@@ -7,7 +7,6 @@ from pydantic import BaseModel, Field
 from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.picture import UNMATCHED, colours, thresholds
 from georesolve.workers.distances import PERCENTS, Distances
-from georesolve.workers.distances import Histogram as Bins
 from georesolve.workers.map_files import MOST_ZOOM
 
 MOST_FEATURES = 2000
@@ -85,11 +84,6 @@ class Histogram(BaseModel):
     edges_m: list[float]
     counts: list[int]
 
-    @classmethod
-    def of(cls, bins: Bins) -> Self:
-        """That of some bins."""
-        return cls(edges_m=bins.edges_m, counts=bins.counts)
-
 
 class Spread(BaseModel):
     """How far the observations of a result lie from their nearest references."""
@@ -106,6 +100,6 @@ class Spread(BaseModel):
         return cls(
             counts=distances.counts,
             percentiles=[Percentile(percent=one, distance_m=metres) for one, metres in pairs],
-            linear=Histogram.of(distances.linear),
-            logarithmic=Histogram.of(distances.logarithmic),
+            linear=Histogram(**distances.linear._asdict()),
+            logarithmic=Histogram(**distances.logarithmic._asdict()),
         )

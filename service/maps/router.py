@@ -6,16 +6,16 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import pyarrow.compute as pc
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import JobRow
-from georesolve.service.description.answers import Answers, bytes_of
-from georesolve.service.description.requests import IF_NONE_MATCH, JobId, headers
+from georesolve.service.description.answers import Answers, answer_of, bytes_of
+from georesolve.service.description.requests import IF_NONE_MATCH, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
-from georesolve.service.jobs.router import job_of
+from georesolve.service.jobs.router import JobOfPath
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
@@ -28,52 +28,61 @@ from georesolve.workers.sources import SourceFailed
 
 router = APIRouter(tags=["maps"])
 
-Tile = tuple[int, int, int]
-"""Zoom level, column and row."""
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _ETAG = {
     "ETag": {"description": "strong: of the result and the tile", "schema": {"type": "string"}}
 }
 _UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
-_PNG: Answers = {200: {"description": "256 x 256 pixels", "content": bytes_of(_PNG_TYPE)}}
-_FEATURES: Answers = {
-    200: {
-        "description": "its observations",
-        "content": {
-            _GEOJSON_TYPE: {
-                "schema": {
-                    "type": "object",
-                    "required": ["type", "features", "observations"],
-                    "properties": {
-                        "type": {"enum": ["FeatureCollection"]},
-                        "observations": {"type": "integer"},
-                        "features": {"type": "array", "items": {"type": "object"}},
-                    },
-                }
+_PNG = answer_of(bytes_of(_PNG_TYPE), "256 x 256 pixels")
+_FEATURES = answer_of(
+    {
+        _GEOJSON_TYPE: {
+            "schema": {
+                "type": "object",
+                "required": ["type", "features", "observations"],
+                "properties": {
+                    "type": {"enum": ["FeatureCollection"]},
+                    "observations": {"type": "integer"},
+                    "features": {"type": "array", "items": {"type": "object"}},
+                },
             }
-        },
-    }
-}
+        }
+    },
+    "its observations",
+)
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
 """This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
-Zoom = Annotated[int, Path(ge=0, le=MOST_ZOOM, description="zoom level", openapi_examples=_WORLD)]
-Column = Annotated[
-    int, Path(ge=0, le=_MOST, description="counted from 180 west", openapi_examples=_WORLD)
-]
-Row = Annotated[
-    int, Path(ge=0, le=_MOST, description="counted from 85 north", openapi_examples=_WORLD)
-]
 
 
+class Tile(NamedTuple):
+    """Zoom level, column and row."""
+
+    z: int
+    x: int
+    y: int
+
+
+def _step(most: int, description: str) -> Any:
+    return Path(ge=0, le=most, description=description, openapi_examples=_WORLD)
+
+
+async def _tile(
+    z: Annotated[int, _step(MOST_ZOOM, "zoom level")],
+    x: Annotated[int, _step(_MOST, "counted from 180 west")],
+    y: Annotated[int, _step(_MOST, "counted from 85 north")],
+) -> Tile:
+    if max(x, y) >= 1 << z:
+        raise NotThere(
+            f"there is no tile {z}/{x}/{y}: at zoom {z} columns and rows are 0 to {(1 << z) - 1}"
+        )
+    return Tile(z, x, y)
+
+
+TileOfPath = Annotated[Tile, Depends(_tile)]
 Most = Annotated[
     int, Query(ge=0, le=MOST_FEATURES, description="0 asks how many observations there are")
 ]
-
-
-async def _result(service: Service, id: str) -> tuple[JobRow, Manifest]:
-    job = await asyncio.to_thread(job_of, service, id)
-    return job, await asyncio.to_thread(manifest_of, service, job)
 
 
 async def _drawn(service: Service, job: JobRow, manifest: Manifest) -> Drawn:
@@ -85,50 +94,28 @@ async def _drawn(service: Service, job: JobRow, manifest: Manifest) -> Drawn:
             raise SetsGone(str(failed)) from None
 
 
-def _headers(manifest: Manifest, *what: object) -> dict[str, str]:
-    tag = "-".join(map(str, (manifest.digest, *what)))
-    return {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
-
-
-class _Shown(NamedTuple):
-    """A tile of a result."""
-
-    service: Service
-    job: JobRow
-    manifest: Manifest
-    drawn: Drawn
-    tile: Tile
-
-
 async def _answer(
     service: Service,
     request: Request,
-    id: str,
+    job: JobRow,
     tile: Tile,
     media_type: str,
-    make: Callable[[_Shown], bytes],
+    make: Callable[[Manifest, Drawn], bytes],
 ) -> Response:
     """What is made of a tile, or 304 if the client has it."""
-    _refuse_beyond(*tile)
-    job, manifest = await _result(service, id)
-    told = _headers(manifest, *tile, media_type)
+    manifest = await asyncio.to_thread(manifest_of, service, job)
+    tag = "-".join(map(str, (manifest.digest, *tile, media_type)))
+    told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
     if is_known(request.headers, told["ETag"]):
         return Response(status_code=304, headers=told)
     drawn = await _drawn(service, job, manifest)
     with result_of(job):
-        content = await service.maps.run(partial(make, _Shown(service, job, manifest, drawn, tile)))
+        content = await service.maps.run(partial(make, manifest, drawn))
     return Response(content, media_type=media_type, headers=told)
 
 
-def _refuse_beyond(z: int, x: int, y: int) -> None:
-    if max(x, y) >= 1 << z:
-        raise NotThere(
-            f"there is no tile {z}/{x}/{y}: at zoom {z} columns and rows are 0 to {(1 << z) - 1}"
-        )
-
-
 @router.get("/jobs/{id}/tiles", summary="The result of a job as a layer of a map")
-async def get_tiles(id: JobId, service: ServiceContext, request: Request) -> TileLayer:
+async def get_tiles(job: JobOfPath, service: ServiceContext, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
 
     The first request makes the map of the result, which takes a second for some millions of rows.
@@ -136,10 +123,9 @@ async def get_tiles(id: JobId, service: ServiceContext, request: Request) -> Til
     a registered dataset was removed, or when more than 16 MiB came with a request that did not
     `Accept` GeoJSON. Of `k` references the nearest counts.
     """
-    job, manifest = await _result(service, id)
-    return TileLayer.of(
-        await _drawn(service, job, manifest), f"{base_of(request)}/jobs/{job.id}/tiles"
-    )
+    manifest = await asyncio.to_thread(manifest_of, service, job)
+    drawn = await _drawn(service, job, manifest)
+    return TileLayer.of(drawn, f"{base_of(request)}/jobs/{job.id}/tiles")
 
 
 @router.get(
@@ -150,22 +136,21 @@ async def get_tiles(id: JobId, service: ServiceContext, request: Request) -> Til
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def get_tile(
-    id: JobId, z: Zoom, x: Column, y: Row, service: ServiceContext, request: Request
+    job: JobOfPath, tile: TileOfPath, service: ServiceContext, request: Request
 ) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
 
     A pixel has the colour of the median distance of its matched observations, and an opacity that
     grows with the logarithm of their number; TileJSON tells the colours.
     """
-    return await _answer(service, request, id, (z, x, y), _PNG_TYPE, _picture)
 
+    def drawn_tile(_: Manifest, drawn: Drawn) -> bytes:
+        if not drawn.map.count(*tile):
+            return empty_tile()
+        square = drawn.map.square(*tile)
+        return picture(square, drawn.distances.percentiles_m, drawn.map.densest(tile.z))
 
-def _picture(shown: _Shown) -> bytes:
-    drawn, tile = shown.drawn, shown.tile
-    if not drawn.map.count(*tile):
-        return empty_tile()
-    square = drawn.map.square(*tile)
-    return picture(square, drawn.distances.percentiles_m, drawn.map.densest(tile[0]))
+    return await _answer(service, request, job, tile, _PNG_TYPE, drawn_tile)
 
 
 @router.get(
@@ -176,10 +161,8 @@ def _picture(shown: _Shown) -> bytes:
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def get_tile_features(
-    id: JobId,
-    z: Zoom,
-    x: Column,
-    y: Row,
+    job: JobOfPath,
+    tile: TileOfPath,
     service: ServiceContext,
     request: Request,
     most: Most = MOST_FEATURES,
@@ -190,37 +173,31 @@ async def get_tile_features(
     the antimeridian; others are points. `observations` tells how many the tile has: where these are
     too many, there are no features.
     """
-    return await _answer(service, request, id, (z, x, y), _GEOJSON_TYPE, partial(_collection, most))
 
+    def collection(manifest: Manifest, drawn: Drawn) -> bytes:
+        count = drawn.map.count(*tile)
+        found: list[str] = []
+        if 0 < count <= most:
+            table = read_matches(manifest, *drawn.map.rows_of(*tile))
+            sets = partial(set_of, service, job)
+            for is_matched in (True, False):
+                own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
+                if own.num_rows:
+                    found += features(TableRows(own), sets, lines=is_matched)
+        head = f'{{"type":"FeatureCollection","observations":{count},"features":['
+        return (head + ",\n".join(found) + "]}\n").encode()
 
-def _collection(most: int, shown: _Shown) -> bytes:
-    count = shown.drawn.map.count(*shown.tile)
-    found: list[str] = []
-    if 0 < count <= most:
-        table = read_matches(shown.manifest, *shown.drawn.map.rows_of(*shown.tile))
-        sets = partial(set_of, shown.service, shown.job)
-        for is_matched in (True, False):
-            own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
-            if own.num_rows:
-                found += features(TableRows(own), sets, lines=is_matched)
-    return (
-        f'{{"type":"FeatureCollection","observations":{count},"features":['
-        + ",\n".join(found)
-        + "]}\n"
-    ).encode()
+    return await _answer(service, request, job, tile, _GEOJSON_TYPE, collection)
 
 
 @router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
-async def get_distances(id: JobId, service: ServiceContext) -> Spread:
+async def get_distances(job: JobOfPath, service: ServiceContext) -> Spread:
     """Observations by status, exact percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
-    job, manifest = await _result(service, id)
+    manifest = await asyncio.to_thread(manifest_of, service, job)
     with result_of(job):
-        return Spread.of(
-            await service.maps.run(
-                lambda: service.maps.distances(service.maps.folder(job.id), manifest)
-            )
-        )
+        measure = partial(service.maps.distances, service.maps.folder(job.id), manifest)
+        return Spread.of(await service.maps.run(measure))
