@@ -8,8 +8,7 @@ import hashlib
 import html
 import mimetypes
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
@@ -42,18 +41,10 @@ _SAFETY = {
 @cache
 def _static() -> tuple[str, dict[str, bytes]]:
     """The digest of all files of the page, and the files by name."""
-
-    def below(folder: Traversable, prefix: str = "") -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        for one in folder.iterdir():
-            if one.is_dir():
-                found |= below(one, f"{prefix}{one.name}/")
-            else:
-                found[prefix + one.name] = one.read_bytes()
-        return found
-
-    contents = below(files("georesolve.service.page") / "static")
-    sums = "".join(hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents))
+    folder = Path(__file__).with_name("static")
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    sums = "".join(hashlib.sha256(content).hexdigest() for content in contents.values())
     return hashlib.sha256(sums.encode()).hexdigest()[:16], contents
 
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from georesolve import __version__
 from georesolve.intake.addresses import LONGEST
 from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
-from georesolve.service.database.rows import Delivery, EchoOptions, ProcessId
+from georesolve.service.database.rows import Delivery, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
 from georesolve.service.links import OGC_RELATION, Link
@@ -27,10 +27,6 @@ class EchoInputs(Parameters):
 
     message: str = Field(max_length=_LONGEST_MESSAGE, description="any text")
     pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
-
-    def options(self) -> EchoOptions:
-        """The options as the store keeps them."""
-        return EchoOptions(self.message, self.pause)
 
 
 _MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
@@ -115,22 +111,19 @@ class ProcessSummary(BaseModel):
     links: list[Link] = []
 
 
-class InputDescription(BaseModel):
-    """What a process takes under one name."""
-
-    title: str
-    description: str
-    minOccurs: int = Field(ge=0)
-    maxOccurs: int = 1
-    schema_: dict[str, Any] = Field(serialization_alias="schema")
-
-
 class OutputDescription(BaseModel):
     """What a process gives under one name."""
 
     title: str
     description: str
     schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class InputDescription(OutputDescription):
+    """What a process takes under one name."""
+
+    minOccurs: int = Field(ge=0)
+    maxOccurs: int = 1
 
 
 class Process(ProcessSummary):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.rows import Delivery
+from georesolve.service.database.rows import Delivery, EchoOptions
 from georesolve.service.description import examples
 from georesolve.service.description.answers import (
     IN_DOCUMENT,
@@ -123,7 +123,7 @@ async def execute_echo(request: Request, service: ServiceContext) -> Response:
     terms = Terms.of(request.headers)
     async with json_content(request, service) as content:
         execution = await parsed(service, content, EchoExecution)
-    options, delivery = execution.inputs.options(), execution.delivery()
+    options, delivery = EchoOptions(**execution.inputs.model_dump()), execution.delivery()
     terms = terms.received(delivery)
     job = await echo(service, options, terms, partial(gone, request))
     if job is None:

@@ -1,14 +1,12 @@
 """`/estimate`: what a job would take, before anything is computed."""
 
 import asyncio
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from georesolve.intake.columns import Role
 from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
@@ -95,26 +93,16 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
             # The body of an execution can be sent as it is.
             asked, pointer = (await parsed(service, content, NearestExecution)).inputs, "/inputs"
         observations, references = [
-            await _set_of(role, asked, pointer, service, folder) for role in ROLES
+            value
+            if isinstance(value := getattr(asked, role), int)
+            else await made(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
+            for role in ROLES
         ]
         sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
         options = asked.options(*sets)
         if sets[0] and sets[1]:
             check_match(sets[0], sets[1], options, asked.on_invalid, f"{pointer}/{{}}".format)
         return await _estimate(service, observations, references, options)
-
-
-async def _set_of(
-    role: Role,
-    asked: EstimateInputs | NearestInputs,
-    pointer: str,
-    service: Service,
-    folder: Path,
-) -> PlannedSet:
-    value = getattr(asked, role)
-    if isinstance(value, int):
-        return value
-    return await made(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
 
 
 async def _estimate(

@@ -160,7 +160,7 @@ class Sent(NamedTuple):
         inputs = []
         for value, place, role in zip(self.sets, self.places, ROLES, strict=True):
             reading = self.parameters.reading_of(role)
-            one = _made_at_hand(*_unwrapped(value, place), service, reading, find)
+            one = _made_at_hand(*_plain(value, place), service, reading, find)
             if one is None:
                 return None
             inputs.append(one)
@@ -339,9 +339,7 @@ async def made(
     value: Any, place: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | DatasetRow:
     """Make or find one set, which was sent as `Sent` has it; raises what `Sent.asked` does."""
-    value, place = _unwrapped(value, place)
-    if isinstance(value, dict) and _is_elsewhere(value):
-        value = value["href"]
+    value, place = _plain(value, place)
     if isinstance(value, bytearray):
         value = keep_upload(bytes(value), folder, ARROW.media_type, place)
     elif _is_geojson(value):
@@ -372,11 +370,17 @@ def _made_at_hand(
     return _of_arrays(value, place, service, reading)
 
 
-def _unwrapped(value: Any, place: str) -> tuple[Any, str]:
-    """A set, and where it stands: OGC API wraps an object that stands for an input in another."""
+def _plain(value: Any, place: str) -> tuple[Any, str]:
+    """A set, and where it stands, without the objects that say no more than what is in them."""
     match value:
-        case {"value": inner, **rest} if isinstance(inner, str | dict) and rest.keys() <= _FORMAT:
-            return _unwrapped(inner, f"{place}/value")
+        # OGC API wraps an object that stands for an input in another.
+        case {"value": str() | dict() as inner, **rest} if rest.keys() <= _FORMAT:
+            return _plain(inner, f"{place}/value")
+        case {"dataset": str(id), **rest} if not rest:
+            return f"dataset:{id}", place
+        # Links of OGC API say what is there; the files themselves do.
+        case {"href": str(href), **rest} if rest.keys() <= {"type"}:
+            return href, place
     return value, place
 
 
@@ -385,13 +389,7 @@ def _is_geojson(value: Any) -> bool:
 
 
 def _is_elsewhere(value: Any) -> bool:
-    match value:
-        case str():
-            return is_href(value) or is_upload(value)
-        case {"href": str(), **rest}:
-            # Links of OGC API say what is there; the files themselves do.
-            return rest.keys() <= {"type"}
-    return False
+    return isinstance(value, str) and (is_href(value) or is_upload(value))
 
 
 def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> Ingested:
@@ -420,10 +418,5 @@ def _no_name(text: str, place: str) -> Problem:
 
 def _dataset_of(value: Any) -> str | None:
     """The id or the name of the registered dataset that a set is; None of another."""
-    match value:
-        case {"dataset": str(id), **rest} if not rest:
-            return id
-        case str():
-            kind, _, id = value.strip().partition(":")
-            return id or None if kind == "dataset" else None
-    return None
+    kind, _, id = value.strip().partition(":") if isinstance(value, str) else ("", "", "")
+    return id or None if kind == "dataset" else None
