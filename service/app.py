@@ -14,7 +14,7 @@ from georesolve.service.context import Service
 from georesolve.service.database.store import Store
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
-from georesolve.service.description.openapi import DescribedApp, operation_id
+from georesolve.service.description.openapi import DescribedApp
 from georesolve.service.disk import Disk
 from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
@@ -97,7 +97,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         version=__version__,
         description=_DESCRIPTION,
         lifespan=lifespan,
-        generate_unique_id_function=operation_id,
         openapi_url="/api",
         docs_url=None,
         redoc_url=None,

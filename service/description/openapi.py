@@ -5,26 +5,21 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from fastapi.security import APIKeyHeader, HTTPBearer
 
 from georesolve.service.auth.access import OPEN_PATHS
+from georesolve.service.description.answers import Answers
 from georesolve.service.errors import PROBLEM_JSON
 
-_SUPPOSED = ("HTTPValidationError", "ValidationError")
 _METHODS = ("get", "post", "put", "patch", "delete", "options")
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
 _KEYS = {
-    "HTTPBearer": {
-        "type": "http",
-        "description": "the key, where the service asks for one",
-        "scheme": "bearer",
-    },
-    "APIKeyHeader": {
-        "type": "apiKey",
-        "description": "the same",
-        "in": "header",
-        "name": "X-API-Key",
-    },
+    one.scheme_name: one.model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for one in (
+        HTTPBearer(description="the key, where the service asks for one"),
+        APIKeyHeader(name="X-API-Key", description="the same"),
+    )
 }
 """The two ways to send a key: `service.auth.access` reads it."""
 _PROBLEM = {
@@ -58,7 +53,7 @@ _PROBLEM = {
     },
 }
 _REFUSED = {"content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_REFUSALS = {
+_REFUSALS: Answers = {
     "4XX": {"description": "refused, for what the detail says: change the request", **_REFUSED},
     "5XX": {
         "description": "not possible now, for what the detail says",
@@ -75,7 +70,7 @@ _MODEL = re.compile("([A-Z][a-z]+){2,}")
 """The title of a model; pydantic's titles of fields have blanks, or one capital."""
 
 
-def operation_id(route: APIRoute) -> str:
+def _operation_id(route: APIRoute) -> str:
     """The name of a handler in the way of OGC API: `get_processes` answers `getProcesses`."""
     first, *others = route.name.split("_")
     return first + "".join(map(str.title, others))
@@ -87,6 +82,10 @@ class DescribedApp(FastAPI):
     Any operation may be refused, always with a problem: its `type` says which.
     """
 
+    def __init__(self, **settings: Any) -> None:
+        # Where it knows other refusals, FastAPI does not suppose that any query is answered 422.
+        super().__init__(**settings, responses=_REFUSALS, generate_unique_id_function=_operation_id)
+
     def openapi(self) -> dict[str, Any]:
         """The description, made once."""
         if self.openapi_schema is None:
@@ -94,14 +93,9 @@ class DescribedApp(FastAPI):
             schemas = document["components"]["schemas"]
             schemas["Problem"] = _PROBLEM
             document["paths"] = _with_references(document["paths"], schemas)
-            # FastAPI supposes that a query which it does not take is answered 422.
-            for name in _SUPPOSED:
-                schemas.pop(name, None)
             document["components"]["securitySchemes"] = _KEYS
             for path, item in document["paths"].items():
                 for operation in (item[method] for method in _METHODS if method in item):
-                    operation["responses"].pop("422", None)
-                    operation["responses"] |= _REFUSALS
                     if path not in OPEN_PATHS:
                         operation["security"] = [{name: []} for name in _KEYS]
         return self.openapi_schema or {}

@@ -274,7 +274,7 @@ def _refuse_elsewhere(job: JobRow) -> None:
 
 def _refuse_without_result(job: JobRow) -> None:
     if job.status == "dismissed":
-        raise _dismissed(job)
+        raise _gone(job)
     if job.problem is not None:
         raise _as_problem(job.problem)
     if job.status != "successful":
@@ -282,18 +282,16 @@ def _refuse_without_result(job: JobRow) -> None:
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
     if job.has_expired and not job.delivery.output:
-        raise _expired(job)
+        raise _gone(job)
 
 
 def _gone(job: JobRow) -> Problem:
-    """Why the result of a job that was successful is not there."""
-    return _expired(job) if job.has_expired else _dismissed(job)
-
-
-def _expired(job: JobRow) -> Problem:
-    return ResultExpired(
-        f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
-    )
+    """Why the result of a job is not there, which is not live and has not failed."""
+    if job.has_expired and job.status != "dismissed":
+        return ResultExpired(
+            f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
+        )
+    return JobDismissed(f"the job {job.id!r} was dismissed; its result does not exist")
 
 
 def _damaged(job: JobRow) -> Problem:
@@ -301,10 +299,6 @@ def _damaged(job: JobRow) -> Problem:
         f"the result of the job {job.id!r} is damaged on the disk of the service, and is not given "
         "out: dismiss the job, and send it again"
     )
-
-
-def _dismissed(job: JobRow) -> Problem:
-    return JobDismissed(f"the job {job.id!r} was dismissed; its result does not exist")
 
 
 def echo_response(options: EchoOptions, delivery: Delivery) -> Response:
