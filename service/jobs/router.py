@@ -65,7 +65,7 @@ def job_of(service: ServiceContext, id: JobId) -> JobRow:
     return row
 
 
-JobOfPath = Annotated[JobRow, Depends(job_of)]
+Job = Annotated[JobRow, Depends(job_of)]
 
 
 @router.get("/jobs", summary="All jobs", response_model_exclude_none=True)
@@ -104,7 +104,7 @@ def get_status(
     responses=_RESULT,
     openapi_extra=_FILE_HEADERS,
 )
-async def get_result(job: JobOfPath, service: ServiceContext, request: Request) -> Response:
+async def get_result(job: Job, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
 
     Its format is the one that the request named in `outputs`, or the one that the header Accept
@@ -129,9 +129,7 @@ def _get_file(format: Format) -> Callable[..., Any]:
 
 def _add_route(format: Format) -> None:
     @_get_file(format)
-    async def show_result_file(
-        job: JobOfPath, service: ServiceContext, request: Request
-    ) -> Response:
+    async def show_result_file(job: Job, service: ServiceContext, request: Request) -> Response:
         """The result of a job in the format that the address names."""
         return await format_response(service, job, format, request)
 
@@ -143,7 +141,7 @@ for _format in FORMATS:
 
 @_get_file(POINTS)
 async def show_features(
-    job: JobOfPath,
+    job: Job,
     service: ServiceContext,
     request: Request,
     geometry: Annotated[
@@ -160,7 +158,7 @@ async def show_features(
 
 
 @router.get("/jobs/{id}/results/parts", summary="The parts of a result")
-async def get_parts(job: JobOfPath, service: ServiceContext, request: Request) -> Parts:
+async def get_parts(job: Job, service: ServiceContext, request: Request) -> Parts:
     """The files that a result is made of: each is Parquet, to be read by itself or beside others.
 
     `matches.parquet` is the bytes `PAR1`, the row groups of all parts in their order, and its
@@ -188,7 +186,7 @@ async def get_part(
 
 
 @router.get("/jobs/{id}/report", summary="What a job did")
-async def get_report(job: JobOfPath) -> Report:
+async def get_report(job: Job) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
     if job.status == "dismissed":
         raise JobDismissed(f"the job {job.id!r} was dismissed; its report does not exist")
@@ -206,7 +204,7 @@ async def get_report(job: JobOfPath) -> Report:
     summary="Stop or remove a job",
     response_model_exclude_none=True,
 )
-async def dismiss_job(job: JobOfPath, request: Request, service: ServiceContext) -> StatusInfo:
+async def dismiss_job(job: Job, request: Request, service: ServiceContext) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
     if job.status == "dismissed":
         raise JobDismissed(f"the job {job.id!r} was dismissed already")

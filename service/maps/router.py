@@ -15,7 +15,7 @@ from georesolve.service.description.answers import Answers, answer_of, bytes_of
 from georesolve.service.description.requests import IF_NONE_MATCH, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
-from georesolve.service.jobs.router import JobOfPath
+from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
@@ -115,7 +115,7 @@ async def _answer(
 
 
 @router.get("/jobs/{id}/tiles", summary="The result of a job as a layer of a map")
-async def get_tiles(job: JobOfPath, service: ServiceContext, request: Request) -> TileLayer:
+async def get_tiles(job: Job, service: ServiceContext, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
 
     The first request makes the map of the result, which takes a second for some millions of rows.
@@ -136,7 +136,7 @@ async def get_tiles(job: JobOfPath, service: ServiceContext, request: Request) -
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def get_tile(
-    job: JobOfPath, tile: TileOfPath, service: ServiceContext, request: Request
+    job: Job, tile: TileOfPath, service: ServiceContext, request: Request
 ) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
 
@@ -161,7 +161,7 @@ async def get_tile(
     openapi_extra=headers(IF_NONE_MATCH),
 )
 async def get_tile_features(
-    job: JobOfPath,
+    job: Job,
     tile: TileOfPath,
     service: ServiceContext,
     request: Request,
@@ -191,7 +191,7 @@ async def get_tile_features(
 
 
 @router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
-async def get_distances(job: JobOfPath, service: ServiceContext) -> Spread:
+async def get_distances(job: Job, service: ServiceContext) -> Spread:
     """Observations by status, exact percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
