@@ -19,17 +19,14 @@ from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
-from georesolve.service.description.answers import Answers, bytes_of, created, file_answers
-from georesolve.service.description.requests import (
-    CONTENT_DIGEST,
-    IF_MATCH,
-    IF_NEW,
-    IF_NONE_MATCH,
-    IF_RANGE,
-    RANGE,
-    WANT_REPR_DIGEST,
+from georesolve.service.description.operations import (
+    FILE_HEADERS,
+    Answers,
     DatasetId,
     DatasetName,
+    bytes_of,
+    created,
+    file_answers,
     headers,
 )
 from georesolve.service.errors import InvalidRequest, NoSuchDataset
@@ -98,7 +95,7 @@ _REGISTERED: Answers = {
     summary="Register a dataset",
     status_code=201,
     responses=_REGISTERED,
-    openapi_extra=_UPLOAD | headers(CONTENT_DIGEST),
+    openapi_extra=_UPLOAD | headers("Content-Digest"),
 )
 async def register_dataset(
     request: Request,
@@ -127,7 +124,7 @@ async def register_dataset(
     summary="Register a dataset under a name, or replace it",
     status_code=201,
     responses=_REGISTERED,
-    openapi_extra=_UPLOAD | headers(CONTENT_DIGEST, IF_MATCH, IF_NEW),
+    openapi_extra=_UPLOAD | headers("Content-Digest", "If-Match", "If-None-Match: *"),
 )
 async def put_dataset(
     id: DatasetName,
@@ -252,7 +249,7 @@ def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> D
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
-    openapi_extra=headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST),
+    openapi_extra=FILE_HEADERS,
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.

@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from georesolve.service.auth.access import OPEN_PATHS
-from georesolve.service.description.answers import Answers
+from georesolve.service.description.operations import Answers
 from georesolve.service.errors import PROBLEM_JSON
 
 _METHODS = ("get", "post", "put", "patch", "delete", "options")

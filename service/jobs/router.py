@@ -9,22 +9,16 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
-from georesolve.service.description.answers import (
+from georesolve.service.description.operations import (
+    FILE_HEADERS,
     IN_DOCUMENT,
     MESSAGES,
     Answers,
+    JobId,
     answer_of,
     bytes_of,
     file_answers,
     matches_content,
-)
-from georesolve.service.description.requests import (
-    IF_NONE_MATCH,
-    IF_RANGE,
-    RANGE,
-    WANT_REPR_DIGEST,
-    JobId,
-    headers,
 )
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http.queries import JobQuery, links_of_page
@@ -42,7 +36,6 @@ from georesolve.service.results.response import (
 router = APIRouter(tags=["jobs"])
 
 _PART = "000000000000-000000000002.parquet"
-_FILE_HEADERS = headers(RANGE, IF_RANGE, IF_NONE_MATCH, WANT_REPR_DIGEST)
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
 _LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}
@@ -102,7 +95,7 @@ def get_status(
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
-    openapi_extra=_FILE_HEADERS,
+    openapi_extra=FILE_HEADERS,
 )
 async def get_result(job: Job, service: ServiceContext, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -123,7 +116,7 @@ def _get_file(format: Format) -> Callable[..., Any]:
         summary=f"The result of a job as {format.name}",
         response_class=Response,
         responses=answers(matches_content(format), "the result"),
-        openapi_extra=_FILE_HEADERS if is_file else None,
+        openapi_extra=FILE_HEADERS if is_file else None,
     )
 
 
@@ -175,7 +168,7 @@ async def get_parts(job: Job, service: ServiceContext, request: Request) -> Part
     summary="A part of a result",
     response_class=Response,
     responses=file_answers(bytes_of(PARQUET.media_type), "the part"),
-    openapi_extra=_FILE_HEADERS,
+    openapi_extra=FILE_HEADERS,
 )
 async def get_part(
     id: JobId, name: PartName, service: ServiceContext, request: Request

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import JobRow
-from georesolve.service.description.answers import Answers, answer_of, bytes_of
-from georesolve.service.description.requests import IF_NONE_MATCH, headers
+from georesolve.service.description.operations import Answers, answer_of, bytes_of, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
 from georesolve.service.jobs.router import Job
@@ -133,7 +132,7 @@ async def get_tiles(job: Job, service: ServiceContext, request: Request) -> Tile
     summary="A tile of a map of the result",
     response_class=Response,
     responses=_PNG | _UNCHANGED,
-    openapi_extra=headers(IF_NONE_MATCH),
+    openapi_extra=headers("If-None-Match"),
 )
 async def get_tile(
     job: Job, tile: TileOfPath, service: ServiceContext, request: Request
@@ -158,7 +157,7 @@ async def get_tile(
     summary="The observations of a tile",
     response_class=Response,
     responses=_FEATURES | _UNCHANGED,
-    openapi_extra=headers(IF_NONE_MATCH),
+    openapi_extra=headers("If-None-Match"),
 )
 async def get_tile_features(
     job: Job,

@@ -10,19 +10,15 @@ from pydantic import BaseModel
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import Delivery, EchoOptions
 from georesolve.service.description import examples
-from georesolve.service.description.answers import (
+from georesolve.service.description.operations import (
     IN_DOCUMENT,
     TAKEN,
     Answers,
-    matches_answer,
-    message_answer,
-)
-from georesolve.service.description.requests import (
-    IDEMPOTENCY_KEY,
-    PREFER,
     ProcessName,
     headers,
     json_request,
+    matches_answer,
+    message_answer,
 )
 from georesolve.service.links import Link, base_of
 from georesolve.service.processes.offers import (
@@ -88,7 +84,7 @@ _MESSAGE: Answers = {
     responses=_MATCHES,
     summary="Run `nearest`",
     openapi_extra=json_request((NearestExecution, examples.EXECUTION))
-    | headers(PREFER, IDEMPOTENCY_KEY),
+    | headers("Prefer", "Idempotency-Key"),
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
@@ -116,7 +112,7 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
     responses=_MESSAGE,
     summary="Run `echo`",
     openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
-    | headers(PREFER, IDEMPOTENCY_KEY),
+    | headers("Prefer", "Idempotency-Key"),
 )
 async def execute_echo(request: Request, service: ServiceContext) -> Response:
     """Give back what was sent, at once or as a job, for a client that learns to speak."""

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from georesolve.intake.matching import check_match
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.requests import json_request
+from georesolve.service.description.operations import json_request
 from georesolve.service.errors import NotReady
 from georesolve.service.processes.offers import NearestExecution
 from georesolve.service.resolve.inputs import ROLES, json_content, made, parsed

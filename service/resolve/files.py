@@ -7,8 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from georesolve.service.context import ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.answers import TAKEN, matches_answer
-from georesolve.service.description.requests import IDEMPOTENCY_KEY, PREFER, headers
+from georesolve.service.description.operations import TAKEN, headers, matches_answer
 from georesolve.service.description.schemas import as_texts, schema_of
 from georesolve.service.resolve.inputs import ROLES, sent_by_form
 from georesolve.service.resolve.models import JobParameters
@@ -49,7 +48,7 @@ _FORM: dict[str, Any] = {
     summary="The nearest reference of every observation",
     response_class=Response,
     responses=matches_answer("the result, in the format that the header Accept likes best") | TAKEN,
-    openapi_extra=_FORM | headers(PREFER, IDEMPOTENCY_KEY),
+    openapi_extra=_FORM | headers("Prefer", "Idempotency-Key"),
 )
 async def resolve_files(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation.

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Request, Response
 from georesolve.intake.representations import ARROW, JSON, Format
 from georesolve.service.context import Service, service_of
 from georesolve.service.description import examples
-from georesolve.service.description.answers import matches_answer
-from georesolve.service.description.requests import json_request
+from georesolve.service.description.operations import json_request, matches_answer
 from georesolve.service.errors import NotReady, TooLarge
 from georesolve.service.http.bodies import media_type
 from georesolve.service.resolve.inputs import (

@@ -16,16 +16,7 @@ from fastapi.routing import APIRoute
 
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.answers import created
-from georesolve.service.description.requests import (
-    CONTENT_DIGEST,
-    REPR_DIGEST,
-    UPLOAD_LENGTH,
-    UPLOAD_METADATA,
-    UPLOAD_OFFSET,
-    UploadId,
-    headers,
-)
+from georesolve.service.description.operations import UploadId, created, headers
 from georesolve.service.errors import (
     InvalidRequest,
     PreconditionFailed,
@@ -113,7 +104,7 @@ async def describe_uploads(service: ServiceContext, response: Response) -> None:
     summary="Begin an upload that can go on after a break",
     status_code=201,
     responses={201: {"description": "begun", "headers": created("the upload") | _EXPIRES}},
-    openapi_extra=headers(UPLOAD_LENGTH, UPLOAD_METADATA, REPR_DIGEST),
+    openapi_extra=headers("Upload-Length", "Upload-Metadata", "Repr-Digest"),
 )
 async def begin_upload(request: Request, response: Response, service: ServiceContext) -> UploadInfo:
     """Begin an upload as tus 1.0 has it: clients of tus can send files here.
@@ -175,7 +166,7 @@ def get_upload(id: UploadId, service: ServiceContext, response: Response) -> Upl
             "content": {_BYTES: {"schema": {"type": "string"}, "example": examples.CITIES_CSV}},
         }
     }
-    | headers(UPLOAD_OFFSET, CONTENT_DIGEST),
+    | headers("Upload-Offset", "Content-Digest"),
 )
 async def continue_upload(
     id: UploadId, request: Request, response: Response, service: ServiceContext

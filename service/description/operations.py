@@ -1,17 +1,134 @@
-"""What OpenAPI says of the answers that come with success."""
+"""What OpenAPI says of operations: what they take, and what they answer with success."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import BaseModel
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
+from georesolve.service.description import examples
+from georesolve.service.description.schemas import schema_of
 from georesolve.service.jobs.models import StatusInfo
 
 Answers = dict[int | str, dict[str, Any]]
+JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
+DatasetId = Annotated[
+    str,
+    Path(
+        description="the id of the dataset, or its name: `places`, or a version of it: `places@3`",
+        examples=[examples.DATASET_ID],
+    ),
+]
+DatasetName = Annotated[
+    str,
+    Path(
+        description="a letter, then up to 63 letters, digits, `.`, `_` and `-`, all lower case",
+        openapi_examples={"places": {"value": "places"}},
+    ),
+]
+UploadId = Annotated[str, Path(description="the id of the upload", examples=[examples.UPLOAD_ID])]
+# This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
+ProcessName = Annotated[
+    str,
+    Path(description="the id of the process", openapi_examples={"nearest": {"value": "nearest"}}),
+]
+_SHA256 = "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:"
+_HEADERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Prefer": (
+        "`respond-async`: a job to ask again; `wait=N`: the result if it is there within N "
+        "seconds, and else the job",
+        "respond-async",
+        {},
+    ),
+    "Idempotency-Key": (
+        "a request with the same key, sets and options is the same job",
+        "5bd5d52c-5cf1-4b1c-8d6c-7d1d2c1f0b1e",
+        {"minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+    ),
+    "Content-Digest": (
+        "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is refused",
+        _SHA256,
+        {},
+    ),
+    "Repr-Digest": (
+        "sha-256 or sha-512 of the whole file as RFC 9530 has it; an upload that has another one "
+        "is refused when it is used",
+        _SHA256,
+        {},
+    ),
+    "Upload-Length": ("bytes of the whole file", "1000000", {"pattern": "^[1-9][0-9]{0,17}$"}),
+    "Upload-Metadata": (
+        "`filename` and `filetype` in base64, as tus has it: they tell the format where the first "
+        "bytes of the file do not",
+        "filename b2JzLmNzdg==,filetype dGV4dC9jc3Y=",
+        {"maxLength": 4096},
+    ),
+    "Upload-Offset": ("how many bytes were sent before", "0", {"pattern": "^[0-9]{1,18}$"}),
+    "Range": ("the part of the file that is wanted, in bytes", "bytes=0-499", {}),
+    "If-Range": (
+        "the ETag of what the client has a part of: if the file has another one, it comes whole",
+        '"23ce787a"',
+        {},
+    ),
+    "If-Match": (
+        "the ETag of the version that may be replaced, or `*` for any that there is: 412 if it is "
+        "another one",
+        '"23ce787a"',
+        {},
+    ),
+    "If-None-Match: *": ("`*`: 412 if there is a dataset of that name already", "*", {}),
+    "If-None-Match": (
+        "the ETag of what the client has: 304 if that is still it",
+        '"23ce787a"',
+        {},
+    ),
+    "Want-Repr-Digest": (
+        "has the file compared with its checksum now, and that told in `Repr-Digest` as RFC 9530 "
+        "has it; a large file takes a second a gigabyte",
+        "sha-256=1",
+        {},
+    ),
+}
+"""What they mean, an example, and what their texts must be."""
+_REQUIRED = ("Upload-Length", "Upload-Offset")
 
-_HEADERS = {
+
+def headers(*names: str) -> dict[str, Any]:
+    """Headers that an operation heeds; `If-None-Match: *` is that of one that makes something."""
+    # The example stands in words: `/docs` would send an example of OpenAPI with every request.
+    return {
+        "parameters": [
+            {
+                "name": name.partition(":")[0],
+                "in": "header",
+                "required": name in _REQUIRED,
+                "description": f"{description}; for example `{example}`",
+                "schema": {"type": "string", **rules},
+            }
+            for name in names
+            for description, example, rules in [_HEADERS[name]]
+        ]
+    }
+
+
+FILE_HEADERS = headers("Range", "If-Range", "If-None-Match", "Want-Repr-Digest")
+
+
+def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:
+    """A request whose body is JSON: one of some models, each with an example."""
+    schemas = [schema_of(model) for model, _ in alternatives]
+    content = {
+        "schema": schemas[0] if len(schemas) == 1 else {"anyOf": schemas},
+        "examples": {model.__name__: {"value": example} for model, example in alternatives},
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+
+
+_ETAG = {
     "ETag": {"description": "strong: other bytes have another one", "schema": {"type": "string"}},
 }
-_FILE_HEADERS = {
-    **_HEADERS,
+_OF_FILES = {
+    **_ETAG,
     "Accept-Ranges": {
         "description": "bytes; none of a result that is not Parquet",
         "schema": {"type": "string"},
@@ -126,13 +243,13 @@ def message_answer(description: str) -> Answers:
 def file_answers(content: dict[str, Any], description: str) -> Answers:
     """A file, whole or in part, or the word that the client has it already."""
     return {
-        200: {"description": description, "content": content, "headers": _FILE_HEADERS},
+        200: {"description": description, "content": content, "headers": _OF_FILES},
         206: {
             "description": "the range that was asked for",
             "content": {name: {} for name in (*content, "multipart/byteranges")},
-            "headers": _FILE_HEADERS,
+            "headers": _OF_FILES,
         },
-        304: {"description": "the client has it already", "headers": _HEADERS},
+        304: {"description": "the client has it already", "headers": _ETAG},
     }
 
 
