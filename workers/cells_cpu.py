@@ -64,25 +64,34 @@ def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows, bound
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sort(keys, first, second):  # type: ignore[no-untyped-def]
-    """Sort two columns of words by a third, in as many passes as its range has digits.
+def sort(points, n, spare):  # type: ignore[no-untyped-def]
+    """Sort the first points by their cells, in as many passes as the range of these has digits.
 
-    Returns
-    -------
-    int64 array, shape (3, n)
+    Parameters
+    ----------
+    points : int64 array, shape (3, m)
+        Cells and two more words of each point, sorted in place.
+    n
+        How many points, at most m.
+    spare : int64 array, shape (3 m,)
+        Overwritten.
     """
-    n = keys.size
     if n == 0:
-        return np.empty((3, 0), np.int64)
-    low = keys[0]
-    high = keys[0]
+        return
+    cells = points[0]
+    low = cells[0]
+    high = cells[0]
     for i in range(n):
-        low = min(low, keys[i])
-        high = max(high, keys[i])
-    order = np.arange(n, dtype=np.uint32)
-    other = np.empty(n, np.uint32)
-    from_keys = keys - low
-    to_keys = np.empty(n, np.int64)
+        low = min(low, cells[i])
+        high = max(high, cells[i])
+    from_keys = spare[:n]
+    to_keys = spare[n : 2 * n]
+    halves = spare[2 * n : 3 * n].view(np.uint32)
+    order = halves[:n]
+    other = halves[n:]
+    for i in range(n):
+        from_keys[i] = cells[i] - low
+        order[i] = i
     places = np.empty(1 << _DIGIT_BITS, np.int64)
     mask = (1 << _DIGIT_BITS) - 1
     shift = 0
@@ -105,29 +114,29 @@ def sort(keys, first, second):  # type: ignore[no-untyped-def]
         from_keys, to_keys = to_keys, from_keys
         order, other = other, order
         shift += _DIGIT_BITS
-    result = np.empty((3, n), np.int64)
-    # Column by column: three that are written at once are in each other's way.
     for i in range(n):
-        result[0, i] = from_keys[i] + low
-    for i in range(n):
-        result[1, i] = first[order[i]]
-    for i in range(n):
-        result[2, i] = second[order[i]]
-    return result
+        cells[i] = from_keys[i] + low
+    # Word by word: two that are written at once are in each other's way.
+    for word in range(1, 3):
+        for i in range(n):
+            to_keys[i] = points[word, order[i]]
+        for i in range(n):
+            points[word, i] = to_keys[i]
 
 
 @njit(cache=True, nogil=True)
-def gather(words, starts, sizes, begins, ends, points):  # type: ignore[no-untyped-def]
+def gather(words, files, starts, sizes, begins, ends, points):  # type: ignore[no-untyped-def]
     """Copy from each of some runs what stands between its begin and its end.
 
-    A run is three columns of so many words, one behind the other.
+    A run is three columns of so many words, one behind the other, in one of some files.
     """
     to = 0
     for run in range(starts.size):
+        file = words[files[run]]
         for column in range(3):
             at = starts[run] + column * sizes[run]
             for i in range(ends[run] - begins[run]):
-                points[column, to + i] = words[at + begins[run] + i]
+                points[column, to + i] = file[at + begins[run] + i]
         to += ends[run] - begins[run]
 
 

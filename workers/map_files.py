@@ -8,8 +8,11 @@ the folder of the job, goes with it, and may be removed at any time: it is made 
 
 import json
 import mmap
+import os
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -36,6 +39,8 @@ _DISTANCE = "distance_m"
 _ROW_BYTES = 24
 _HEAD_BYTES = mmap.PAGESIZE
 _GRAIN = 1 << 15
+_SCRATCHES = 8
+"""Files that the runs lie in by turns."""
 _STEP = 256
 """Of so many points of a run one is in its sample."""
 _MOST_EDGES = 1 << 22
@@ -167,8 +172,9 @@ def map_bytes(manifest: Manifest) -> int:
 def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
     """Write the map of a result to a file that is complete or absent.
 
-    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name;
-    then it takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
+    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name,
+    of which there are some, because a system lets one thread at a time write to a file; then it
+    takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
 
     Raises
     ------
@@ -177,12 +183,17 @@ def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
     SourceFailed
         When the observations are files of their owner, and these fail.
     """
-    with tempfile.TemporaryFile(dir=path.parent) as scratch, complete(path) as temporary:
+    with ExitStack() as stack, complete(path) as temporary:
+        files = [
+            stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(_SCRATCHES)
+        ]
+        desk = _Desk()
 
-        def sort(stretch: Stretch) -> _Run:
-            return _sorted_run(scratch, manifest, observations, stretch)
+        def sort(place: tuple[int, Stretch]) -> _Run:
+            number, stretch = place
+            return _sorted_run(files, number % _SCRATCHES, desk, manifest, observations, stretch)
 
-        runs = list(side_by_side(sort, stretches(manifest)))
+        runs = list(side_by_side(sort, enumerate(stretches(manifest))))
         beyond = sum(run.beyond for run in runs)
         runs = [run for run in runs if run.rows]
         rows = sum(run.rows for run in runs)
@@ -193,20 +204,36 @@ def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
             file.write(json.dumps(head).encode().ljust(_HEAD_BYTES))
             file.flush()
             if runs:
-                _merge(scratch, runs, file)
+                _merge(files, runs, desk, file)
+
+
+class _Desk(threading.local):
+    """Memory that a thread sorts in, used again: pages touched anew take as long as the sort."""
+
+    def __init__(self) -> None:
+        self._words = np.empty(0, np.int64)
+
+    def laid(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Room for `n` points, of shape (3, n), and as many words to sort them with."""
+        if self._words.size < 6 * n:
+            self._words = np.empty(6 * n, np.int64)
+        return self._words[: 3 * n].reshape(3, n), self._words[3 * n : 6 * n]
 
 
 class _Run(NamedTuple):
-    """Points in the order of the curve, in the scratch file: three columns of a word a point.
+    """Points in the order of the curve, in a scratch file: three columns of a word a point.
 
     Attributes
     ----------
+    file
+        The number of the file.
     start
         Words of the file before it.
     sample : int64 array
         Every `_STEP`-th cell.
     """
 
+    file: int
     start: int
     rows: int
     beyond: int
@@ -215,7 +242,12 @@ class _Run(NamedTuple):
 
 
 def _sorted_run(
-    scratch: IO[bytes], manifest: Manifest, observations: Dataset, stretch: Stretch
+    files: list[IO[bytes]],
+    number: int,
+    desk: _Desk,
+    manifest: Manifest,
+    observations: Dataset,
+    stretch: Stretch,
 ) -> _Run:
     part, groups, first_row = stretch
     with manifest.reading(part) as handle:
@@ -230,15 +262,17 @@ def _sorted_run(
     distance = pc.fill_null(table[_DISTANCE], np.nan).to_numpy()
     # Arrays that must not be written to are of another type to numba.
     given = (np.require(one, requirements="W") for one in (lon, lat, distance))
-    cells, distances, rows = np.empty((3, table.num_rows), np.int64)
+    points, spare = desk.laid(table.num_rows)
+    cells, distances, rows = points
     bounds = np.empty(4)
     shown, beyond = cells_cpu.place(
         *given, first_row, cells, distances.view(np.float64), rows, bounds
     )
-    points = cells_cpu.sort(cells[:shown], distances[:shown], rows[:shown])
+    cells_cpu.sort(points, shown, spare)
     start = len(points) * first_row
-    write_at(scratch, points, points.itemsize * start)
-    return _Run(start, shown, beyond, bounds, points[0, ::_STEP].copy())
+    for column, words in enumerate(points):
+        write_at(files[number], words[:shown], words.itemsize * (start + column * shown))
+    return _Run(number, start, shown, beyond, bounds, cells[:shown:_STEP].copy())
 
 
 def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -252,25 +286,28 @@ def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, n
     return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
 
 
-def _merge(scratch: IO[bytes], runs: list[_Run], file: IO[bytes]) -> None:
+def _merge(files: list[IO[bytes]], runs: list[_Run], desk: _Desk, file: IO[bytes]) -> None:
     """Write the points of all runs in the order of the curve, column by column, behind the head."""
-    starts, sizes = np.array([(run.start, run.rows) for run in runs]).T.copy()
+    numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())
-    words = _mapped(scratch, np.int64, "c", 0, int(starts[-1] + 3 * sizes[-1]))
+    words = tuple(
+        _mapped(one, np.int64, "c", 0, os.fstat(one.fileno()).st_size >> 3) for one in files
+    )
     borders = _borders([run.sample for run in runs], max(STRETCH, n * len(runs) // _MOST_EDGES))
 
     def find(run: _Run) -> np.ndarray:
-        return np.searchsorted(words[run.start : run.start + run.rows], borders)
+        return np.searchsorted(words[run.file][run.start : run.start + run.rows], borders)
 
     edges = np.stack(list(side_by_side(find, runs)), axis=1)
 
     def write(piece: _Piece) -> None:
         first, begins, ends = piece
-        points = np.empty((3, int((ends - begins).sum())), np.int64)
-        cells_cpu.gather(words, starts, sizes, begins, ends, points)
-        points = cells_cpu.sort(*points)
-        for number, column in enumerate(points):
-            write_at(file, column, _HEAD_BYTES + column.itemsize * (number * n + first))
+        count = int((ends - begins).sum())
+        points, spare = desk.laid(count)
+        cells_cpu.gather(words, numbers, starts, sizes, begins, ends, points)
+        cells_cpu.sort(points, count, spare)
+        for column, part in enumerate(points):
+            write_at(file, part, _HEAD_BYTES + part.itemsize * (column * n + first))
 
     for _ in side_by_side(write, _pieces(borders, edges)):
         pass
