@@ -11,7 +11,7 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
@@ -242,7 +242,7 @@ class _Run(NamedTuple):
 
 
 def _sorted_run(
-    files: list[IO[bytes]],
+    files: Sequence[IO[bytes]],
     number: int,
     desk: _Desk,
     manifest: Manifest,
@@ -286,7 +286,7 @@ def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, n
     return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
 
 
-def _merge(files: list[IO[bytes]], runs: list[_Run], desk: _Desk, file: IO[bytes]) -> None:
+def _merge(files: Sequence[IO[bytes]], runs: list[_Run], desk: _Desk, file: IO[bytes]) -> None:
     """Write the points of all runs in the order of the curve, column by column, behind the head."""
     numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())
