@@ -10,6 +10,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 
 from georesolve.service.clock import ExpiryClock, new_id, now
+from georesolve.service.database.bell import Bell
 from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import ID_FILE, refuse_other_store
@@ -70,6 +71,8 @@ class Store(Queries):
         The time by which things expire.
     changes
         Tells of changed jobs.
+    bell
+        Rings when a job is accepted.
     root
         Where the files of datasets and results lie: the data folder, or a prefix of an object
         store, which processes share that share no folder.
@@ -97,6 +100,7 @@ class Store(Queries):
         folder = Folder(self._data_dir)
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.changes = Changes(self._engine)
+        self.bell = Bell(self._data_dir)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
         self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
@@ -435,6 +439,7 @@ class Store(Queries):
                 "another request with this Idempotency-Key was accepted meanwhile: send this again",
                 headers={"Retry-After": "1"},
             ) from None
+        self.bell.ring()
         return id
 
     def first_of(self, repeat: Repeat) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours
-from georesolve.service.database.rows import EchoOptions, JobStatus
+from georesolve.service.database.rows import EchoOptions, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
@@ -125,7 +125,7 @@ class Supervisor:
 
     async def _look_for_jobs(self) -> None:
         """Take up the jobs that are accepted, and let go of those that others have ended."""
-        with self._store.changes.of(None) as changed:
+        with self._store.changes.of(None) as changed, self._store.bell.heard(changed.set):
             while True:
                 changed.clear()
                 try:
@@ -272,16 +272,15 @@ class Supervisor:
         try:
             row = await asyncio.to_thread(self._store.job, id)
             with about(job=id, **({"request_id": row.request} if row and row.request else {})):
-                await self._run_to_its_end(id)
+                await self._run_to_its_end(id, row)
         finally:
             self._begun.discard(id)
             self._dismissed.discard(id)
 
-    async def _run_to_its_end(self, id: str) -> None:
+    async def _run_to_its_end(self, id: str, row: JobRow | None) -> None:
         has_ended = False
         while not has_ended and not self.stopping:
             try:
-                row = await asyncio.to_thread(self._store.job, id)
                 if row is not None and isinstance(row.options, EchoOptions):
                     await self._echo(id, row.options)
                 else:

@@ -1,5 +1,6 @@
 """The store: its tables and their version, its verbs on SQLite and on Postgres."""
 
+import asyncio
 import contextlib
 import copy
 import os
@@ -395,6 +396,29 @@ def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
     assert left == {"kept", "kept for ever", "live"}
     assert {name for name in jobs if ours.first_of(Repeat(name, "fingerprint"))} == left
     assert store.job(echo) is None
+
+
+def test_a_runner_hears_of_a_job_from_another_process_before_it_looks(tmp_path):
+    with closing(Store(tmp_path / "data")) as front, closing(Store(tmp_path / "data")) as runner:
+        row, _ = add(Library(front), tmp_path, 1)
+
+        def accept():
+            return front.add_job(row, row, MatchOptions(), Delivery())
+
+        async def hear(times):
+            rung = asyncio.Event()
+            with runner.bell.heard(rung.set):
+                for _ in range(times):
+                    id = await asyncio.to_thread(accept)
+                    # Its thread that looks at the database was not started.
+                    await asyncio.wait_for(rung.wait(), 20)
+                    rung.clear()
+                    assert runner.live_ids()[-1] == id
+
+        accept()
+        for _ in range(2):
+            asyncio.run(hear(3))
+            accept()
 
 
 def test_one_runner_has_the_lease_and_another_one_gets_it(store, monkeypatch):

@@ -1,0 +1,63 @@
+"""The bell: a named pipe in the data folder, by which a front tells the runner of a job at once.
+
+A runner of another machine does not hear it, and sees in the database what others changed: see
+`Changes`, which looks some times a second.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_MOST_BYTES = 65_536
+"""As many a pipe holds; a full one was rung already."""
+
+
+class Bell:
+    """The bell of a data folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        # What begins with a dot is nothing to lose: see `content_of`.
+        self._path = data_dir / ".bell"
+
+    def ring(self) -> None:
+        """Wake who hears it; nothing happens where none does."""
+        with suppress(OSError):
+            pipe = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                os.write(pipe, b"\0")
+            finally:
+                os.close(pipe)
+
+    @contextmanager
+    def heard(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Have the event loop of the caller call a function each time that it rings.
+
+        On a file system without pipes it is not heard, and the log says so.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            with suppress(FileExistsError):
+                os.mkfifo(self._path, 0o600)
+            # To write, too: without a writer a pipe is at its end all the time.
+            pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        except OSError as error:
+            logger.warning("fronts cannot ring, and jobs start some moments later: %s", error)
+            yield
+            return
+
+        def hear() -> None:
+            with suppress(BlockingIOError):
+                os.read(pipe, _MOST_BYTES)
+            wake()
+
+        loop.add_reader(pipe, hear)
+        try:
+            yield
+        finally:
+            loop.remove_reader(pipe)
+            os.close(pipe)
