@@ -71,6 +71,10 @@ class Job:
     indexes: IndexFolder | None = None
     output: str | None = None
 
+    def __dask_tokenize__(self) -> str:
+        """What Dask calls it by: its id, where it would read all of it again for each task."""
+        return self.id
+
     @property
     def place(self) -> Place:
         """Where its parts lie."""

@@ -15,7 +15,7 @@ from distributed import get_worker
 
 from georesolve.workers import partitions, pipeline, stragglers
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.datasets import streamed
+from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
@@ -361,6 +361,15 @@ def test_tasks_are_named_after_their_job(cluster, make_job):
     # Dask keeps what it learns by prefix for ever, so a prefix must not be a job's.
     prefixes = cluster.client.run_on_scheduler(task_prefixes)
     assert not [prefix for prefix in prefixes if job.id in prefix]
+
+
+def test_tasks_are_named_without_a_look_at_the_sets(cluster, make_job, monkeypatch):
+    def refuse(dataset):
+        raise AssertionError("of a set of many files, each task would read all again")
+
+    monkeypatch.setattr(Dataset, "__dask_tokenize__", refuse, raising=False)
+    job = make_job(points(5, 1), points(5, 2))
+    assert run(cluster, job, ignore, never)[0].rows == 5
 
 
 def test_chunks_are_begun_in_the_order_of_their_rows(cluster, make_job, monkeypatch):
