@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.lanes_cpu import lowest_bit
+from georesolve.kernels.coordinates_cpu import aligned, unit_vectors
+from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_node
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -126,10 +126,10 @@ def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
         if width == 0:
             break
     tree = Tree(
-        np.empty((n_leaves, 3, WIDTH)),
-        np.empty((n_leaves, WIDTH)),
+        aligned(n_leaves, 3, WIDTH),
+        aligned(n_leaves, WIDTH),
         np.empty(n_leaves, np.int64),
-        np.empty((levels[-1], 6, WIDTH)),
+        aligned(levels[-1], 6, WIDTH),
         np.array(levels, np.int64),
     )
     if n:
@@ -158,11 +158,12 @@ def leaf_of(leaf_keys, key, first):  # type: ignore[no-untyped-def]
 
 
 @njit(forceinline=True)
-def push_children(levels, level, node, bits, stack, top):  # type: ignore[no-untyped-def]
+def push_children(boxes, levels, level, node, bits, stack, top):  # type: ignore[no-untyped-def]
     """Put a node's children of some bits on the stack; returns its new top."""
     below = levels[level - 1] + (node - levels[level]) * WIDTH
     while bits:
         stack[top] = below + lowest_bit(bits)
+        prefetch_node(boxes, stack[top])
         bits &= bits - 1
         top += 1
     return top

@@ -56,11 +56,12 @@ def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
         part[i] = metres if part[i] < math.inf else math.nan
 
 
-def empty_vectors(n: int) -> np.ndarray:
-    """Memory for n unit vectors, float64 of shape (n, 4): none lies across two cache lines."""
-    memory = np.empty(4 * n + 8)
+def aligned(*shape: int) -> np.ndarray:
+    """Memory for float64 of some shape that begins with a cache line."""
+    n = math.prod(shape)
+    memory = np.empty(n + 8)
     first = -memory.ctypes.data % 64 // 8
-    return memory[first : first + 4 * n].reshape(n, 4)
+    return memory[first : first + n].reshape(shape)
 
 
 def unit_vectors(
@@ -73,7 +74,8 @@ def unit_vectors(
     float64 array, shape (n, 4)
         x, y, z and zero; `out` where that is given.
     """
-    vectors = empty_vectors(lat_deg.size) if out is None else out
+    # Records of 32 bytes: none lies across two cache lines.
+    vectors = aligned(lat_deg.size, 4) if out is None else out
     degrees = readable(Degrees(lat_deg, lon_deg))
     in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, vectors)
     return vectors

@@ -17,10 +17,12 @@ _DOUBLE = ir.DoubleType()
 _BYTE = ir.IntType(8)
 _INT = ir.IntType(32)
 _LONG = ir.IntType(64)
+_FOUR = ir.VectorType(_DOUBLE, 4)
 _EIGHT = ir.VectorType(_DOUBLE, 8)
 _SIXTEEN = ir.VectorType(_DOUBLE, 16)
 _PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT, _INT, _INT])
 _REDUCE = ir.FunctionType(_DOUBLE, [_SIXTEEN])
+_READ = 0
 _WRITE = 1
 _KEEP = 3
 _DATA = 1
@@ -45,6 +47,11 @@ def _call(builder: Any, name: str, kind: Any, arguments: Any, flags: tuple[str, 
     return builder.call(function, arguments, fastmath=flags)
 
 
+def _prefetch(builder: Any, address: Any, use: int) -> None:
+    address = builder.bitcast(address, _BYTE.as_pointer())
+    _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (use, _KEEP, _DATA))])
+
+
 def _splat(builder: Any, value: Any, vector: Any) -> Any:
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _INT(0))
     zeros = ir.Constant(ir.VectorType(_INT, vector.count), [0] * vector.count)
@@ -66,6 +73,24 @@ def _bound(builder: Any, sides: Any, vector: Any) -> Any:
         product = builder.fmul(gap, gap)
         square = product if square is None else builder.fadd(square, product)
     return square
+
+
+def _square(builder: Any, own: Any, there: Any) -> Any:
+    """Squared chords of points, given by their three coordinates."""
+    square = None
+    for a, b in zip(own, there, strict=True):
+        apart = builder.fsub(a, b)
+        product = builder.fmul(apart, apart)
+        square = product if square is None else builder.fadd(square, product)
+    return square
+
+
+def _comes_before(builder: Any, new: Any, other: Any) -> Any:
+    """Where one (squared chord, row) comes before another in the order of `closer`."""
+    nearer = builder.fcmp_ordered("<", new[0], other[0])
+    tied = builder.fcmp_ordered("==", new[0], other[0])
+    lower = builder.fcmp_ordered("<", new[1], other[1])
+    return builder.or_(nearer, builder.and_(tied, lower))
 
 
 def _bits(builder: Any, mask: Any, count: int) -> Any:
@@ -144,6 +169,54 @@ def lanes_within(typing_context, lanes, boxes, node, child):  # type: ignore[no-
 
 
 @intrinsic
+def compare_leaf(typing_context, points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
+    """Compare a leaf's eight references with 16 points, which keep what `closer` prefers.
+
+    Returns the greatest of their best squared chords.
+
+    Parameters
+    ----------
+    points : float64 array, shape (n_leaves, 3, 8)
+        x, y and z of the references of each leaf; the first is none of the NaN that pad it.
+    rows : float64 array, shape (n_leaves, 8)
+        Their rows, ascending.
+    leaf : int
+        Which leaf.
+    lanes : float64 array, shape (5, 16)
+        Rows x, y, z, best squared chord and its row of each point.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        points_type, rows_type, _, lanes_type = signature.args
+        points, rows, leaf, lanes = arguments
+        places = [_address(context, builder, lanes_type, lanes, row, 0) for row in range(5)]
+        *own, best, best_row = (_load(builder, place, _SIXTEEN) for place in places)
+
+        def every(array_type: Any, array: Any, *indices: Any) -> Any:
+            address = _address(context, builder, array_type, array, leaf, *indices)
+            return _splat(builder, builder.load(address), _SIXTEEN)
+
+        def reference(j: int) -> tuple[Any, Any]:
+            there = [every(points_type, points, axis, j) for axis in range(3)]
+            return _square(builder, own, there), every(rows_type, rows, j)
+
+        near, near_row = reference(0)
+        for j in range(1, 8):
+            # Rows ascend, so "less" leaves ties with the lowest one.
+            square, row = reference(j)
+            nearer = builder.fcmp_ordered("<", square, near)
+            near = builder.select(nearer, square, near)
+            near_row = builder.select(nearer, row, near_row)
+        better = _comes_before(builder, (near, near_row), (best, best_row))
+        best = builder.select(better, near, best)
+        _store(builder, best, places[3])
+        _store(builder, builder.select(better, near_row, best_row), places[4])
+        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, [best], ("nnan",))
+
+    return types.float64(points, rows, types.intp, lanes), generate
+
+
+@intrinsic
 def references_within(typing_context, points, leaf, lanes, lane, chords):  # type: ignore[no-untyped-def]
     """Which of a leaf's eight references are at most a point's bound from it, as bits.
 
@@ -169,13 +242,11 @@ def references_within(typing_context, points, leaf, lanes, lane, chords):  # typ
             value = builder.load(_address(context, builder, lanes_type, lanes, row, lane))
             return _splat(builder, value, _EIGHT)
 
-        square = None
-        for axis in range(3):
-            address = _address(context, builder, points_type, points, leaf, axis, 0)
-            there = _load(builder, address, _EIGHT)
-            apart = builder.fsub(own(axis), there)
-            product = builder.fmul(apart, apart)
-            square = product if square is None else builder.fadd(square, product)
+        there = [
+            _load(builder, _address(context, builder, points_type, points, leaf, axis, 0), _EIGHT)
+            for axis in range(3)
+        ]
+        square = _square(builder, [own(axis) for axis in range(3)], there)
         _store(builder, square, _address(context, builder, chords_type, chords, 0))
         return _bits(builder, builder.fcmp_ordered("<=", square, own(3)), 8)
 
@@ -220,13 +291,7 @@ def insert_eight(typing_context, chords, rows, lane, first, chord2, row):  # typ
             for own, address in zip(here, entries(before), strict=True)
         ]
 
-        def comes_after(other: Any) -> Any:
-            nearer = builder.fcmp_ordered("<", new[0], other[0])
-            tied = builder.fcmp_ordered("==", new[0], other[0])
-            lower = builder.fcmp_ordered("<", new[1], other[1])
-            return builder.or_(nearer, builder.and_(tied, lower))
-
-        moves, moves_in = comes_after(here), comes_after(left)
+        moves, moves_in = _comes_before(builder, new, here), _comes_before(builder, new, left)
         for i, address in enumerate(entries(first)):
             value = builder.select(moves_in, left[i], new[i])
             _store(builder, builder.select(moves, value, here[i]), address)
@@ -248,15 +313,58 @@ def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def least_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
-    """Least value of a row of 16, none of them NaN."""
+def load_lanes(typing_context, points, places, lanes, boxes, box):  # type: ignore[no-untyped-def]
+    """Write x, y and z of 16 points into the lanes, and the box around them.
+
+    Parameters
+    ----------
+    points : float64 array, shape (n, 4)
+        x, y, z and anything.
+    places : int64 array, shape (16,)
+        Which points.
+    lanes : float64 array, shape (>= 3, 16)
+        Takes rows x, y, z.
+    boxes : float64 array, shape (m, 8)
+        Takes least x, y, z, greatest x, y, z and two more numbers.
+    box : int
+        In which line of the boxes.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments, 0)
-        values = [_load(builder, address, _SIXTEEN)]
-        return _call(builder, "llvm.vector.reduce.fmin.v16f64", _REDUCE, values, ("nnan",))
+        points_type, places_type, lanes_type, boxes_type, _ = signature.args
+        points, places, lanes, boxes, box = arguments
+        parts = []
+        for lane in range(16):
+            place = builder.load(_address(context, builder, places_type, places, lane))
+            address = _address(context, builder, points_type, points, place, 0)
+            parts.append(_load(builder, address, _FOUR))
 
-    return types.float64(lanes, types.intp), generate
+        def joined(a: Any, b: Any, *chosen: int) -> Any:
+            kind = ir.VectorType(_INT, len(chosen))
+            return builder.shuffle_vector(a, b, ir.Constant(kind, list(chosen)))
+
+        def extreme(compare: str) -> Any:
+            least = parts
+            while len(least) > 1:
+                pairs = zip(least[::2], least[1::2], strict=True)
+                least = [
+                    builder.select(builder.fcmp_ordered(compare, a, b), a, b) for a, b in pairs
+                ]
+            return least[0]
+
+        around = joined(extreme("<"), extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7)
+        _store(builder, around, _address(context, builder, boxes_type, boxes, box, 0))
+        for axis in range(3):
+            rows = [
+                joined(a, b, axis, 4 + axis) for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+            while len(rows) > 1:
+                both = range(2 * rows[0].type.count)
+                rows = [joined(a, b, *both) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            _store(builder, rows[0], _address(context, builder, lanes_type, lanes, axis, 0))
+        return context.get_dummy_value()
+
+    return types.void(points, places, lanes, boxes, types.intp), generate
 
 
 @intrinsic
@@ -277,8 +385,35 @@ def prefetch_for_write(typing_context, array, i, j):  # type: ignore[no-untyped-
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)
-        address = builder.bitcast(address, _BYTE.as_pointer())
-        _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (_WRITE, _KEEP, _DATA))])
+        _prefetch(builder, address, _WRITE)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), generate
+
+
+@intrinsic
+def prefetch_leaf(typing_context, points, rows, leaf):  # type: ignore[no-untyped-def]
+    """Ask for the cache lines of a leaf, which is soon to be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        points, rows, leaf = arguments
+        for axis in range(3):
+            line = _address(context, builder, signature.args[0], points, leaf, axis, 0)
+            _prefetch(builder, line, _READ)
+        _prefetch(builder, _address(context, builder, signature.args[1], rows, leaf, 0), _READ)
+        return context.get_dummy_value()
+
+    return types.void(points, rows, types.intp), generate
+
+
+@intrinsic
+def prefetch_node(typing_context, boxes, node):  # type: ignore[no-untyped-def]
+    """Ask for the cache lines of a node's boxes, which are soon to be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        for side in range(6):
+            line = _address(context, builder, signature.args[0], *arguments, side, 0)
+            _prefetch(builder, line, _READ)
+        return context.get_dummy_value()
+
+    return types.void(boxes, types.intp), generate

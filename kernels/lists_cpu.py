@@ -14,23 +14,15 @@ from georesolve.kernels.lanes_cpu import (
     greatest_of_16,
     insert_eight,
     lanes_within,
-    least_of_16,
+    load_lanes,
     lowest_bit,
     references_within,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
-from georesolve.kernels.packets_cpu import LANES
+from georesolve.kernels.packets_cpu import LANES, aligned_rows
 
 _BLOCK = 64
 """Packets whose keys are found together."""
-
-
-@njit(forceinline=True)
-def _aligned(n, m):  # type: ignore[no-untyped-def]
-    """Memory whose rows of a multiple of eight numbers each begin with a cache line."""
-    memory = np.empty(n * m + WIDTH)
-    first = (-memory.ctypes.data % 64) // 8
-    return memory[first : first + n * m].reshape(n, m)
 
 
 @njit
@@ -73,13 +65,15 @@ def search_lists(  # type: ignore[no-untyped-def]
     start = n_packets * thread // threads
     stop = n_packets * (thread + 1) // threads
     entries = WIDTH + (k + WIDTH - 1) // WIDTH * WIDTH
-    chords = _aligned(LANES, entries)
-    numbers = _aligned(LANES, entries)
+    chords = aligned_rows(LANES, entries)
+    numbers = aligned_rows(LANES, entries)
     # Of the packet, in rows: x, y, z, worst squared chord of the list.
-    lanes = np.empty((4, LANES))
+    lanes = aligned_rows(4, LANES)
     own = np.empty(LANES)
     near_chords = np.empty(WIDTH)
-    box = np.empty(6)
+    boxes_of = aligned_rows(1, WIDTH)
+    box = boxes_of[0]
+    places = np.empty(LANES, np.int64)
     stack = np.empty(STACK, np.int64)
     x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     keys = np.empty(_BLOCK, np.int64)
@@ -102,17 +96,14 @@ def search_lists(  # type: ignore[no-untyped-def]
         for lane in range(LANES):
             # Lanes that are not used repeat the last observation in the packet's box.
             i = order[first + min(lane, used - 1)] & ROW
-            for axis in range(3):
-                lanes[axis, lane] = points[i, axis]
+            places[lane] = i
             lanes[3, lane] = ALL if lane < used else -1.0
             own[lane] = first_row + i if exclude_self else -1
         for lane in range(used):
             for j in range(WIDTH, entries):
                 chords[lane, j] = np.inf
                 numbers[lane, j] = np.inf
-        for axis in range(3):
-            box[axis] = least_of_16(lanes, axis)
-            box[3 + axis] = greatest_of_16(lanes, axis)
+        load_lanes(points, places, lanes, boxes_of, 0)
         # So many leaves along the curve that k are found: a bound from the start.
         leaf = leaf_of(leaf_keys, keys[at], 0)
         near_stop = min(leaf + n_near // 2 + 1, leaf_keys.size)
@@ -132,7 +123,7 @@ def search_lists(  # type: ignore[no-untyped-def]
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
             if level:
-                top = push_children(levels, level, node, bits, stack, top)
+                top = push_children(boxes, levels, level, node, bits, stack, top)
                 continue
             while bits:
                 j = lowest_bit(bits)

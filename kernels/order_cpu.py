@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates_cpu import empty_vectors
+from georesolve.kernels.coordinates_cpu import aligned
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -66,7 +66,7 @@ def scratch(n: int) -> Iterator[Scratch]:
     with suppress(IndexError):
         memory = _kept.pop()
     if memory is None or memory.words.size < n:
-        memory = Scratch(empty_vectors(n), np.empty(n, np.int64), np.empty(n, np.int64))
+        memory = Scratch(aligned(n, 4), np.empty(n, np.int64), np.empty(n, np.int64))
     try:
         yield Scratch(*(array[:n] for array in memory))
     finally:

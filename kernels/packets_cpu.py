@@ -9,14 +9,15 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, FAR, STACK, WIDTH, leaf_of, level_of, push_children
-from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.lanes_cpu import (
     children_within,
-    greatest_of_16,
+    compare_leaf,
     lanes_within,
-    least_of_16,
+    load_lanes,
     lowest_bit,
     prefetch_for_write,
+    prefetch_leaf,
+    prefetch_node,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
 
@@ -30,60 +31,22 @@ _CANDIDATES = 256
 """Leaves that a group may find; more mean that its packets lie far apart."""
 
 
-@njit(inline="always")
-def _eight(a):  # type: ignore[no-untyped-def]
-    # Values, not memory that a store in the loop might change: that loop is vectorised.
-    return a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
-
-
 @njit(forceinline=True)
-def _scan_leaf(points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
-    """Compare a leaf's references with a packet; the worst of its bests, at most `ALL`."""
-    point = points[leaf]
-    x, y, z, row = _eight(point[0]), _eight(point[1]), _eight(point[2]), _eight(rows[leaf])
-    for lane in range(LANES):
-        ox = lanes[0, lane]
-        oy = lanes[1, lane]
-        oz = lanes[2, lane]
-        best = lanes[3, lane]
-        best_row = lanes[4, lane]
-        near = squared_chord(ox, oy, oz, x[0], y[0], z[0])
-        near_row = row[0]
-        for j in range(1, WIDTH):
-            chord2 = squared_chord(ox, oy, oz, x[j], y[j], z[j])
-            # A leaf's rows ascend, so "less" leaves its ties with the lowest one.
-            nearer = chord2 < near
-            near = chord2 if nearer else near
-            near_row = row[j] if nearer else near_row
-        better = closer(near, near_row, best, best_row)
-        lanes[3, lane] = near if better else best
-        lanes[4, lane] = near_row if better else best_row
-    return min(greatest_of_16(lanes, 3), ALL)
-
-
-@njit(forceinline=True)
-def _load(points, order, first, n, lanes, box):  # type: ignore[no-untyped-def]
-    """Fill a packet with the observations of 16 places of an order, and write its box."""
-    for lane in range(LANES):
-        # The last packet repeats its last observation.
-        i = order[min(first + lane, n - 1)] & ROW
-        lanes[0, lane] = points[i, 0]
-        lanes[1, lane] = points[i, 1]
-        lanes[2, lane] = points[i, 2]
-        lanes[3, lane] = np.inf
-        lanes[4, lane] = np.inf
-    for axis in range(3):
-        box[axis] = least_of_16(lanes, axis)
-        box[3 + axis] = greatest_of_16(lanes, axis)
+def aligned_rows(n, m):  # type: ignore[no-untyped-def]
+    """Memory whose rows of a multiple of eight numbers each begin with a cache line."""
+    memory = np.empty(n * m + WIDTH)
+    first = (-memory.ctypes.data % 64) // 8
+    return memory[first : first + n * m].reshape(n, m)
 
 
 @njit
-def _walk(boxes, levels, n_leaves, box, worst, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
+def _walk(tree, box, worst, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
     """Collect the leaves that may hold something at most `worst` from a box.
 
     Writes the leaves and, padded to a multiple of eight, their boxes; returns how many there are,
     or -1 when there is no room for more.
     """
+    points, rows, _, boxes, levels = tree
     stack[0] = boxes.shape[0] - 1
     top = 1
     level = levels.size - 2
@@ -94,7 +57,7 @@ def _walk(boxes, levels, n_leaves, box, worst, stack, leaves, leaf_boxes):  # ty
         bits = children_within(boxes, node, box, worst)
         level = level_of(levels, node, level)
         if level:
-            top = push_children(levels, level, node, bits, stack, top)
+            top = push_children(boxes, levels, level, node, bits, stack, top)
             continue
         if found + 2 * WIDTH > leaves.size:
             return -1
@@ -102,6 +65,7 @@ def _walk(boxes, levels, n_leaves, box, worst, stack, leaves, leaf_boxes):  # ty
             j = lowest_bit(bits)
             bits &= bits - 1
             leaves[found] = node * WIDTH + j
+            prefetch_leaf(points, rows, node * WIDTH + j)
             for side in range(6):
                 leaf_boxes[found // WIDTH, side, found % WIDTH] = boxes[node, side, j]
             found += 1
@@ -113,34 +77,20 @@ def _walk(boxes, levels, n_leaves, box, worst, stack, leaves, leaf_boxes):  # ty
 
 
 @njit
-def _scan_leaves(points, rows, leaves, first, boxes, node, bits, box, worst, lanes):  # type: ignore[no-untyped-def]
-    """Compare a packet with those of eight leaves that some bits name; its worst best.
-
-    The eight have their boxes in ``boxes[node]`` and their numbers in ``leaves[first:]``, or, where
-    that is empty, from `first` on.
-    """
+def _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes):  # type: ignore[no-untyped-def]
+    """Compare a packet with those leaves of a node that some bits name; its worst best."""
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
         # The packet's box has come near enough; mostly none of its points has.
         if lanes_within(lanes, boxes, node, j):
-            leaf = leaves[first + j] if leaves.size else first + j
-            worst = _scan_leaf(points, rows, leaf, lanes)
+            worst = min(compare_leaf(points, rows, node * WIDTH + j, lanes), ALL)
             bits &= children_within(boxes, node, box, worst)
     return worst
 
 
-@njit(forceinline=True)
-def _others(leaves, eight, node):  # type: ignore[no-untyped-def]
-    """Bits of those of eight leaves that do not belong to a node."""
-    bits = 0
-    for j in range(WIDTH):
-        bits |= (leaves[eight * WIDTH + j] // WIDTH != node) << j
-    return bits
-
-
 @njit
-def _walk_packet(tree, box, worst, own, stack, no_leaves, lanes):  # type: ignore[no-untyped-def]
+def _walk_packet(tree, box, worst, own, stack, lanes):  # type: ignore[no-untyped-def]
     """Search the tree for one packet, which has already seen the leaves of the node `own`."""
     points, rows, _, boxes, levels = tree
     stack[0] = boxes.shape[0] - 1
@@ -154,30 +104,28 @@ def _walk_packet(tree, box, worst, own, stack, no_leaves, lanes):  # type: ignor
         bits = children_within(boxes, node, box, worst)
         level = level_of(levels, node, level)
         if level:
-            top = push_children(levels, level, node, bits, stack, top)
+            top = push_children(boxes, levels, level, node, bits, stack, top)
         else:
-            worst = _scan_leaves(
-                points, rows, no_leaves, node * WIDTH, boxes, node, bits, box, worst, lanes
-            )
+            worst = _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-untyped-def]
     """Write the row of the nearest reference and its squared chord over the x and y of points."""
-    leaf_points, rows, leaf_keys, boxes, levels = tree
+    leaf_points, rows, leaf_keys, boxes, _ = tree
     n_packets = (n + LANES - 1) // LANES
     # Of each packet, in rows: x, y, z, best squared chord, its row.
-    lanes = np.empty((_PACKETS, 5, LANES))
+    lanes = aligned_rows(_PACKETS * 5, LANES).reshape(_PACKETS, 5, LANES)
     worsts = np.empty(_PACKETS)
     own = np.empty(_PACKETS, np.int64)
     keys = np.empty(_PACKETS, np.int64)
     middles = np.empty((3, _PACKETS))
-    packet_boxes = np.empty((_PACKETS, 6))
+    packet_boxes = aligned_rows(_PACKETS, WIDTH)
+    places = np.empty(LANES, np.int64)
     box = np.empty(6)
     stack = np.empty(STACK, np.int64)
     leaves = np.empty(_CANDIDATES, np.int64)
-    no_leaves = leaves[:0]
-    leaf_boxes = np.empty((_CANDIDATES // WIDTH, 6, WIDTH))
+    leaf_boxes = aligned_rows(_CANDIDATES // WIDTH * 6, WIDTH).reshape(-1, 6, WIDTH)
     leaf = 0
     for group in range(
         n_packets * thread // threads, n_packets * (thread + 1) // threads, _PACKETS
@@ -192,7 +140,12 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
             for lane in range(LANES):
                 ahead = min(first + _AHEAD * LANES + lane, n - 1)
                 prefetch_for_write(points, order[ahead] & ROW, 0)
-            _load(points, order, first, n, lanes[packet], packet_boxes[packet])
+            for lane in range(LANES):
+                # The last packet repeats its last observation.
+                places[lane] = order[min(first + lane, n - 1)] & ROW
+                lanes[packet, 3, lane] = np.inf
+                lanes[packet, 4, lane] = np.inf
+            load_lanes(points, places, lanes[packet], packet_boxes, packet)
             for axis in range(3):
                 middles[axis, packet] = lanes[packet, axis, LANES // 2]
                 box[axis] = min(box[axis], packet_boxes[packet, axis])
@@ -201,30 +154,37 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
         for packet in range(used):
             key = keys[packet]
             leaf = leaf_of(leaf_keys, key, leaf if leaf_keys[leaf] <= key else 0)
+            own[packet] = leaf
+            prefetch_leaf(leaf_points, rows, leaf)
+            prefetch_node(boxes, leaf // WIDTH)
+        for packet in range(used):
+            leaf = own[packet]
             node = leaf // WIDTH
             own[packet] = node
-            worst_own = _scan_leaf(leaf_points, rows, leaf, lanes[packet])
+            worst_own = min(compare_leaf(leaf_points, rows, leaf, lanes[packet]), ALL)
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
             worsts[packet] = _scan_leaves(
-                leaf_points, rows, no_leaves, node * WIDTH, boxes, node,
+                leaf_points, rows, boxes, node,
                 bits & ~(1 << leaf % WIDTH), packet_boxes[packet], worst_own, lanes[packet],
             )  # fmt: skip
             worst = max(worst, worsts[packet])
-        found = _walk(boxes, levels, leaf_keys.size, box, worst, stack, leaves, leaf_boxes)
+        found = _walk(tree, box, worst, stack, leaves, leaf_boxes)
         for packet in range(used):
             lane = lanes[packet]
             packet_box = packet_boxes[packet]
             worst = worsts[packet]
             if found < 0:
                 # A group whose packets lie far apart: each walks alone.
-                _walk_packet(tree, packet_box, worst, own[packet], stack, no_leaves, lane)
+                _walk_packet(tree, packet_box, worst, own[packet], stack, lane)
             for eight in range((found + WIDTH - 1) // WIDTH):
                 bits = children_within(leaf_boxes, eight, packet_box, worst)
-                bits &= _others(leaves, eight, own[packet])
-                worst = _scan_leaves(
-                    leaf_points, rows, leaves, eight * WIDTH, leaf_boxes, eight,
-                    bits, packet_box, worst, lane,
-                )  # fmt: skip
+                while bits:
+                    j = lowest_bit(bits)
+                    bits &= bits - 1
+                    leaf = leaves[eight * WIDTH + j]
+                    if leaf // WIDTH != own[packet] and lanes_within(lane, leaf_boxes, eight, j):
+                        worst = min(compare_leaf(leaf_points, rows, leaf, lane), ALL)
+                        bits &= children_within(leaf_boxes, eight, packet_box, worst)
             first = (group + packet) * LANES
             for place in range(min(LANES, n - first)):
                 i = order[first + place] & ROW

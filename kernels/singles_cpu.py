@@ -90,7 +90,7 @@ def search_singles(  # type: ignore[no-untyped-def]
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
             if level:
-                top = push_children(levels, level, node, bits, stack, top)
+                top = push_children(boxes, levels, level, node, bits, stack, top)
                 continue
             while bits:
                 child = node * WIDTH + lowest_bit(bits)
