@@ -63,10 +63,10 @@ class _Dialect(NamedTuple):
             encoding=self.encoding, skip_rows=self.skipped, use_threads=use_threads
         )
 
-    def parse_options(self, on_ragged: Any = None, *, quoted: bool = True) -> pa.csv.ParseOptions:
+    def parse_options(self, on_ragged: Any = None) -> pa.csv.ParseOptions:
         # Newlines in quotes: without it pyarrow may cut a quoted value in two, and make rows of it.
         return pa.csv.ParseOptions(
-            delimiter=self.delimiter, newlines_in_values=quoted, invalid_row_handler=on_ragged
+            delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_ragged
         )
 
 
@@ -112,10 +112,13 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     numbers = dict.fromkeys((header[place] for place in places), pa.float64())
     convert = _conversion(header, numbers, decimal_point)
     if source.range is not None:
-        table = _read_range(source, source.range, header, dialect, convert)
-        return _as_table(table, names, places)._replace(
-            declared_rows=source.range.stop - source.range.start
-        )
+        rows = source.range.stop - source.range.start
+        table = _typed(_read_range(source, source.range, header, dialect, convert), names, places)
+        # One of the ends of a range may be within quotes. If no value of any range holds a line
+        # end, each of them ends where a row ends, and the next one begins with a row.
+        if _has_newlines(header, table):
+            raise InvalidInput(f"{source.file}: its values hold line ends: read it in one go")
+        return _as_table(table, rows)
     try:
         table = pa.csv.read_csv(
             source.path, dialect.read_options(), dialect.parse_options(), convert
@@ -129,9 +132,10 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
         for place, text in zip(places, texts, strict=True):
             numbers = _cleaned(text, decimal_point).cast(pa.float64())
             table = table.set_column(place, header[place], numbers)
+    table = _typed(table, names, places)
     if _has_newlines(header, table):
         _check_quotes(source, dialect)
-    return _as_table(table, names, places)
+    return _as_table(table, table.num_rows)
 
 
 def _read_range(
@@ -141,36 +145,25 @@ def _read_range(
     dialect: _Dialect,
     convert: pa.csv.ConvertOptions,
 ) -> pa.Table:
-    """The rows between two line ends.
-
-    Raises
-    ------
-    InvalidInput
-        When a value holds a line end: then one of these two may be within quotes. If no value of
-        any range does, each of them ends where a row ends, and the next one begins with a row.
-    """
-    with source.path.open("rb") as file:
-        file.seek(range.begin)
-        content = file.read(range.end - range.begin)
-    is_quoted = b'"' in content
     options = dialect.read_options(use_threads=False)
     if range.begin:
         options.skip_rows, options.column_names = 0, header
-    table = pa.csv.read_csv(
-        pa.BufferReader(content), options, dialect.parse_options(quoted=is_quoted), convert
-    )
-    if is_quoted and _has_newlines(header, table):
-        raise InvalidInput(f"{source.file}: its values hold line ends: read it in one go")
-    return table
+    with pa.OSFile(str(source.path)) as file:
+        content = file.get_stream(range.begin, range.end - range.begin)
+        return pa.csv.read_csv(content, options, dialect.parse_options(), convert)
 
 
-def _as_table(table: pa.Table, names: list[str], places: list[int]) -> Table:
+def _typed(table: pa.Table, names: list[str], places: list[int]) -> pa.Table:
+    """The columns that have a name or a value, as numbers where their text is that of numbers."""
     kept = [i for i, name in enumerate(names) if name or _has_values(table.column(i))]
-    table = pa.Table.from_arrays(
+    return pa.Table.from_arrays(
         [table.column(i) if i in places else _whole_numbers(table.column(i)) for i in kept],
         names=[names[i] for i in kept],
     )
-    return Table(table.schema, iter(table.to_batches(BATCH_ROWS)), table.num_rows)
+
+
+def _as_table(table: pa.Table, declared_rows: int) -> Table:
+    return Table(table.schema, iter(table.to_batches(BATCH_ROWS)), declared_rows)
 
 
 def _encoding_of(start: bytes, source: Source) -> str:
@@ -379,6 +372,7 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
 
 
 def _has_newlines(header: list[str], table: pa.Table) -> bool:
+    """Whether a text holds a line end; columns that became numbers need not be looked through."""
     texts = [*table.columns, pa.chunked_array([header], pa.string())]
     return any(
         pc.any(pc.match_substring_regex(text, "[\r\n]")).as_py()
@@ -418,4 +412,7 @@ def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
         numbers = column.cast(pa.int64())
     except pa.ArrowInvalid:
         return column
-    return numbers if numbers.cast(pa.string()).equals(column) else column
+    # What the cast takes and would write otherwise: 007, -0, 0x10.
+    begins_with_zero = pc.and_(pc.starts_with(column, "0"), pc.greater(pc.binary_length(column), 1))
+    is_other = pc.or_(begins_with_zero, pc.starts_with(column, "-0"))
+    return column if pc.any(is_other).as_py() else numbers
