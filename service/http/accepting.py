@@ -7,8 +7,7 @@ fronts had 30, and its clients waited for each other while other fronts had noth
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, MutableSequence
-from typing import Any
+from collections.abc import Callable, MutableSequence
 
 logger = logging.getLogger(__name__)
 
@@ -38,67 +37,57 @@ class Acceptor:
         self._sockets = sockets
         self._counts = counts
         self._own = own
-        self._waits: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._opening: set[asyncio.Task[Any]] = set()
+        self._taking: list[asyncio.Task[None]] = []
 
     def start(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Take connections from now on, in the event loop that runs."""
-        for one in self._sockets:
-            one.setblocking(False)
-            self._listen(one, protocol)
+        self._taking = [asyncio.create_task(self._take(one, protocol)) for one in self._sockets]
 
     def stop(self) -> None:
         """Take no more."""
-        for wait in self._waits.values():
-            wait.cancel()
-        for one in self._sockets:
-            asyncio.get_running_loop().remove_reader(one)
+        for taking in self._taking:
+            taking.cancel()
 
     def note(self, connections: int) -> None:
         """Tell the other fronts how many connections this one has."""
         self._counts[self._own] = connections
 
-    def _listen(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        asyncio.get_running_loop().add_reader(listening, self._look, listening, protocol)
-
-    def _look(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        if self._counts[self._own] > min(self._counts):
-            self._pause(_YIELD_SECONDS, listening, protocol)
-        else:
-            self._take(listening, protocol)
-
-    def _pause(
-        self, seconds: float, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    async def _take(
+        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]
     ) -> None:
-        def again() -> None:
-            self._listen(listening, protocol)
-            self._take(listening, protocol)
+        listening.setblocking(False)
+        while True:
+            await _readable(listening)
+            if self._counts[self._own] > min(self._counts):
+                await asyncio.sleep(_YIELD_SECONDS)
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                # Another front was first, or the client has gone.
+                continue
+            except OSError as error:
+                logger.error("no connection can be accepted: %s", error)
+                await asyncio.sleep(_EXHAUSTED_SECONDS)
+                continue
+            connection.setblocking(False)
+            # At once, and not when the connection is made: until then others come.
+            self._counts[self._own] += 1
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(protocol, connection)
+            except OSError:
+                logger.info("a client had gone before its connection was open")
+            except Exception:
+                # The others are taken all the same.
+                logger.exception("a connection was not opened")
 
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listening)
-        self._waits[listening] = loop.call_later(seconds, again)
 
-    def _take(self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        try:
-            connection, _ = listening.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            # Another front was first, or the client has gone.
-            return
-        except OSError as error:
-            logger.error("no connection can be accepted: %s", error)
-            self._pause(_EXHAUSTED_SECONDS, listening, protocol)
-            return
-        connection.setblocking(False)
-        # At once, and not when the connection is made: until then others come.
-        self._counts[self._own] += 1
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(_opened(loop.connect_accepted_socket(protocol, connection)))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
-
-async def _opened(opening: Coroutine[Any, Any, Any]) -> None:
+async def _readable(listening: socket.socket) -> None:
+    """Wait until a connection waits; it may be another front that takes it."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(listening, ready.set)
     try:
-        await opening
-    except OSError:
-        logger.info("a client had gone before its connection was open")
+        await ready.wait()
+    finally:
+        loop.remove_reader(listening)

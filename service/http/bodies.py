@@ -121,13 +121,10 @@ class _Body:
             That of what is sent (RFC 9530).
         """
         messages = self._unpacked(encoding, digest)
-        is_coming = True
 
         async def receive() -> Message:
-            nonlocal is_coming
-            message = await (anext(messages) if is_coming else self.receive())
-            is_coming = message.get("more_body", False)
-            return message
+            # What comes behind the body is not packed.
+            return await anext(messages, None) or await self.receive()
 
         return receive
 

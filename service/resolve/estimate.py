@@ -17,7 +17,7 @@ from georesolve.service.resolve.inputs import ROLES, json_content, made, parsed
 from georesolve.service.resolve.lookup import refuse_without_cluster
 from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
 from georesolve.service.resolve.point_sets import POINT_SET
-from georesolve.service.resolve.room import PlannedSet, kept_bytes, set_bytes, sizes_of
+from georesolve.service.resolve.room import PlannedSet, bytes_of_sets, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
@@ -115,9 +115,11 @@ async def _estimate(
             "no worker has told what it can take: try again", headers={"Retry-After": "2"}
         )
     found = estimate(capacity, *sizes, options)
-    kept = kept_bytes(observations, references, sizes) + result_bytes(*sizes, options)
+    on_disk, kept = (
+        of_sets + result_bytes(*sizes, options)
+        for of_sets in bytes_of_sets(observations, references, sizes)
+    )
     left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
-    to_come = set_bytes(observations, references, sizes) + result_bytes(*sizes, options)
     room = await asyncio.to_thread(service.disk.room_to_keep)
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
@@ -128,8 +130,8 @@ async def _estimate(
         ),
         (
             "bytes on the disk, without those that must stay free",
-            to_come,
-            to_come if room is None else room,
+            on_disk,
+            on_disk if room is None else room,
         ),
         ("bytes of what this key may keep yet", kept, kept if left is None else left),
         *(

@@ -37,7 +37,7 @@ from georesolve.service.resolve.lookup import (
     refuse_without_cluster,
     why_too_large,
 )
-from georesolve.service.resolve.room import kept_bytes, set_bytes, sizes_of
+from georesolve.service.resolve.room import bytes_of_sets, sizes_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
@@ -212,11 +212,11 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
     size_bytes = 0 if delivery.output else result_bytes(*sizes, options)
-    own_bytes = kept_bytes(*inputs, sizes)
+    on_disk, own_bytes = bytes_of_sets(*inputs, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     if delivery.output:
         _refuse_taken(delivery.output)
-    service.disk.refuse_to_keep(size_bytes + set_bytes(*inputs, sizes))
+    service.disk.refuse_to_keep(size_bytes + on_disk)
     service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
     kept: list[DatasetRow] = []
     try:

@@ -34,21 +34,22 @@ def _size(one: PlannedSet, columns: tuple[str, ...]) -> Size:
     return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)
 
 
-def set_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
-    """Bytes that the sets of a job will take on the disk, without those that lie there already."""
-    sets = zip((observations, references), sizes, strict=True)
-    return sum(size.size_bytes for one, size in sets if not _lies_on_disk(one))
+def bytes_of_sets(
+    observations: PlannedSet, references: PlannedSet, sizes: Sizes
+) -> tuple[int, int]:
+    """Bytes that the sets of a job will take on the disk, and those that will be kept for it.
 
-
-def kept_bytes(observations: PlannedSet, references: PlannedSet, sizes: Sizes) -> int:
-    """Bytes of the sets of a job that will be kept for it, without those that are registered."""
-    sets = zip((observations, references), sizes, strict=True)
-    return sum(
-        size.size_bytes
-        for one, size in sets
-        if not isinstance(one, DatasetRow)
-        and (isinstance(one, int) or not isinstance(one.dataset.file, Manifest))
-    )
+    What lies on the disk takes no more of it; what is registered, or lies elsewhere, is not kept
+    for the job.
+    """
+    on_disk = kept = 0
+    for one, size in zip((observations, references), sizes, strict=True):
+        file = None if isinstance(one, int) else one.dataset.file
+        if not isinstance(file, Path | Object | Manifest):
+            on_disk += size.size_bytes
+        if not isinstance(one, DatasetRow) and not isinstance(file, Manifest):
+            kept += size.size_bytes
+    return on_disk, kept
 
 
 def carried_bytes(observations: Dataset, references: Dataset, options: MatchOptions) -> int:
@@ -57,7 +58,3 @@ def carried_bytes(observations: Dataset, references: Dataset, options: MatchOpti
     of_references = references.width(with_id(references, options.columns)).total
     of_observations = observations.width(with_id(observations, options.observation_columns)).total
     return of_observations * options.k + of_references * rows // max(1, references.rows)
-
-
-def _lies_on_disk(one: PlannedSet) -> bool:
-    return not isinstance(one, int) and isinstance(one.dataset.file, Path | Object | Manifest)

@@ -1,7 +1,6 @@
 """Which format of a result a client wants: the header Accept (RFC 9110, 12.5.1)."""
 
 import re
-from typing import NamedTuple
 
 from starlette.datastructures import Headers
 
@@ -10,26 +9,6 @@ from georesolve.service.database.rows import Delivery
 from georesolve.service.errors import NotAcceptable
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
-
-
-class _Range(NamedTuple):
-    """A media range, its parameters, and how much it is liked."""
-
-    type: str
-    subtype: str
-    parameters: dict[str, str]
-    quality: float
-
-    def specificity(self, format: Format) -> int | None:
-        """How closely this names a format; None when it does not."""
-        type, _, subtype = format.media_type.partition("/")
-        if not self.parameters.items() <= format.parameters.items():
-            return None
-        if (self.type, self.subtype) == (type, subtype):
-            return 2 + len(self.parameters)
-        if (self.type, self.subtype) == (type, "*"):
-            return 1
-        return 0 if (self.type, self.subtype) == ("*", "*") else None
 
 
 def format_of(delivery: Delivery, headers: Headers) -> Format:
@@ -64,7 +43,7 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
     for format in FORMATS:
         if given == format.media_type:
             return format
-    ranges = [one for member in given.split(",") if (one := _range_of(member))]
+    ranges = given.lower().split(",")
     best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
     if not _quality(best, ranges):
         offered = ", ".join(one.media_type for one in FORMATS)
@@ -76,23 +55,17 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
     return best
 
 
-def _quality(format: Format, ranges: list[_Range]) -> float:
-    matching = [
-        (specificity, one.quality)
-        for one in ranges
-        if (specificity := one.specificity(format)) is not None
-    ]
-    return max(matching)[1] if matching else 0.0
-
-
-def _range_of(member: str) -> _Range | None:
-    essence, *pairs = (part.strip().lower() for part in member.split(";"))
-    type, _, subtype = essence.partition("/")
-    parameters = {
-        name.strip(): value.strip().strip('"')
-        for name, _, value in (pair.partition("=") for pair in pairs if pair)
-    }
-    quality = parameters.pop("q", "1")
-    if not _QUALITY.fullmatch(quality):
-        return None
-    return _Range(type, subtype, parameters, float(quality))
+def _quality(format: Format, ranges: list[str]) -> float:
+    """How much the range that names a format most closely likes it; 0 if none names it."""
+    any_subtype = f"{format.media_type.partition('/')[0]}/*"
+    found = [(0, 0.0)]
+    for one in ranges:
+        essence, *pairs = (part.strip() for part in one.split(";"))
+        named = (pair.partition("=") for pair in pairs if pair)
+        parameters = {name.strip(): value.strip().strip('"') for name, _, value in named}
+        quality = parameters.pop("q", "1")
+        closeness = {"*/*": 1, any_subtype: 2, format.media_type: 3 + len(parameters)}.get(essence)
+        has_them = parameters.items() <= format.parameters.items()
+        if closeness and has_them and _QUALITY.fullmatch(quality):
+            found.append((closeness, float(quality)))
+    return max(found)[1]
