@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from georesolve import __version__
 from georesolve.intake.addresses import Sinks
 from georesolve.service.auth.access import Access
+from georesolve.service.cluster import ClusterView
 from georesolve.service.context import Service
 from georesolve.service.database.store import Store
 from georesolve.service.datasets import router as datasets
@@ -24,7 +25,6 @@ from georesolve.service.http.origins import sharing_with
 from georesolve.service.http.prefix import Prefix
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
-from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps

@@ -6,11 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pydantic import ValidationError
 
 from georesolve import __version__
-from georesolve.service.database.roles import ROLES, Role
+from georesolve.service.database.roles import ROLES
 from georesolve.service.errors import CannotStart
 from georesolve.service.settings import SECRETS, Settings, misspelt
 
@@ -20,8 +21,21 @@ _FROM_ENVIRONMENT = (
 )
 
 
-_OF_KEYS = ("name", "key_role", "expires", "given")
-"""Arguments of the commands about keys that are no settings."""
+_VERBS = {
+    "create": ("make a key and print it", "Make a key and print it, this once."),
+    "list": ("list the keys", "List the keys."),
+    "rotate": (
+        "give a key a new secret",
+        "Give a key a new secret and print it, this once. The old one ends at once, and what was "
+        "made with it belongs to the new one, which is valid for as long as the old one was made "
+        "for.",
+    ),
+    "revoke": (
+        "let a key open nothing any more",
+        "Revoke a key for good; what was made with it stays, and is nobody's.",
+    ),
+}
+"""Of `georesolve keys`: what each does, in short and in full."""
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
@@ -29,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["bench"]:
-        return _bench(arguments[1:])
+        from georesolve.benchmarks import ladder
+
+        return ladder.main(arguments[1:])
     # Other users of the machine may not read the files of the service, nor those of its workers.
     os.umask(0o077)
     given = vars(_parser().parse_args(arguments))
@@ -37,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f": is {meant} meant?" if meant else ""
         print(f"georesolve: {name} is no setting and has no effect{hint}", file=sys.stderr)
     run = given.pop("run")
-    own = {name: given.pop(name) for name in _OF_KEYS if name in given}
+    own = {name: given.pop(name) for name in given.keys() - Settings.model_fields}
     try:
         settings = Settings.gathered(
             **{name: value for name, value in given.items() if value is not None}
@@ -73,53 +89,32 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help="measure it on this machine, beside other ways to search")
     keys = commands.add_parser("keys", help="make, list, rotate and revoke API keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
-    create = verbs.add_parser(
-        "create",
-        help="make a key and print it",
-        description=f"Make a key and print it, this once. {_FROM_ENVIRONMENT}",
-    )
-    create.add_argument("name", metavar="NAME", help="who holds it, or what for")
-    create.add_argument(
-        "--role",
-        dest="key_role",
-        choices=ROLES,
-        default="user",
-        help="user: all that it makes itself; admin: the jobs of all keys, too; metrics: /metrics "
-        "alone (default: user)",
-    )
-    create.add_argument(
-        "--expires",
-        type=_hours,
-        default=0,
-        metavar="TIME",
-        help="how long it is valid, in hours, days or weeks: 12h, 90d, 52w (default: for ever)",
-    )
-    create.set_defaults(run=_create_key)
-    show = verbs.add_parser(
-        "list", help="list the keys", description=f"List the keys. {_FROM_ENVIRONMENT}"
-    )
-    show.set_defaults(run=_list_keys)
-    rotate = verbs.add_parser(
-        "rotate",
-        help="give a key a new secret",
-        description="Give a key a new secret and print it, this once. The old one ends at once, "
-        "and what was made with it belongs to the new one, which is valid for as long as the old "
-        f"one was made for. {_FROM_ENVIRONMENT}",
-    )
-    rotate.set_defaults(run=_rotate_key)
-    revoke = verbs.add_parser(
-        "revoke",
-        help="let a key open nothing any more",
-        description="Revoke a key for good; what was made with it stays, and is nobody's. "
-        f"{_FROM_ENVIRONMENT}",
-    )
-    revoke.set_defaults(run=_revoke_key)
-    for verb in (rotate, revoke):
-        verb.add_argument(
-            "given", metavar="KEY", help="its name, or its first characters as listed"
-        )
-    for verb in (create, show, rotate, revoke):
+    for name, (brief, full) in _VERBS.items():
+        verb = verbs.add_parser(name, help=brief, description=f"{full} {_FROM_ENVIRONMENT}")
+        if name == "create":
+            verb.add_argument("name", metavar="NAME", help="who holds it, or what for")
+            verb.add_argument(
+                "--role",
+                dest="key_role",
+                choices=ROLES,
+                default="user",
+                help="user: all that it makes itself; admin: the jobs of all keys, too; metrics: "
+                "/metrics alone (default: user)",
+            )
+            verb.add_argument(
+                "--expires",
+                type=_hours,
+                default=0,
+                metavar="TIME",
+                help="how long it is valid, in hours, days or weeks: 12h, 90d, 52w (default: for "
+                "ever)",
+            )
+        elif name != "list":
+            verb.add_argument(
+                "given", metavar="KEY", help="its name, or its first characters as listed"
+            )
         _add_settings(verb, ("data_dir", "database_url"))
+        verb.set_defaults(run=_keys, verb=name)
     return parser
 
 
@@ -147,12 +142,6 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
 # Imported in functions: every worker process imports this module again and needs none of it.
 
 
-def _bench(arguments: Sequence[str]) -> int:
-    from georesolve.benchmarks.ladder import main
-
-    return main(arguments)
-
-
 def _serve(settings: Settings) -> int:
     # What a start loads stays, and to look through it again and again for garbage takes a quarter
     # of the start. It is looked through once, at the end: see `keep_what_is_loaded`.
@@ -166,28 +155,10 @@ def _serve(settings: Settings) -> int:
     return serve(settings)
 
 
-def _create_key(settings: Settings, name: str, key_role: Role, expires: float) -> int:
-    from georesolve.service.auth.commands import create_key
+def _keys(settings: Settings, verb: str, **given: Any) -> int:
+    from georesolve.service.auth import commands
 
-    return create_key(settings, name, key_role, expires)
-
-
-def _list_keys(settings: Settings) -> int:
-    from georesolve.service.auth.commands import list_keys
-
-    return list_keys(settings)
-
-
-def _rotate_key(settings: Settings, given: str) -> int:
-    from georesolve.service.auth.commands import rotate_key
-
-    return rotate_key(settings, given)
-
-
-def _revoke_key(settings: Settings, given: str) -> int:
-    from georesolve.service.auth.commands import revoke_key
-
-    return revoke_key(settings, given)
+    return commands.run(settings, verb, **given)
 
 
 if __name__ == "__main__":

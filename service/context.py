@@ -6,11 +6,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from georesolve.intake.addresses import Sinks
+from georesolve.service.cluster import ClusterView
 from georesolve.service.database.roles import Role
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
-from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics

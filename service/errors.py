@@ -49,9 +49,6 @@ class Problem(intake.Refused):
         super().__init__(detail, errors)
         self.headers = headers or {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self.errors, self.headers)
-
     def document(self, instance: str | None = None) -> dict[str, Any]:
         """The problem as a JSON object."""
         document: dict[str, Any] = {
@@ -67,84 +64,57 @@ class Problem(intake.Refused):
         return document
 
 
-def _problem(name: str, status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
+def _problem(status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
+    name = slug.title().replace("-", "")
     return type(name, (Problem,), {"status": status, "type": base + slug, "title": title})
 
 
 # The table of all problems, by status.
-InvalidInput = _problem("InvalidInput", 400, "invalid-input", "The input is not valid")
-InvalidRequest = _problem("InvalidRequest", 400, "invalid-request", "The request is not valid")
-BadRange = _problem("BadRange", 400, "bad-range", "The range is not valid")
-UnknownHost = _problem("UnknownHost", 400, "unknown-host", "The service has another name")
-Unauthorized = _problem("Unauthorized", 401, "unauthorized", "The request needs a valid key")
-KeyExpired = _problem("KeyExpired", 401, "key-expired", "The key has expired")
-Forbidden = _problem("Forbidden", 403, "forbidden", "The request is not allowed")
-NotThere = _problem("NotThere", 404, "not-found", "Not Found")
-SourceNotAllowed = _problem(
-    "SourceNotAllowed", 403, "source-not-allowed", "The service does not read from there"
-)
-SinkNotAllowed = _problem(
-    "SinkNotAllowed", 403, "sink-not-allowed", "The service does not write to there"
-)
-NoSuchDataset = _problem("NoSuchDataset", 404, "no-such-dataset", "There is no such dataset")
-NoSuchJob = _problem("NoSuchJob", 404, "no-such-job", "There is no such job", _OGC)
-NoSuchProcess = _problem("NoSuchProcess", 404, "no-such-process", "There is no such process", _OGC)
-ResultNotReady = _problem(
-    "ResultNotReady", 404, "result-not-ready", "The job has no result yet", _OGC
-)
-NoSuchUpload = _problem("NoSuchUpload", 404, "no-such-upload", "There is no such upload")
-NotAcceptable = _problem(
-    "NotAcceptable", 406, "not-acceptable", "The result is not to be had in that format"
-)
-ResultTooLarge = _problem(
-    "ResultTooLarge", 406, "result-too-large", "The result is too large for that format"
-)
-BodyTimeout = _problem("BodyTimeout", 408, "body-timeout", "The rest of the body did not come")
-HeadTimeout = _problem("HeadTimeout", 408, "head-timeout", "The headers did not come in time")
-DatasetInUse = _problem("DatasetInUse", 409, "dataset-in-use", "A job still needs the dataset")
-DatasetDamaged = _problem("DatasetDamaged", 409, "dataset-damaged", "The dataset is damaged")
-OutputTaken = _problem("OutputTaken", 409, "output-taken", "Something lies there already")
-UploadIncomplete = _problem(
-    "UploadIncomplete", 409, "upload-incomplete", "The upload is not complete"
-)
-UploadInUse = _problem(
-    "UploadInUse", 409, "upload-in-use", "Another request is sending to the upload"
-)
-WrongOffset = _problem("WrongOffset", 409, "wrong-offset", "The upload has another offset")
-KeyInUse = _problem(
-    "KeyInUse", 409, "idempotency-key-in-use", "The first request is not answered yet"
-)
-ResultExpired = _problem("ResultExpired", 410, "result-expired", "The result has expired")
-SetsGone = _problem("SetsGone", 410, "sets-gone", "The sets of the job are not kept any more")
-JobDismissed = _problem("JobDismissed", 410, "job-dismissed", "The job was dismissed")
-PreconditionFailed = _problem("PreconditionFailed", 412, "precondition-failed", "It has changed")
-TooLarge = _problem("TooLarge", 413, "too-large", "The input is too large")
-UnsupportedFormat = _problem(
-    "UnsupportedFormat", 415, "unsupported-format", "The format of the input is not supported"
-)
-RangeNotSatisfiable = _problem(
-    "RangeNotSatisfiable", 416, "range-not-satisfiable", "The file has no such range"
-)
-KeyReused = _problem(
-    "KeyReused", 422, "idempotency-key-reused", "The key was used with other content"
-)
-TooManyJobs = _problem("TooManyJobs", 429, "too-many-jobs", "The key has too many jobs")
-TooManyUploads = _problem("TooManyUploads", 429, "too-many-uploads", "The key has too many uploads")
-TooManyWrongKeys = _problem(
-    "TooManyWrongKeys", 429, "too-many-wrong-keys", "The address sent too many wrong keys"
-)
-HeadTooLarge = _problem("HeadTooLarge", 431, "head-too-large", "The headers are too large")
-JobFailed = _problem("JobFailed", 500, "job-failed", "The job failed")
-ResultDamaged = _problem("ResultDamaged", 500, "result-damaged", "The result is damaged")
-QueueFull = _problem("QueueFull", 503, "queue-full", "The service has too many jobs")
-TooManyBodies = _problem(
-    "TooManyBodies", 503, "too-many-bodies", "The service has too many bodies in memory"
-)
-TooManyConnections = _problem(
-    "TooManyConnections", 503, "too-many-connections", "The service has too many connections"
-)
-NotReady = _problem("NotReady", 503, "not-ready", "The service is not ready")
-StorageFull = _problem("StorageFull", 507, "storage-full", "The service has no space left")
+InvalidInput = _problem(400, "invalid-input", "The input is not valid")
+InvalidRequest = _problem(400, "invalid-request", "The request is not valid")
+BadRange = _problem(400, "bad-range", "The range is not valid")
+UnknownHost = _problem(400, "unknown-host", "The service has another name")
+Unauthorized = _problem(401, "unauthorized", "The request needs a valid key")
+KeyExpired = _problem(401, "key-expired", "The key has expired")
+Forbidden = _problem(403, "forbidden", "The request is not allowed")
+NotThere = _problem(404, "not-found", "Not Found")
+SourceNotAllowed = _problem(403, "source-not-allowed", "The service does not read from there")
+SinkNotAllowed = _problem(403, "sink-not-allowed", "The service does not write to there")
+NoSuchDataset = _problem(404, "no-such-dataset", "There is no such dataset")
+NoSuchJob = _problem(404, "no-such-job", "There is no such job", _OGC)
+NoSuchProcess = _problem(404, "no-such-process", "There is no such process", _OGC)
+ResultNotReady = _problem(404, "result-not-ready", "The job has no result yet", _OGC)
+NoSuchUpload = _problem(404, "no-such-upload", "There is no such upload")
+NotAcceptable = _problem(406, "not-acceptable", "The result is not to be had in that format")
+ResultTooLarge = _problem(406, "result-too-large", "The result is too large for that format")
+BodyTimeout = _problem(408, "body-timeout", "The rest of the body did not come")
+HeadTimeout = _problem(408, "head-timeout", "The headers did not come in time")
+DatasetInUse = _problem(409, "dataset-in-use", "A job still needs the dataset")
+DatasetDamaged = _problem(409, "dataset-damaged", "The dataset is damaged")
+OutputTaken = _problem(409, "output-taken", "Something lies there already")
+UploadIncomplete = _problem(409, "upload-incomplete", "The upload is not complete")
+UploadInUse = _problem(409, "upload-in-use", "Another request is sending to the upload")
+WrongOffset = _problem(409, "wrong-offset", "The upload has another offset")
+KeyInUse = _problem(409, "idempotency-key-in-use", "The first request is not answered yet")
+ResultExpired = _problem(410, "result-expired", "The result has expired")
+SetsGone = _problem(410, "sets-gone", "The sets of the job are not kept any more")
+JobDismissed = _problem(410, "job-dismissed", "The job was dismissed")
+PreconditionFailed = _problem(412, "precondition-failed", "It has changed")
+TooLarge = _problem(413, "too-large", "The input is too large")
+UnsupportedFormat = _problem(415, "unsupported-format", "The format of the input is not supported")
+RangeNotSatisfiable = _problem(416, "range-not-satisfiable", "The file has no such range")
+KeyReused = _problem(422, "idempotency-key-reused", "The key was used with other content")
+TooManyJobs = _problem(429, "too-many-jobs", "The key has too many jobs")
+TooManyUploads = _problem(429, "too-many-uploads", "The key has too many uploads")
+TooManyWrongKeys = _problem(429, "too-many-wrong-keys", "The address sent too many wrong keys")
+HeadTooLarge = _problem(431, "head-too-large", "The headers are too large")
+JobFailed = _problem(500, "job-failed", "The job failed")
+ResultDamaged = _problem(500, "result-damaged", "The result is damaged")
+QueueFull = _problem(503, "queue-full", "The service has too many jobs")
+TooManyBodies = _problem(503, "too-many-bodies", "The service has too many bodies in memory")
+TooManyConnections = _problem(503, "too-many-connections", "The service has too many connections")
+NotReady = _problem(503, "not-ready", "The service is not ready")
+StorageFull = _problem(507, "storage-full", "The service has no space left")
 
 _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.InvalidInput: InvalidInput,

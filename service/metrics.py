@@ -7,9 +7,10 @@ The runner tells its own in the database, and fronts pass them on.
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,6 +31,7 @@ from prometheus_client.samples import Sample
 
 from georesolve import __version__
 from georesolve.service.clock import seconds_between
+from georesolve.service.cluster import ClusterView
 from georesolve.service.database.rows import LIVE, JobRow, ProcessId
 from georesolve.service.database.store import Store
 from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
@@ -44,22 +46,6 @@ _REASONS = (JobFailed.type, DatasetDamaged.type, StorageFull.type, "other")
 _ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
-
-
-class HasCluster(Protocol):
-    """What knows how the cluster is."""
-
-    @property
-    def state(self) -> Any:
-        """The last that was told of it: a `service.jobs.cluster.ClusterState`."""
-
-    @property
-    def metrics(self) -> str:
-        """What its runner has counted, in the text format of Prometheus."""
-
-    @property
-    def trouble(self) -> str | None:
-        """Why it cannot be asked; None while it can."""
 
 
 class Metrics:
@@ -84,59 +70,49 @@ class Metrics:
         ProcessCollector(registry=self._read)
         GCCollector(registry=self._read)
         Info("georesolve", "What runs.", registry=self._read).info({"version": __version__})
-        self._requests = Histogram(
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._requests = histogram(
             "georesolve_request_seconds",
             "Time from a request to the end of its answer.",
             ["route", "method", "status"],
             buckets=_REQUEST_SECONDS,
-            registry=self.registry,
         )
-        self._received = Counter(
-            "georesolve_received_bytes", "Bytes of the bodies of requests.", registry=self.registry
+        self._received = counter("georesolve_received_bytes", "Bytes of the bodies of requests.")
+        self._wrong_keys = counter(
+            "georesolve_wrong_keys", "Requests with a key that opens nothing."
         )
-        self._wrong_keys = Counter(
-            "georesolve_wrong_keys",
-            "Requests with a key that opens nothing.",
-            registry=self.registry,
-        )
-        self._jobs = Counter(
+        self._jobs = counter(
             "georesolve_jobs",
             "Jobs that ended; the reason is the type of the problem of one that failed.",
             ["process", "status", "reason"],
-            registry=self.registry,
         )
         # From the start: Prometheus sees no increase in a series that begins with 1, and an alert
         # on it would not fire.
         for process in get_args(ProcessId):
             for end in _ENDS:
                 self._jobs.labels(process, *end)
-        self._queue = Histogram(
+        self._queue = histogram(
             "georesolve_job_queue_seconds",
             "Time from the acceptance of a job to its start.",
             buckets=_JOB_SECONDS,
-            registry=self.registry,
         )
-        self._run = Histogram(
+        self._run = histogram(
             "georesolve_job_run_seconds",
             "Time from the start of a job to its end.",
             ["status"],
             buckets=_JOB_SECONDS,
-            registry=self.registry,
         )
-        self._rows_in = Counter(
+        self._rows_in = counter(
             "georesolve_rows_in",
             "Observations resolved, by jobs and by requests answered at once.",
             ["by"],
-            registry=self.registry,
         )
-        self._rows_out = Counter(
-            "georesolve_rows_out",
-            "Rows of the results, by status of the row.",
-            ["by", "status"],
-            registry=self.registry,
+        self._rows_out = counter(
+            "georesolve_rows_out", "Rows of the results, by status of the row.", ["by", "status"]
         )
 
-    def read_when_asked(self, settings: Settings, store: Store, cluster: HasCluster) -> None:
+    def read_when_asked(self, settings: Settings, store: Store, cluster: ClusterView) -> None:
         """Let the metrics tell how things are, too, and what the runner has counted."""
         self._read.register(_State(settings, store, cluster))
         self._cluster = cluster
@@ -220,46 +196,48 @@ class _Sum(Collector):
 class _State(Collector):
     """What is read when it is asked for: a gauge that is kept up to date may be forgotten."""
 
-    def __init__(self, settings: Settings, store: Store, cluster: HasCluster) -> None:
+    def __init__(self, settings: Settings, store: Store, cluster: ClusterView) -> None:
         self._settings = settings
         self._store = store
         self._cluster = cluster
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        live = self._store.live_jobs()
-        jobs = GaugeMetricFamily("georesolve_live_jobs", "Jobs not ended.", labels=["status"])
-        for status in LIVE:
-            jobs.add_metric([status], sum(job.status == status for job in live))
-        yield jobs
+        live, cluster = self._store.live_jobs(), self._cluster.state
+        by_status = {status: sum(job.status == status for job in live) for status in LIVE}
+        yield _gauge("georesolve_live_jobs", "Jobs not ended.", status=by_status)
         yield GaugeMetricFamily(
             "georesolve_rows_per_second",
             "Observations a second that the running jobs resolve together.",
-            value=sum(job.rows_a_second or 0.0 for job in live if job.status == "running"),
+            sum(job.rows_a_second or 0.0 for job in live if job.status == "running"),
         )
-        cluster = self._cluster.state
         yield GaugeMetricFamily(
             "georesolve_cluster_up",
             "Whether there is a cluster, and its scheduler answers.",
-            value=self._cluster.trouble is None,
+            self._cluster.trouble is None,
         )
         yield GaugeMetricFamily(
             "georesolve_scheduler_silence_seconds",
             "Time since the scheduler last answered.",
-            value=cluster.silence_seconds,
+            cluster.silence_seconds,
         )
-        workers = GaugeMetricFamily(
+        yield _gauge(
             "georesolve_workers",
             "Workers that have passed their check: one a GPU where the device is cuda.",
-            labels=["device"],
+            device={cluster.device: cluster.workers} if cluster.device else {},
         )
-        if cluster.device is not None:
-            workers.add_metric([cluster.device], cluster.workers)
-        yield workers
         disk = shutil.disk_usage(self._settings.data_dir)
-        space = GaugeMetricFamily(
-            "georesolve_disk_bytes", "Space of the disk of the data folder.", labels=["state"]
+        yield _gauge(
+            "georesolve_disk_bytes",
+            "Space of the disk of the data folder.",
+            state={"free": disk.free, "used": disk.used},
         )
-        space.add_metric(["free"], disk.free)
-        space.add_metric(["used"], disk.used)
-        yield space
+
+
+def _gauge(name: str, about: str, **values: Mapping[Any, float]) -> Metric:
+    """A gauge with one label, and its values by those of the label."""
+    ((label, by_label),) = values.items()
+    gauge = GaugeMetricFamily(name, about, labels=[label])
+    for of_label, value in by_label.items():
+        gauge.add_metric([of_label], value)
+    return gauge

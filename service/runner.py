@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import asdict
 from typing import Any
 
 from georesolve.service.clock import new_id
@@ -40,7 +41,7 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
             supervisor = Supervisor(settings, store, library, metrics)
 
             def tell() -> dict[str, Any]:
-                return {"cluster": supervisor.state().stored(), "metrics": metrics.counted()}
+                return {"cluster": asdict(supervisor.state()), "metrics": metrics.counted()}
 
             async with (
                 lease.kept(tell, supervisor.news, lost=_die),

@@ -1,8 +1,9 @@
 """`georesolve keys`: make, list, rotate and revoke API keys in the database of a service."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,44 +27,49 @@ class NoSuchKeyError(CannotStart):
     """No valid key is meant, or several are."""
 
 
-def create_key(settings: Settings, name: str, role: Role, expires: float) -> int:
+def run(settings: Settings, verb: str, **given: Any) -> int:
+    """Run one of the commands about keys; returns its exit code."""
+    with _keys_of(settings, may_make=verb == "create") as keys:
+        _VERBS[verb](keys, **given)
+    return 0
+
+
+def _create(keys: Keys, name: str, key_role: Role, expires: float) -> None:
     """Make a key for some hours, 0 for ever, and print it: this once, on a line of its own."""
-    with _keys_of(settings, may_make=True) as keys:
-        key = keys.create(name, role, expires)
-    _print_secret(key, name)
-    return 0
+    _print_secret(keys.create(name, key_role, expires), name)
 
 
-def list_keys(settings: Settings) -> int:
+def _list(keys: Keys) -> None:
     """Print what is known of all keys, one a line."""
-    with _keys_of(settings) as keys:
-        for key in keys.all():
-            used = f"last used {key.last_used}" if key.last_used else "never used"
-            ends = f"expires {key.expires}" if key.expires else "never expires"
-            state = "expired" if key.has_expired else "valid"
-            state = f"revoked {key.revoked}" if key.revoked else state
-            told = (key.prefix, state, key.role, f"created {key.created}", ends, used, key.name)
-            print("  ".join(told))
-    return 0
+    for key in keys.all():
+        used = f"last used {key.last_used}" if key.last_used else "never used"
+        ends = f"expires {key.expires}" if key.expires else "never expires"
+        state = "expired" if key.has_expired else "valid"
+        state = f"revoked {key.revoked}" if key.revoked else state
+        told = (key.prefix, state, key.role, f"created {key.created}", ends, used, key.name)
+        print("  ".join(told))
 
 
-def rotate_key(settings: Settings, given: str) -> int:
+def _rotate(keys: Keys, given: str) -> None:
     """Print the new secret of a key, given by its name or prefix; the old one ends."""
-    with _keys_of(settings) as keys:
-        key = _the_valid(keys, given)
-        secret = keys.rotate(key)
-    _print_secret(secret, key.name)
+    key = _the_valid(keys, given)
+    _print_secret(keys.rotate(key), key.name)
     _tell(f"{key.prefix} opens nothing any more; what was made with it is the new key's")
-    return 0
 
 
-def revoke_key(settings: Settings, given: str) -> int:
+def _revoke(keys: Keys, given: str) -> None:
     """Revoke a key, given by its name or prefix."""
-    with _keys_of(settings) as keys:
-        key = _the_valid(keys, given)
-        keys.revoke(key.id)
+    key = _the_valid(keys, given)
+    keys.revoke(key.id)
     _tell(f"{key.prefix} of {key.name!r} opens nothing any more")
-    return 0
+
+
+_VERBS: dict[str, Callable[..., None]] = {
+    "create": _create,
+    "list": _list,
+    "rotate": _rotate,
+    "revoke": _revoke,
+}
 
 
 def _the_valid(keys: Keys, given: str) -> Key:

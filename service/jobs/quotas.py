@@ -6,13 +6,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from georesolve.service.database.store import Store
-from georesolve.service.errors import (
-    Problem,
-    QueueFull,
-    StorageFull,
-    TooManyJobs,
-    TooManyUploads,
-)
+from georesolve.service.database.uploads import Admission
+from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs, TooManyUploads
 from georesolve.service.settings import Settings
 
 
@@ -35,15 +30,6 @@ class Storage(NamedTuple):
         """Bytes that may be kept yet; None for as many as the disk has."""
         return None if self.quota is None else max(0, self.quota - self.used)
 
-    def full(self, coming: int) -> Problem:
-        """The problem of what finds no room."""
-        return StorageFull(
-            f"the datasets, uploads, results and unfinished jobs of this key take {self.used} "
-            f"bytes, {coming} would come, and {self.quota} may be kept: remove datasets, uploads "
-            "and results that are no longer needed, or wait until they expire",
-            headers={"Retry-After": "60"},
-        )
-
 
 class Quotas:
     """What bounds the jobs of all, and what one owner has: asked before, and again at the entry.
@@ -57,7 +43,7 @@ class Quotas:
         self._own = settings.key_jobs
         self._bytes = settings.key_bytes
 
-    def admission(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
+    def admission(self, store: Store, size_bytes: int) -> Admission:
         """What refuses, in a transaction, a job for which there is no place or no room.
 
         Parameters
@@ -65,31 +51,32 @@ class Quotas:
         size_bytes
             What the job takes besides what is kept already.
         """
+        return self.room(store, size_bytes, self.refuse_when_full)
 
-        def admit(connection: Connection) -> None:
-            self.refuse_when_full(store, connection)
-            self.refuse_without_room(store, size_bytes, connection)
-
-        return admit
-
-    def room(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
-        """What refuses, in a transaction, what may not be kept besides what is kept."""
-        return lambda connection: self.refuse_without_room(store, size_bytes, connection)
-
-    def upload(self, store: Store, size_bytes: int) -> Callable[[Connection], None]:
+    def upload(self, store: Store, size_bytes: int) -> Admission:
         """What refuses, in a transaction, an upload for which there is no place or no room."""
-        most = self._own if store.owner else self._queue
+        return self.room(store, size_bytes, self._refuse_many_uploads)
+
+    def room(
+        self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
+    ) -> Admission:
+        """What refuses, in a transaction, what may not be kept besides what is kept."""
 
         def admit(connection: Connection) -> None:
-            if (count := store.uploads.count(connection)) >= most:
-                raise TooManyUploads(
-                    f"there are {count} uploads, and {most} may be: remove those that are no "
-                    "longer needed, or wait until they expire",
-                    headers={"Retry-After": "60"},
-                )
+            for refuse in also:
+                refuse(store, connection)
             self.refuse_without_room(store, size_bytes, connection)
 
         return admit
+
+    def _refuse_many_uploads(self, store: Store, connection: Connection) -> None:
+        most = self._own if store.owner else self._queue
+        if (count := store.uploads.count(connection)) >= most:
+            raise TooManyUploads(
+                f"there are {count} uploads, and {most} may be: remove those that are no longer "
+                "needed, or wait until they expire",
+                headers={"Retry-After": "60"},
+            )
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
         """Refuse a job for which there is no place.
@@ -127,4 +114,10 @@ class Quotas:
         """
         storage = self.storage(store, connection)
         if storage.left is not None and size_bytes > storage.left:
-            raise storage.full(size_bytes)
+            raise StorageFull(
+                f"the datasets, uploads, results and unfinished jobs of this key take "
+                f"{storage.used} bytes, {size_bytes} would come, and {storage.quota} may be kept: "
+                "remove datasets, uploads and results that are no longer needed, or wait until "
+                "they expire",
+                headers={"Retry-After": "60"},
+            )

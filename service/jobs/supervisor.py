@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours
+from georesolve.service.cluster import ClusterState
 from georesolve.service.database.rows import EchoOptions, JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
@@ -22,7 +23,6 @@ from georesolve.service.errors import (
     is_disk_full,
     is_out_of_descriptors,
 )
-from georesolve.service.jobs.cluster import ClusterState
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
 from georesolve.service.jobs.reports import account_of, seconds_before
@@ -171,37 +171,20 @@ class Supervisor:
     def _fail(self, id: str, problem: Problem) -> None:
         self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
 
-    @property
-    def silence_seconds(self) -> float:
-        """Time since the scheduler last answered; 0 while there is no cluster."""
-        return 0.0 if self.cluster is None else time.monotonic() - self._heard_at
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the cluster cannot be asked, in words; None while it can."""
-        if self.cluster is None:
-            return self._trouble
-        seconds = self.silence_seconds
-        if seconds <= _SILENCE_SECONDS:
-            return None
-        last = f"it had {len(self.workers)} workers"
-        return f"the scheduler has not answered for {seconds:.0f} s; {last}"
-
     def state(self) -> ClusterState:
         """How the cluster is now."""
         cluster, n_workers = self.cluster, len(self.workers)
         if cluster is None:
-            return ClusterState(self.trouble)
-        capacity = None
+            return ClusterState(self._trouble)
+        silence, trouble, capacity = time.monotonic() - self._heard_at, None, None
+        if silence > _SILENCE_SECONDS:
+            trouble = (
+                f"the scheduler has not answered for {silence:.0f} s; it had {n_workers} workers"
+            )
         if self._memory is not None and n_workers:
             capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._memory)
         return ClusterState(
-            self.trouble,
-            self.silence_seconds,
-            cluster.device,
-            n_workers,
-            cluster.dashboard_url,
-            capacity,
+            trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
         )
 
     async def _keep_cluster_open(self) -> None:
@@ -271,26 +254,32 @@ class Supervisor:
     async def _run(self, id: str) -> None:
         try:
             row = await asyncio.to_thread(self._store.job, id)
-            with about(job=id, **({"request_id": row.request} if row and row.request else {})):
-                await self._run_to_its_end(id, row)
+            if row is not None:
+                with about(job=id, **({"request_id": row.request} if row.request else {})):
+                    await self._run_to_its_end(row)
         finally:
             self._begun.discard(id)
             self._dismissed.discard(id)
 
-    async def _run_to_its_end(self, id: str, row: JobRow | None) -> None:
-        has_ended = False
-        while not has_ended and not self.stopping:
-            try:
-                if row is not None and isinstance(row.options, EchoOptions):
-                    await self._echo(id, row.options)
-                else:
-                    is_suspect = row is not None and row.suspicion >= ALONE
-                    await self._run_on_cluster(id, row.owner if row else "", alone=is_suspect)
-                has_ended = True
-            except SQLAlchemyError:
-                # Its end could not be written down, so it is run again: its parts stand.
-                logger.exception("job %s: the store failed", id)
-                await asyncio.sleep(_WATCH_SECONDS)
+    async def _run_to_its_end(self, row: JobRow) -> None:
+        while not self.stopping and not await self._run_once(row):
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _run_once(self, row: JobRow) -> bool:
+        """Run a job when its turn comes; False when it is to be run again."""
+        try:
+            if isinstance(row.options, EchoOptions):
+                await self._echo(row.id, row.options)
+                return True
+            await self._opened.wait()
+            async with self._places.place(row.owner, alone=row.suspicion >= ALONE):
+                if self.cluster is None or self.stopping:
+                    return False
+                return await self._run_in_thread(row.id, self.cluster)
+        except SQLAlchemyError:
+            # Its end could not be written down, so it is run again: its parts stand.
+            logger.exception("job %s: the store failed", row.id)
+            return False
 
     async def _echo(self, id: str, options: EchoOptions) -> None:
         """Wait as long as an echo is told to; what it gives back stands in its row."""
@@ -301,16 +290,6 @@ class Supervisor:
             await asyncio.sleep(min(left, _WATCH_SECONDS))
         if not self.stopping:
             await asyncio.to_thread(self._end, id, "successful", "done")
-
-    async def _run_on_cluster(self, id: str, owner: str, *, alone: bool) -> None:
-        has_ended = False
-        while not has_ended and not self.stopping:
-            await self._opened.wait()
-            async with self._places.place(owner, alone=alone):
-                if self.cluster is not None and not self.stopping:
-                    has_ended = await self._run_in_thread(id, self.cluster)
-            if not has_ended:
-                await asyncio.sleep(_WATCH_SECONDS)
 
     async def _run_in_thread(self, id: str, cluster: Cluster) -> bool:
         # What is logged in the thread is about the same job.

@@ -95,7 +95,7 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
 
         monkeypatch.setattr(supervisor_module, "run", run_until_no_connection_is_left)
         monkeypatch.setattr(store, "finish_job", finish_before_one_is_back)
-        asyncio.run(supervisor._run_to_its_end(job))
+        asyncio.run(supervisor._run_to_its_end(store.job(job)))
         assert len(results) == 2, "its first end found a connection"
         assert store.job(job).status == "successful", store.job(job).problem
         assert read_manifest(store.job_folder(job)).digest == results[0]

@@ -1,7 +1,7 @@
 """How the cluster is: told every other second by the runner that has it, read by all fronts."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from georesolve.service.database.store import Store
@@ -38,13 +38,9 @@ class ClusterState:
     dashboard_url: str | None = None
     capacity: Capacity | None = None
 
-    def stored(self) -> dict[str, Any]:
-        """The state as JSON."""
-        return asdict(self)
-
     @classmethod
     def of(cls, stored: dict[str, Any]) -> Self:
-        """The state from JSON."""
+        """The state from what it is as JSON."""
         capacity = stored["capacity"] and Capacity(*stored["capacity"])
         return cls(**{**stored, "capacity": capacity})
 
