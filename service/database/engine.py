@@ -6,8 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from georesolve.service.clock import new_id
-from georesolve.service.database.identity import DataDirError, content_of, shown
-from georesolve.service.database.ownership import make_data_dir
+from georesolve.service.database.identity import has_content, make_data_dir
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.schema import VERSION, metadata, store
 from georesolve.service.errors import CannotStart
@@ -50,23 +49,23 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     DataDirError
         When the data folder is not there and cannot be made, or has files and no database.
     """
-    if not url:
-        make_data_dir(data_dir)
-        _refuse_lost_database(data_dir)
-        engine = _sqlite(_sqlite_path(data_dir))
-        Reserve(data_dir).spend(lambda: _migrate(engine))
+    if url:
+        engine = _postgres(url)
+        # A migration of large tables takes longer than a statement of a service may.
+        _migrate(sa.create_engine(_parsed(url), poolclass=sa.NullPool))
         return engine
-    engine = _postgres(url)
-    # A migration of large tables takes longer than a statement of a service may.
-    unbounded = sa.create_engine(_parsed(url), poolclass=sa.NullPool)
-    _migrate(unbounded)
+    path = _sqlite_path(data_dir)
+    make_data_dir(data_dir, path)
+    engine = sa.create_engine(f"sqlite:///{path}")
+    sa.event.listen(engine, "connect", _make_durable)
+    Reserve(data_dir).spend(lambda: _migrate(engine))
     return engine
 
 
 def database_exists(data_dir: Path, url: str | None = None) -> bool:
     """Whether there is a database of a service already; raises as `open_database` does."""
     if not url:
-        return _has_content(_sqlite_path(data_dir))
+        return has_content(_sqlite_path(data_dir))
     engine = _postgres(url)
     try:
         with _connected(engine) as connection:
@@ -85,29 +84,6 @@ def name_of_database(data_dir: Path, url: str | None = None) -> str:
 
 def _sqlite_path(data_dir: Path) -> Path:
     return data_dir.absolute() / "georesolve.sqlite"
-
-
-def _has_content(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
-
-
-def _refuse_lost_database(data_dir: Path) -> None:
-    """Refuse to make a SQLite file in a folder that has files: its own was lost."""
-    # Looked at in this order: the service that makes the first files makes the database before.
-    content = content_of(data_dir)
-    path = _sqlite_path(data_dir)
-    if content and not _has_content(path):
-        raise DataDirError(
-            f"the data folder {data_dir} is not empty, it has {shown(content)}, but its database "
-            f"{path} is {'empty' if path.exists() else 'missing'}: put the database back, or name "
-            "an empty or a new folder with --data-dir"
-        )
-
-
-def _sqlite(path: Path) -> sa.Engine:
-    engine = sa.create_engine(f"sqlite:///{path}")
-    sa.event.listen(engine, "connect", _make_durable)
-    return engine
 
 
 def _make_durable(connection: Any, record: Any) -> None:

@@ -26,7 +26,7 @@ class DataDirError(CannotStart):
     """The data folder cannot be used."""
 
 
-def content_of(data_dir: Path) -> list[str]:
+def _content_of(data_dir: Path) -> list[str]:
     """What lies in a data folder, as far as something is lost with it; empty for a new folder."""
     found = []
     for path in sorted(data_dir.iterdir()) if data_dir.is_dir() else ():
@@ -37,10 +37,56 @@ def content_of(data_dir: Path) -> list[str]:
     return found
 
 
-def shown(content: list[str]) -> str:
+def _shown(content: list[str]) -> str:
     """The first names of what was found, and how many more there are."""
     more = f" and {len(content) - _SHOWN} more" if len(content) > _SHOWN else ""
     return ", ".join(map(repr, content[:_SHOWN])) + more
+
+
+def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
+    """Make a data folder where there is none.
+
+    Parameters
+    ----------
+    database
+        The SQLite file that belongs to it; None where the database is elsewhere.
+
+    Raises
+    ------
+    DataDirError
+        When that is not possible, or nothing can be written there, when it is not that of a
+        service, or has files and has lost its database.
+    """
+    lock = data_dir / "lock"
+    try:
+        # Looked at in this order: a service that makes the folder meanwhile makes its lock and its
+        # database first.
+        content = _content_of(data_dir)
+        is_foreign = bool(content) and not (lock.exists() or (data_dir / ID_FILE).exists())
+        its_lock = lock.read_text(errors="replace") if lock.exists() else ""
+        if is_foreign or not re.fullmatch(r"\d*\s*", its_lock):
+            raise DataDirError(
+                f"the data folder {data_dir} is not empty and is not that of a service, it has "
+                f"{_shown(content)}: name an empty or a new folder with --data-dir"
+            )
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    except OSError as error:
+        raise DataDirError(
+            f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
+            "name another with --data-dir, or let this user write there"
+        ) from error
+    if database is not None and content and not has_content(database):
+        raise DataDirError(
+            f"the data folder {data_dir} is not empty, it has {_shown(content)}, but its database "
+            f"{database} is {'empty' if database.exists() else 'missing'}: put the database back, "
+            "or name an empty or a new folder with --data-dir"
+        )
+
+
+def has_content(database: Path) -> bool:
+    """Whether a SQLite file is there, and not empty."""
+    return database.exists() and database.stat().st_size > 0
 
 
 def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
@@ -75,7 +121,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
         trouble = f"{place} is of the store {given[:40]!r}"
     else:
         has_database = isinstance(root, Folder) and engine.dialect.name == "sqlite"
-        content = content_of(root.path) if isinstance(root, Folder) else _objects_of(root)
+        content = _content_of(root.path) if isinstance(root, Folder) else _objects_of(root)
         if has_database or not (known or content):
             with root.new(ID_FILE) as file:
                 file.write(f"{id}\n".encode())
@@ -85,7 +131,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
             return
         trouble = (
             f"{place} has none of the {known} datasets and results that "
-            f"the database knows, it has {shown(content) or 'nothing'}"
+            f"the database knows, it has {_shown(content) or 'nothing'}"
         )
     raise DataDirError(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "

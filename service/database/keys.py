@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
 from georesolve.service.database.queries import Queries
-from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.roles import Role
 from georesolve.service.database.schema import keys as _keys
 
@@ -53,11 +52,11 @@ class Key:
 
 
 class Keys(Queries):
-    """The keys of one database. Every method is one transaction."""
+    """The keys of one database. Every method is one transaction.
 
-    def __init__(self, engine: sa.Engine, reserve: Reserve) -> None:
-        super().__init__(engine)
-        self._reserve = reserve
+    They change on a full disk, too: who makes room there may need a key for it, and one that leaked
+    ends at once.
+    """
 
     def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
@@ -87,10 +86,6 @@ class Keys(Queries):
         """Let a key open nothing any more."""
         query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
         self._spend(query.values(revoked=now()))
-
-    def _spend(self, query: sa.UpdateBase) -> None:
-        # Who makes room on a full disk may need a key for it, and one that leaked ends at once.
-        self._reserve.spend(lambda: self._change(query))
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""

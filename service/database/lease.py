@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,30 +25,6 @@ LEASE_SECONDS = 6.0
 """A lease that was not renewed for so long is free."""
 _RENEW_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
-
-
-class Told(NamedTuple):
-    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
-
-    holder: str
-    beat: int
-    cluster: dict[str, Any]
-    metrics: str
-
-
-_TOLD = sa.select(*(_store.c[name] for name in Told._fields))
-
-
-def told(engine: sa.Engine) -> Told:
-    """What the holder told last."""
-    with engine.connect() as connection:
-        return Told(*connection.execute(_TOLD).one())
-
-
-def forget_holder(engine: sa.Engine) -> None:
-    """Free the lease at once: who held it is known to be dead."""
-    with engine.begin() as connection:
-        connection.execute(_store.update().values(holder="", cluster={}))
 
 
 class Lease:
@@ -85,7 +61,8 @@ class Lease:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _take(self) -> bool:
-        holder, beat, *_ = told(self._engine)
+        with self._engine.connect() as connection:
+            holder, beat = connection.execute(sa.select(_store.c.holder, _store.c.beat)).one()
         if (holder, beat) != self._seen:
             if self._seen is None and holder not in ("", self._holder):
                 logger.info("another runner has the lease: this one waits for it")

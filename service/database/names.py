@@ -101,23 +101,19 @@ def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
 class Names(Queries):
     """The names of one owner's datasets."""
 
-    def __init__(self, engine: sa.Engine, owner: str) -> None:
-        super().__init__(engine)
-        self._own = _names.c.owner == owner
-        self._owner = owner
-
     def find(self, text: str) -> str | None:
         """The id of the dataset that a name, or a version of it, stands for."""
         named = Named.parse(text)
         if named is None:
             return None
         which = _IS_NEWEST if named.version is None else _names.c.version == named.version
-        query = sa.select(_names.c.dataset).where(self._own & (_names.c.name == named.name) & which)
+        own = self._own(_names) & (_names.c.name == named.name) & which
+        query = sa.select(_names.c.dataset).where(own)
         return next(iter(self._scalars(query)), None)
 
     def of(self, datasets: list[str]) -> dict[str, list[str]]:
         """What each of some datasets is called: ``places`` where it is the newest, ``places@3``."""
-        query = sa.select(_names).where(self._own & _names.c.dataset.in_(datasets))
+        query = sa.select(_names).where(self._own(_names) & _names.c.dataset.in_(datasets))
         found: dict[str, list[str]] = {id: [] for id in datasets}
         for row in self._rows(query.order_by(_names.c.name, _names.c.version)):
             newest = [] if row["replaced"] else [row["name"]]
@@ -149,7 +145,7 @@ class Names(Queries):
                 continue
 
     def _put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
-        of_name = self._own & (_names.c.name == name)
+        of_name = self._own(_names) & (_names.c.name == name)
         last = (
             sa.select(_names.c.dataset, _datasets.c.sha256)
             .join(_datasets, _datasets.c.id == _names.c.dataset)
@@ -168,7 +164,7 @@ class Names(Queries):
             replace = _names.update().where(of_name & _IS_NEWEST)
             connection.execute(replace.values(replaced=now()))
             version = (connection.execute(count).scalar() or 0) + 1
-            values = {"owner": self._owner, "name": name, "version": version, "dataset": dataset}
+            values = {"owner": self.owner, "name": name, "version": version, "dataset": dataset}
             connection.execute(_names.insert().values(**values, created=now()))
             if before:
                 old = (_datasets.c.id == before.dataset) & ~is_newest(_datasets.c.id)
@@ -177,7 +173,7 @@ class Names(Queries):
 
     def remove(self, name: str) -> list[str]:
         """Let a name and all its versions stand for nothing; returns the ids of their datasets."""
-        of_name = self._own & (_names.c.name == name)
+        of_name = self._own(_names) & (_names.c.name == name)
         with self._engine.begin() as connection:
             ids = connection.execute(sa.select(_names.c.dataset).where(of_name)).scalars().all()
             connection.execute(_names.delete().where(of_name))

@@ -2,14 +2,13 @@
 
 import fcntl
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from georesolve.service.database.identity import ID_FILE, DataDirError, content_of, shown
+from georesolve.service.database.identity import make_data_dir
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.errors import CannotStart
 
@@ -19,37 +18,6 @@ PATIENCE_SECONDS = 3.0
 
 class DataDirInUseError(CannotStart):
     """Another service runs on the data folder."""
-
-
-def make_data_dir(data_dir: Path) -> None:
-    """Make a data folder where there is none.
-
-    Raises
-    ------
-    DataDirError
-        When that is not possible, or nothing can be written there, or it is not that of a service.
-    """
-    lock = data_dir / "lock"
-    try:
-        # Looked at in this order: a service that makes the folder meanwhile makes its lock first.
-        content = content_of(data_dir)
-        is_foreign = bool(content) and not (lock.exists() or (data_dir / ID_FILE).exists())
-        if is_foreign or not re.fullmatch(r"\d*\s*", _text_of(lock)):
-            raise DataDirError(
-                f"the data folder {data_dir} is not empty and is not that of a service, it has "
-                f"{shown(content)}: name an empty or a new folder with --data-dir"
-            )
-        data_dir.mkdir(parents=True, exist_ok=True)
-        lock.touch()
-    except OSError as error:
-        raise DataDirError(
-            f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
-            "name another with --data-dir, or let this user write there"
-        ) from error
-
-
-def _text_of(lock: Path) -> str:
-    return lock.read_text(errors="replace") if lock.exists() else ""
 
 
 class Ownership:

@@ -1,16 +1,49 @@
 """`Queries`: statements, each in a transaction of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 
+from georesolve.service.clock import ExpiryClock
+from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.schema import store as _store
+
+Admission = Callable[[sa.Connection], None]
+"""Refuses what is about to be entered, in its transaction, by raising something."""
+
 
 class Queries:
-    """Asks and changes a database."""
+    """Asks and changes a database, on behalf of one owner, or of all for None.
 
-    def __init__(self, engine: sa.Engine) -> None:
+    Attributes
+    ----------
+    reserve
+        Room on the disk for what makes room.
+    expiry
+        The time by which things expire.
+    owner
+        Whose rows are seen and made; None sees those of all and makes those of nobody.
+    """
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        reserve: Reserve,
+        expiry: ExpiryClock | None = None,
+        owner: str | None = None,
+    ) -> None:
         self._engine = engine
+        self.reserve = reserve
+        self.expiry = expiry or ExpiryClock()
+        self.owner = owner
+
+    def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.true() if self.owner is None else table.c.owner == self.owner
+
+    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def _rows(self, query: "sa.Select[Any]") -> Sequence[sa.RowMapping]:
         with self._engine.connect() as connection:
@@ -28,3 +61,16 @@ class Queries:
         """Change rows; tells how many."""
         with self._engine.begin() as connection:
             return connection.execute(query).rowcount
+
+    def _spend(self, query: sa.UpdateBase) -> int:
+        """Change rows as `_change` does, also on a full disk: it makes room."""
+        return self.reserve.spend(lambda: self._change(query))
+
+    @contextmanager
+    def _accepting(self, admit: Admission) -> Iterator[sa.Connection]:
+        """A transaction that enters something, if it is admitted; others wait meanwhile."""
+        with self._engine.begin() as connection:
+            # In whichever front: this locks the row, or all of SQLite.
+            connection.execute(_store.update().values(beat=_store.c.beat))
+            admit(connection)
+            yield connection

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
 
@@ -15,10 +15,10 @@ from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
 from georesolve.service.database.identity import ID_FILE, refuse_other_store
 from georesolve.service.database.keys import Keys
-from georesolve.service.database.lease import Lease, Told, forget_holder, told
+from georesolve.service.database.lease import Lease
 from georesolve.service.database.listing import ALL, Page, Selection
 from georesolve.service.database.names import Names, is_newest
-from georesolve.service.database.queries import Queries
+from georesolve.service.database.queries import Admission, Queries
 from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
     LIVE,
@@ -42,20 +42,31 @@ from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
 from georesolve.service.database.schema import uploads as _uploads
-from georesolve.service.database.uploads import Admission, Uploads
+from georesolve.service.database.uploads import Uploads
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
-from georesolve.workers.places import Folder, Home, Object, Place, Prefix, file_in
+from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
+
+
+class Told(NamedTuple):
+    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
+
+    beat: int
+    cluster: dict[str, Any]
+    metrics: str
+
+
+_TOLD = sa.select(*(_store.c[name] for name in Told._fields))
 
 
 def admit_any(connection: sa.Connection) -> None:
@@ -67,8 +78,6 @@ class Store(Queries):
 
     Attributes
     ----------
-    expiry
-        The time by which things expire.
     changes
         Tells of changed jobs.
     bell
@@ -76,16 +85,19 @@ class Store(Queries):
     root
         Where the files of datasets and results lie: the data folder, or a prefix of an object
         store, which processes share that share no folder.
-    owner
-        Whose rows are seen and made; None sees those of all and makes those of nobody.
+    datasets_place, jobs_place
+        Where the files of all datasets lie, and the folders of all jobs.
+    indexes_folder, uploads_folder
+        The folders of the indexes of datasets, which are this machine's own, and of the files of
+        all uploads that go on after a break.
+    maps_folder
+        The folder of the maps of jobs, one each: beside their results, or this machine's own.
     sees_all_jobs
         Whether the jobs of others are seen, too.
     keys
         The API keys in the same database.
     writable
         Whether the database can be written, and an object store answers.
-    reserve
-        Room on the disk for what makes room.
     quarantine
         Where files of the data folder go that the database does not know.
     """
@@ -93,21 +105,24 @@ class Store(Queries):
     def __init__(
         self, data_dir: Path, database_url: str | None = None, href: str | None = None
     ) -> None:
-        self.owner: str | None = None
+        data_dir = data_dir.absolute()
+        super().__init__(open_database(data_dir, database_url), Reserve(data_dir))
+        self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
         self.sees_all_jobs = False
-        self._data_dir = data_dir.absolute()
-        super().__init__(open_database(data_dir, database_url))
-        folder = Folder(self._data_dir)
+        folder = Folder(data_dir)
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
+        self.datasets_place, self.jobs_place = self.root.below("datasets"), self.root.below("jobs")
+        self.indexes_folder = data_dir / "datasets" / "indexes"
+        self.uploads_folder = data_dir / "uploads"
+        # Where results lie in a bucket, `jobs` may have those of before there was one.
+        self.maps_folder = data_dir / ("maps" if href else "jobs")
         self.changes = Changes(self._engine)
-        self.bell = Bell(self._data_dir)
+        self.bell = Bell(data_dir)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
-        self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
         self.writable = Probe(self._try)
-        self.reserve = Reserve(self._data_dir)
         self.keys = Keys(self._engine, self.reserve)
-        self.quarantine = Quarantine(self._data_dir)
+        self.quarantine = Quarantine(data_dir)
 
     def _try(self) -> None:
         self.note_time()
@@ -120,18 +135,12 @@ class Store(Queries):
         own.owner, own.sees_all_jobs = owner, sees_all_jobs
         return own
 
-    def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        return sa.true() if self.owner is None else table.c.owner == self.owner
-
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
         if table is _jobs and self.sees_all_jobs:
             return sa.true()
         # To an owner what has expired is not there; the service has it until no job needs it.
         is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
         return self._own(table) & is_there
-
-    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
@@ -141,11 +150,11 @@ class Store(Queries):
 
     def forget_holder(self) -> None:
         """Free the lease at once: no other process has the data folder."""
-        self.reserve.spend(lambda: forget_holder(self._engine))
+        self._spend(_store.update().values(holder="", cluster={}))
 
     def told(self) -> Told:
         """What the holder of the lease told last; see `service.database.lease`."""
-        return told(self._engine)
+        return Told(**self._rows(_TOLD)[0])
 
     def refuse_other_folder(self) -> None:
         """Refuse the data folder of another store; see `service.database.identity`."""
@@ -154,44 +163,16 @@ class Store(Queries):
     @property
     def names(self) -> Names:
         """The names of its owner's datasets."""
-        return Names(self._engine, self.owner or "")
+        return Names(self._engine, self.reserve, self.expiry, self.owner or "")
 
     @property
     def uploads(self) -> Uploads:
         """The uploads of its owner."""
-        return Uploads(self._engine, self.owner, self.expiry, self.reserve, self._accepting)
+        return Uploads(self._engine, self.reserve, self.expiry, self.owner)
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
-
-    @property
-    def datasets_place(self) -> Place:
-        """Where the files of all datasets lie."""
-        return self.root.below("datasets")
-
-    @property
-    def indexes_folder(self) -> Path:
-        """The folder of the indexes of datasets, which are this machine's own."""
-        return self._data_dir / "datasets" / "indexes"
-
-    @property
-    def uploads_folder(self) -> Path:
-        """The folder of the files of all uploads that go on after a break."""
-        return self._data_dir / "uploads"
-
-    @property
-    def jobs_place(self) -> Place:
-        """Where the folders of all jobs lie."""
-        return self.root.below("jobs")
-
-    @property
-    def maps_folder(self) -> Path:
-        """The folder of the maps of jobs, one each: beside their results, or this machine's own.
-
-        Where results lie in a bucket, `jobs` may have those of before there was one.
-        """
-        return self._data_dir / ("jobs" if isinstance(self.root, Folder) else "maps")
 
     def dataset_file(self, id: str) -> Path | Object:
         """Where the file of a dataset lies."""
@@ -380,22 +361,7 @@ class Store(Queries):
             "rows": observations.dataset.rows,
             "size_bytes": size_bytes,
         }
-        ids = {observations.id, references.id}
-        # Postgres holds them until the job is entered; in SQLite one writes at a time.
-        lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(ids)).order_by(_datasets.c.id)
-        # One statement: a dataset cannot be removed between the look and the entry.
-        both_exist = sa.and_(
-            *(
-                sa.exists().where((_datasets.c.id == row.id) & self._seen(_datasets))
-                for row in (observations, references)
-            )
-        )
-        row = sa.select(
-            *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
-        ).where(both_exist)
-        insert = _jobs.insert().from_select(list(values), row)
-        lock = lock.with_for_update(read=True, key_share=True)
-        return self._insert_job(insert, repeat, admit, lock)
+        return self._insert_job(values, {observations.id, references.id}, repeat, admit)
 
     def add_echo(
         self,
@@ -407,30 +373,26 @@ class Store(Queries):
         """Accept a job of the process `echo`, as `add_job` does; returns its id."""
         values = self._new_job("echo", options, delivery)
         values["size_bytes"] = len(options.message.encode())
-        self._insert_job(_jobs.insert().values(values), repeat, admit)
+        self._insert_job(values, set(), repeat, admit)
         return str(values["id"])
 
-    @contextmanager
-    def _accepting(self, admit: Admission) -> Iterator[sa.Connection]:
-        """A transaction that enters something, if it is admitted; others wait meanwhile."""
-        with self._engine.begin() as connection:
-            # In whichever front: this locks the row, or all of SQLite.
-            connection.execute(_store.update().values(beat=_store.c.beat))
-            admit(connection)
-            yield connection
-
     def _insert_job(
-        self,
-        insert: sa.Insert,
-        repeat: Repeat | None,
-        admit: Admission,
-        lock: "sa.Select[Any] | None" = None,
+        self, values: dict[str, Any], sets: set[str], repeat: Repeat | None, admit: Admission
     ) -> str | None:
+        # Postgres holds them until the job is entered; in SQLite one writes at a time.
+        lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(sets)).order_by(_datasets.c.id)
+        # One statement: a dataset cannot be removed between the look and the entry.
+        exist = (
+            sa.exists().where((_datasets.c.id == id) & self._seen(_datasets)) for id in sorted(sets)
+        )
+        row = sa.select(
+            *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
+        ).where(sa.and_(sa.true(), *exist))
+        insert = _jobs.insert().from_select(list(values), row).returning(_jobs.c.id)
         try:
             with self._accepting(admit) as connection:
-                if lock is not None:
-                    connection.execute(lock)
-                id: str | None = connection.execute(insert.returning(_jobs.c.id)).scalar()
+                connection.execute(lock.with_for_update(read=True, key_share=True))
+                id: str | None = connection.execute(insert).scalar()
                 if id and repeat:
                     keep = {"owner": self.owner or "", "job": id}
                     connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
@@ -636,4 +598,4 @@ class Store(Queries):
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "size_bytes": 0}
-        return bool(self.reserve.spend(lambda: self._change(query.values(values))))
+        return bool(self._spend(query.values(values)))

@@ -1,17 +1,11 @@
 """Uploads in the database: how large each will be, what its client said of it, when it expires."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import ExpiryClock
-from georesolve.service.database.queries import Queries
-from georesolve.service.database.reserve import Reserve
+from georesolve.service.database.queries import Admission, Queries
 from georesolve.service.database.schema import uploads as _uploads
-
-Admission = Callable[[sa.Connection], None]
 
 
 @dataclass(frozen=True)
@@ -38,27 +32,7 @@ class UploadRow:
 
 
 class Uploads(Queries):
-    """The uploads of one owner, or of all for None. Every method is one transaction.
-
-    Parameters
-    ----------
-    accepting
-        Opens a transaction that enters something, if it is admitted.
-    """
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        owner: str | None,
-        expiry: ExpiryClock,
-        reserve: Reserve,
-        accepting: Callable[[Admission], AbstractContextManager[sa.Connection]],
-    ) -> None:
-        super().__init__(engine)
-        self._own = sa.true() if owner is None else _uploads.c.owner == owner
-        self._expiry = expiry
-        self._reserve = reserve
-        self._accepting = accepting
+    """The uploads of one owner, or of all for None. Every method is one transaction."""
 
     def add(self, row: UploadRow, admit: Admission) -> None:
         """Enter an upload, if it is admitted."""
@@ -67,32 +41,31 @@ class Uploads(Queries):
 
     def get(self, id: str) -> UploadRow | None:
         """The upload with this id."""
-        row = self._first(sa.select(_uploads).where((_uploads.c.id == id) & self._own))
+        row = self._first(sa.select(_uploads).where((_uploads.c.id == id) & self._own(_uploads)))
         return UploadRow(**row) if row else None
 
     def prolong(self, id: str, expires: str) -> None:
         """Let an upload expire later."""
-        query = _uploads.update().where((_uploads.c.id == id) & self._own)
+        query = _uploads.update().where((_uploads.c.id == id) & self._own(_uploads))
         self._change(query.values(expires=expires))
 
     def remove(self, id: str, *, only_expired: bool = False) -> bool:
         """Forget an upload; tells whether it was there, and had expired if that is asked for."""
-        query = _uploads.delete().where((_uploads.c.id == id) & self._own)
+        query = _uploads.delete().where((_uploads.c.id == id) & self._own(_uploads))
         if only_expired:
-            query = query.where(_uploads.c.expires <= self._expiry.now())
-        # This makes room on a full disk.
-        return bool(self._reserve.spend(lambda: self._change(query)))
+            query = query.where(self._expired(_uploads))
+        return bool(self._spend(query))
 
     def count(self, connection: sa.Connection) -> int:
         """How many there are."""
-        query = sa.select(sa.func.count()).select_from(_uploads).where(self._own)
+        query = sa.select(sa.func.count()).select_from(_uploads).where(self._own(_uploads))
         return connection.execute(query).scalar_one()
 
     def ids(self) -> set[str]:
         """Ids of all."""
-        return set(self._scalars(sa.select(_uploads.c.id).where(self._own)))
+        return set(self._scalars(sa.select(_uploads.c.id).where(self._own(_uploads))))
 
     def expired(self) -> list[str]:
         """Ids of those that have expired, and are there still."""
-        query = sa.select(_uploads.c.id).where(_uploads.c.expires <= self._expiry.now())
-        return self._scalars(query.where(self._own))
+        query = sa.select(_uploads.c.id).where(self._expired(_uploads))
+        return self._scalars(query.where(self._own(_uploads)))

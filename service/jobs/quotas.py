@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from georesolve.service.database.queries import Admission
 from georesolve.service.database.store import Store
-from georesolve.service.database.uploads import Admission
 from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs, TooManyUploads
 from georesolve.service.settings import Settings
 

@@ -13,8 +13,9 @@ from typing import BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
 from georesolve.service.clock import in_hours, is_id, new_id, now
+from georesolve.service.database.queries import Admission
 from georesolve.service.database.store import Store
-from georesolve.service.database.uploads import Admission, UploadRow
+from georesolve.service.database.uploads import UploadRow
 from georesolve.service.errors import (
     InvalidRequest,
     NoSuchUpload,
