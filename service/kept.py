@@ -11,6 +11,9 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
+from georesolve.service.errors import CannotStart
+from georesolve.workers.gpus import NoGpuError
+
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
@@ -50,10 +53,10 @@ class _Kept:
         logger.error("the %s has ended with %s, and is started anew", self.name, how)
 
 
-def fork(name: str, run: Callable[[], int]) -> int:
+def fork(name: str, run: Callable[[], int | None]) -> int:
     """Run a function in a process of its own, which ends with what it returns, or with this one.
 
-    Returns the number of the process.
+    None is 0; an error is 1, and in the log. Returns the number of the process.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -67,7 +70,9 @@ def fork(name: str, run: Callable[[], int]) -> int:
     code = 1
     try:
         if os.getppid() == parent:
-            code = run()
+            code = run() or 0
+    except (CannotStart, NoGpuError) as error:
+        logger.error("%s", error)
     except Exception:
         logger.exception("the %s has failed", name)
     finally:

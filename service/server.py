@@ -65,7 +65,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
         logger.info("listens at %s", addresses)
         return front.run(settings, sockets)
     # In a process of its own: this one stays as it is now, for those that are forked from it.
-    checking = kept.fork("check", partial(_checked, settings, ownership.is_alone))
+    checking = kept.fork("check", partial(prepare, settings, is_alone=ownership.is_alone))
     if code := os.waitstatus_to_exitcode(os.waitpid(checking, 0)[1]):
         return code
     ownership.share()
@@ -84,15 +84,6 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
     # Not taken by the first process of a container.
     signal.raise_signal(ending)
-    return 0
-
-
-def _checked(settings: Settings, is_alone: bool) -> int:
-    try:
-        prepare(settings, is_alone=is_alone)
-    except (CannotStart, NoGpuError) as error:
-        logger.error("%s", error)
-        return 1
     return 0
 
 

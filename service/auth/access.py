@@ -187,22 +187,16 @@ def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) ->
     origin they tell always.
     """
     method = connection.scope.get("method", "GET")
-    site = connection.headers.get("sec-fetch-site", "none")
-    is_own = site in ("same-origin", "none") and not _has_other_origin(connection)
-    origin = connection.headers.get("origin", "unknown")
+    site, origin = (connection.headers.get(name) for name in ("sec-fetch-site", "origin"))
+    here = connection.headers.get("host", "").lower()
+    is_own = site in ("same-origin", "none", None) and (
+        origin is None or origin.partition("://")[2].lower() == here
+    )
     if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
         raise Forbidden(
-            f"a page of another site ({origin[:80]}) sent this {method}, which only programs and "
-            "the service's own pages may: name the origin in the setting cors_origins"
+            f"a page of another site ({(origin or 'unknown')[:80]}) sent this {method}, which only "
+            "programs and the service's own pages may: name the origin in the setting cors_origins"
         )
-
-
-def _has_other_origin(connection: HTTPConnection) -> bool:
-    """Whether a request comes from a page of another origin, as browsers tell."""
-    origin = connection.headers.get("origin")
-    if origin is None:
-        return False
-    return origin.partition("://")[2].lower() != connection.headers.get("host", "").lower()
 
 
 def _key_of(connection: HTTPConnection) -> tuple[str, bool]:

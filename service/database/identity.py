@@ -108,10 +108,8 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     with engine.connect() as connection:
         id = connection.execute(sa.select(_store.c.id)).scalar_one()
         known = sum(
-            connection.execute(
-                sa.select(sa.func.count()).select_from(table).where(which)
-            ).scalar_one()
-            for table, which in ((_datasets, sa.true()), (_jobs, has_result))
+            connection.execute(sa.select(sa.func.count(table.c.id)).where(*which)).scalar_one()
+            for table, *which in ((_datasets,), (_jobs, has_result))
         )
     place = f"the data folder {root.path}" if isinstance(root, Folder) else f"the store {root.href}"
     given = _id_in(root)

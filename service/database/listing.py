@@ -6,6 +6,7 @@ removed meanwhile moves nothing.
 
 import base64
 import binascii
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,20 +87,19 @@ class Selection:
 
     def of(self, query: "sa.Select[Any]", now: str, dialect: str) -> "sa.Select[Any]":
         """A query for these jobs."""
-        if self.statuses:
-            query = query.where(jobs.c.status.in_(self.statuses))
-        if self.processes:
-            query = query.where(jobs.c.process.in_(self.processes))
-        if self.created_from is not None:
-            query = query.where(jobs.c.created >= self.created_from)
-        if self.created_to is not None:
-            query = query.where(jobs.c.created <= self.created_to)
         # What was never started has no duration, and is in no span of them.
         seconds = _seconds(jobs.c.started, sa.func.coalesce(jobs.c.finished, now), dialect)
-        if self.shortest_seconds is not None:
-            query = query.where(seconds >= self.shortest_seconds)
-        if self.longest_seconds is not None:
-            query = query.where(seconds <= self.longest_seconds)
+        conditions: list[tuple[Callable[[Any], sa.ColumnElement[bool]], Any]] = [
+            (jobs.c.status.in_, self.statuses or None),
+            (jobs.c.process.in_, self.processes or None),
+            (jobs.c.created.__ge__, self.created_from),
+            (jobs.c.created.__le__, self.created_to),
+            (seconds.__ge__, self.shortest_seconds),
+            (seconds.__le__, self.longest_seconds),
+        ]
+        for holds, asked in conditions:
+            if asked is not None:
+                query = query.where(holds(asked))
         return query
 
 

@@ -269,17 +269,14 @@ class Store(Queries):
 
     def count_late(self) -> tuple[int, int]:
         """How many datasets and results have expired by the clock alone, not by `expiry`."""
-        counts = [
-            sa.select(sa.func.count())
-            .where((table.c.expires > self.expiry.now()) & (table.c.expires <= now()) & is_there)
-            .scalar_subquery()
-            for table, is_there in (
-                (_datasets, sa.true()),
-                (_jobs, _jobs.c.status == "successful"),
+        late = [
+            sa.select(sa.func.count(table.c.id)).where(
+                (table.c.expires > self.expiry.now()) & (table.c.expires <= now()), *also
             )
+            for table, *also in ((_datasets,), (_jobs, _jobs.c.status == "successful"))
         ]
         with self._engine.connect() as connection:
-            datasets, results = connection.execute(sa.select(*counts)).one()
+            datasets, results = (connection.execute(query).scalar_one() for query in late)
         return datasets, results
 
     def expired_results(self, before: str) -> set[str]:

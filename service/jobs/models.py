@@ -8,6 +8,10 @@ from georesolve.service.database.rows import LIVE, JobState, JobStatus, ProcessI
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.workers.jobs import MatchOptions
 
+_TIMES = ("created", "started", "finished", "updated", "expires")
+_AS_THEY_STAND = ("id", "status", *_TIMES, "rows", "rows_done")
+"""What clients are told as the database has it."""
+
 
 class StatusInfo(BaseModel):
     """A job, with the names of OGC API - Processes 1.0 and of its successor."""
@@ -53,14 +57,8 @@ class StatusInfo(BaseModel):
         if row.status in LIVE:
             links.append(Link(href=here, rel="monitor", title="how far it is"))
         if row.status == "successful":
-            links += [
-                Link(
-                    href=f"{here}/results",
-                    rel=f"{OGC_RELATION}results",
-                    type=_media_type(row),
-                    title="the result",
-                ),
-            ]
+            rel, kind = f"{OGC_RELATION}results", _media_type(row)
+            links.append(Link(href=f"{here}/results", rel=rel, type=kind, title="the result"))
         if row.has_report:
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
@@ -69,19 +67,11 @@ class StatusInfo(BaseModel):
         needs_workers = row.status in LIVE and row.process == "nearest"
         rate = row.rows_a_second if row.status == "running" else None
         return cls(
+            **{name: getattr(row, name) for name in _AS_THEY_STAND},
             jobID=row.id,
-            id=row.id,
             processID=row.process,
-            status=row.status,
             message=waiting if waiting and needs_workers else row.message,
-            created=row.created,
-            started=row.started,
-            finished=row.finished,
-            updated=row.updated,
-            expires=row.expires,
             progress=progress,
-            rows=row.rows,
-            rows_done=row.rows_done,
             rows_a_second=rate,
             seconds_left=(row.rows - row.rows_done) / rate if rate else None,
             owner=owner,

@@ -1,4 +1,4 @@
-"""What a finished job tells of itself: counts, time by stage, checksums of inputs, versions."""
+"""What a job that ended tells of itself: counts, times, checksums, versions; or why it failed."""
 
 from importlib import metadata
 
@@ -6,10 +6,14 @@ from georesolve import __version__
 from georesolve.intake.plausibility import remarks
 from georesolve.service.clock import seconds_between
 from georesolve.service.database.rows import DatasetRow, JobRow
+from georesolve.service.errors import JobFailed, Problem, disk_full, is_disk_full
 from georesolve.service.jobs.models import Account, Verification
-from georesolve.workers.jobs import Job
+from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import Progress
+from georesolve.workers.places import OutputFailed
+from georesolve.workers.sources import SourceFailed
+from georesolve.workers.suspects import WorkerLost
 
 _VERSIONS = {
     "georesolve": __version__,
@@ -44,3 +48,14 @@ def seconds_before(
         for stage, value in dataset.seconds.items():
             seconds[f"{stage}_{name}"] = value
     return seconds
+
+
+def problem_of_failure(error: BaseException) -> Problem:
+    """What the client is told of a job that ended with an error of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, CarriedTooLong | OutputFailed | SourceFailed | WorkerLost):
+        return JobFailed(str(error))
+    if is_disk_full(error):
+        return disk_full()
+    return JobFailed("an error of the service; its log has the details")

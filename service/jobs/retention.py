@@ -42,12 +42,8 @@ class Retention:
         self._maps = map_folder(settings, store.maps_folder)
         self._uploads = uploads
         self._job_hours = settings.job_hours
-        kept = (
-            *(settings.result_hours, settings.dataset_hours),
-            *(settings.job_hours, settings.upload_hours),
-        )
-        lives = [hours for hours in kept if hours]
-        tenth = min(lives, default=1.0) * 360
+        lives = (settings.result_hours, settings.dataset_hours, settings.upload_hours)
+        tenth = 360 * min(filter(None, (*lives, settings.job_hours)), default=1.0)
         self._told_at = -math.inf
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
 

@@ -18,14 +18,14 @@ from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
     DatasetDamaged,
+    JobFailed,
     NoSuchDataset,
     Problem,
     is_disk_full,
     is_out_of_descriptors,
 )
 from georesolve.service.jobs.endings import clear, end, remove
-from georesolve.service.jobs.failures import problem_of_failure, problem_of_guilt
-from georesolve.service.jobs.reports import account_of, seconds_before
+from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
 from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
@@ -163,7 +163,11 @@ class Supervisor:
         self._store.note_death(oom_kills(), OUT_OF_MEMORY)
         for job in self._store.live_jobs():
             if job.suspicion >= GUILTY:
-                problem = problem_of_guilt()
+                problem = JobFailed(
+                    "the service died each time that it ran this job, at last alone, so it is not "
+                    "tried again: a job may need more memory than there is; send fewer rows at a "
+                    "time, or carry fewer or shorter columns"
+                )
                 logger.error("job %s failed: %s", job.id, problem, extra={"job": job.id})
                 self._fail(job.id, problem)
                 clear(self._store, self._library, job.id)

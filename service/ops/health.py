@@ -1,20 +1,39 @@
 """`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
 from georesolve.service.metrics import CONTENT_TYPE
-from georesolve.service.ops.models import Check, Health
 from georesolve.service.uploads import sandbox
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
+
+
+class Check(BaseModel):
+    """One thing that must be right for the service to be ready."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Health(BaseModel):
+    """Whether the service is ready.
+
+    `full` is ready, too: it stores nothing more, but what makes room is done.
+    """
+
+    status: Literal["ok", "full", "unavailable"]
+    checks: list[Check] = Field(description="one a line; none without a key where one is needed")
+
 
 _ALIVE = Health(status="ok", checks=[])
 _NOT_READY: dict[int | str, dict[str, Any]] = {
@@ -55,7 +74,9 @@ def get_health(request: Request, service: WholeService, response: Response) -> H
 
 def _health(service: Service) -> Health:
     decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
-    checks = [_store(service), _disk(service), decoders, _at_hand(service), *_cluster(service)]
+    waits_for = service.at_hand.trouble
+    small = Check(name="small requests", ok=waits_for is None, detail=waits_for or "answered here")
+    checks = [_store(service), _disk(service), decoders, small, *_cluster(service)]
     store, disk, *others = checks
     trouble = service.store.writable.trouble()
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
@@ -89,11 +110,6 @@ def _disk(service: Service) -> Check:
     if trouble is not None:
         detail += f"; no file can be written: {trouble.reason}"
     return Check(name="disk", ok=free >= must_stay_free and trouble is None, detail=detail)
-
-
-def _at_hand(service: Service) -> Check:
-    trouble = service.at_hand.trouble
-    return Check(name="small requests", ok=trouble is None, detail=trouble or "answered here")
 
 
 def _cluster(service: Service) -> list[Check]:

@@ -28,9 +28,26 @@ class Conformance(BaseModel):
     conformsTo: list[str]
 
 
-def _landing_page(base: str) -> LandingPage:
+_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "links to everything, or the page",
+        "content": {"text/html": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get("/", summary="Where everything is", response_model=LandingPage, responses=_ANSWER)
+def get_landing_page(request: Request, response: Response) -> LandingPage | Response:
+    """The landing page: links to the API, its processes, jobs and datasets.
+
+    A browser, which accepts `text/html`, gets a page to match files and look at jobs with.
+    """
+    if prefers_page(request.headers):
+        return page_response(request)
+    response.headers["Vary"] = "Accept"
+
     def link(path: str, rel: str, title: str, type: str = "application/json") -> Link:
-        return Link(href=base + path, rel=rel, title=title, type=type)
+        return Link(href=base_of(request) + path, rel=rel, title=title, type=type)
 
     return LandingPage(
         title="georesolve",
@@ -52,31 +69,6 @@ def _landing_page(base: str) -> LandingPage:
     )
 
 
-def _conformance() -> Conformance:
-    standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
-    return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
-
-
-_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "links to everything, or the page",
-        "content": {"text/html": {"schema": {"type": "string"}}},
-    }
-}
-
-
-@router.get("/", summary="Where everything is", response_model=LandingPage, responses=_ANSWER)
-def get_landing_page(request: Request, response: Response) -> LandingPage | Response:
-    """The landing page: links to the API, its processes, jobs and datasets.
-
-    A browser, which accepts `text/html`, gets a page to match files and look at jobs with.
-    """
-    if prefers_page(request.headers):
-        return page_response(request)
-    response.headers["Vary"] = "Accept"
-    return _landing_page(base_of(request))
-
-
 @router.get("/conformance", summary="Standards that hold")
 def get_conformance_classes() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.
@@ -84,4 +76,5 @@ def get_conformance_classes() -> Conformance:
     `core` is not among them: it asks for inputs by reference (`href`) from any address, and the
     service reads only what lies below a prefix that the operator listed.
     """
-    return _conformance()
+    standard = "http://www.opengis.net/spec/ogcapi-processes-1/1.0/conf"
+    return Conformance(conformsTo=[f"{standard}/{one}" for one in _CLASSES])
