@@ -42,12 +42,18 @@ class _Kept:
         self.pid = fork(self.name, self._run)
         logger.info("the %s is process %d", self.name, self.pid)
 
-    def note_end(self, status: int) -> None:
+    def reap(self, *, is_ending: bool) -> None:
+        """Take note of its end, after which it is started anew, or not while all end."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG) if self.pid else (0, 0)
+        if not pid:
+            return
+        self.pid = None
+        if is_ending:
+            return
         lived = time.monotonic() - self._started_at
         longer = max(_FIRST_PAUSE_SECONDS, min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS))
         self._pause_seconds = 0.0 if lived > _WELL_SECONDS else longer
         self.due_at = time.monotonic() + self._pause_seconds
-        self.pid = None
         code = os.waitstatus_to_exitcode(status)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         logger.error("the %s has ended with %s, and is started anew", self.name, how)
@@ -101,23 +107,10 @@ def keep(runs: Mapping[str, Callable[[], int]]) -> int:
         caught = signal.sigtimedwait(_CAUGHT, pause)
         if caught is not None and caught.si_signo != signal.SIGCHLD:
             # A second one ends at once what ends in order.
-            _signal_all(kept, signal.SIGKILL if ending else signal.SIGTERM)
+            number = signal.SIGKILL if ending else signal.SIGTERM
+            for pid in [one.pid for one in kept if one.pid]:
+                os.kill(pid, number)
             ending = ending or caught.si_signo
-        _reap(kept, is_ending=bool(ending))
+        for one in kept:
+            one.reap(is_ending=bool(ending))
     return ending
-
-
-def _signal_all(kept: list[_Kept], number: int) -> None:
-    for one in kept:
-        if one.pid is not None:
-            os.kill(one.pid, number)
-
-
-def _reap(kept: list[_Kept], *, is_ending: bool) -> None:
-    for one in kept:
-        if one.pid is not None:
-            pid, status = os.waitpid(one.pid, os.WNOHANG)
-            if pid and is_ending:
-                one.pid = None
-            elif pid:
-                one.note_end(status)
