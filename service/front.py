@@ -114,7 +114,7 @@ def run(
     app = create_app(settings, Metrics(metrics, name))
     config = uvicorn.Config(
         app,
-        http=connections.protocol(),
+        http=connections.protocol,
         headers=_HEADERS,
         lifespan="off",
         ws="none",

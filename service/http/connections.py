@@ -60,6 +60,8 @@ class Connections:
         self.idle_seconds = settings.idle_seconds
         self.pause_seconds = settings.body_seconds
         self.waiting: dict[Connection, None] = {}
+        # What uvicorn makes a connection with.
+        self.protocol: Any = partial(Connection, self)
         if self.most < settings.connections:
             logger.warning(
                 "%d connections at most, and not %d: the process may have %d open files "
@@ -68,10 +70,6 @@ class Connections:
                 settings.connections,
                 _descriptors(),
             )
-
-    def protocol(self) -> Any:
-        """What uvicorn makes a connection with."""
-        return partial(Connection, self)
 
 
 def raise_descriptors() -> None:

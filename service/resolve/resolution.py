@@ -42,7 +42,6 @@ from georesolve.service.resolve.terms import Terms
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import obstacle, result_bytes
-from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import place_of
 
 logger = logging.getLogger(__name__)
@@ -218,12 +217,25 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         _refuse_taken(delivery.output)
     service.disk.refuse_to_keep(size_bytes + on_disk)
     service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
+    of_quotas = service.quotas.admission(service.store, size_bytes)
+
+    def admit(connection: Connection) -> None:
+        of_quotas(connection)
+        if delivery.output:
+            service.store.refuse_output_of_others(delivery.output, connection)
+
     kept: list[DatasetRow] = []
     try:
         kept.extend(
             service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
         )
-        return _enter(service, kept, options, delivery, repeat, size_bytes)
+        observations, references = kept
+        id = service.store.add_job(
+            observations, references, options, delivery, repeat, size_bytes, admit
+        )
+        if id is None:
+            raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+        return id
     except BaseException:
         for row in kept:
             service.library.release(row.id)
@@ -241,29 +253,6 @@ def _refuse_taken(output: str) -> None:
         ) from None
     if is_taken:
         raise OutputTaken(f"something lies at {output}: remove it, or name another folder")
-
-
-def _enter(
-    service: Service,
-    kept: list[DatasetRow],
-    options: MatchOptions,
-    delivery: Delivery,
-    repeat: Repeat | None,
-    size_bytes: int,
-) -> str:
-    observations, references = kept
-    store = service.store
-    of_quotas = service.quotas.admission(store, size_bytes)
-
-    def admit(connection: Connection) -> None:
-        of_quotas(connection)
-        if delivery.output:
-            store.refuse_output_of_others(delivery.output, connection)
-
-    id = store.add_job(observations, references, options, delivery, repeat, size_bytes, admit)
-    if id is None:
-        raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
-    return id
 
 
 async def _wait(
