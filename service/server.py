@@ -34,10 +34,6 @@ from georesolve.workers.places import Prefix, StoreFailed
 logger = logging.getLogger(__name__)
 
 
-class CannotListenError(CannotStart):
-    """The address to listen on is not to be had."""
-
-
 def serve(settings: Settings) -> int:
     """Run the service until a signal ends it; returns the exit code of the process."""
     configure_log(settings.log_format)
@@ -149,7 +145,7 @@ def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
 
     Raises
     ------
-    CannotListenError
+    CannotStart
     """
     until = time.monotonic() + PATIENCE_SECONDS
     place = f"{settings.host or '*'} port {settings.port}"
@@ -167,7 +163,7 @@ def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
             ]
         except OSError as error:
             reason = (error.strerror or str(error)).partition(" (while")[0]
-            raise CannotListenError(
+            raise CannotStart(
                 f"the service cannot listen on {place}: {reason}; stop what does, or take another "
                 "with --host and --port"
             ) from None

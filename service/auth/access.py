@@ -48,20 +48,16 @@ _NOTE_SECONDS = 60.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class UnprotectedError(CannotStart):
-    """Others could reach a service that asks for no key."""
-
-
 def refuse_unprotected(settings: Settings, keys: Keys) -> None:
     """Refuse to listen where others can reach the service, unless keys protect it.
 
     Raises
     ------
-    UnprotectedError
+    CannotStart
     """
     if settings.is_open or any(key.revoked is None for key in keys.all()):
         return
-    raise UnprotectedError(
+    raise CannotStart(
         f"host is {settings.host!r}, which others can reach, and there are no API keys: make one "
         "with 'georesolve keys create NAME', listen on 127.0.0.1, or set insecure if something in "
         "front of the service authenticates"

@@ -15,18 +15,6 @@ from georesolve.service.errors import CannotStart, is_disk_full
 from georesolve.service.settings import Settings
 
 
-class NoStoreError(CannotStart):
-    """There is no database where keys could be."""
-
-
-class DiskFullError(CannotStart):
-    """The disk is full, and so full that not even the reserve helps."""
-
-
-class NoSuchKeyError(CannotStart):
-    """No valid key is meant, or several are."""
-
-
 def run(settings: Settings, verb: str, **given: Any) -> int:
     """Run one of the commands about keys; returns its exit code."""
     with _keys_of(settings, may_make=verb == "create") as keys:
@@ -81,12 +69,12 @@ def _the_valid(keys: Keys, given: str) -> Key:
     ]
     if not meant:
         # Not told what was given: it may be a secret.
-        raise NoSuchKeyError(
+        raise CannotStart(
             "no valid key has that name or prefix: 'georesolve keys list' shows all keys"
         )
     if len(meant) > 1:
         prefixes = ", ".join(key.prefix for key in meant)
-        raise NoSuchKeyError(f"{len(meant)} keys are called {given!r}: give one of {prefixes}")
+        raise CannotStart(f"{len(meant)} keys are called {given!r}: give one of {prefixes}")
     return meant[0]
 
 
@@ -105,15 +93,15 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
 
     Raises
     ------
-    NoStoreError
-        When there is none, and none may be made.
-    DiskFullError
+    CannotStart
+        When there is none, and none may be made; when the disk is so full that not even the reserve
+        helps.
     """
     place = (settings.data_dir, settings.database)
     name = name_of_database(*place)
     is_there = database_exists(*place)
     if not is_there and not may_make:
-        raise NoStoreError(
+        raise CannotStart(
             f"there is no store of a service in {name}: name that of yours with --data-dir or "
             "--database-url"
         )
@@ -124,7 +112,7 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     except SQLAlchemyError as error:
         if not is_disk_full(error):
             raise
-        raise DiskFullError(
+        raise CannotStart(
             f"the disk of {name} is full, and nothing was changed: remove what else lies there"
         ) from error
     finally:

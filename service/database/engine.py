@@ -16,18 +16,6 @@ _MIGRATION_LOCK = 0x67656F72
 _VERSION_TABLE = "alembic_version"
 
 
-class DatabaseUrlError(CannotStart):
-    """The URL of the database cannot be used."""
-
-
-class DatabaseUnreachableError(CannotStart):
-    """The database does not let us in."""
-
-
-class DatabaseVersionError(CannotStart):
-    """The database was made by another version of the service."""
-
-
 def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     """Open the database and bring its tables to this version of the schema.
 
@@ -40,14 +28,10 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
 
     Raises
     ------
-    DatabaseUrlError
-        When the URL is not one of Postgres, or its driver is not installed.
-    DatabaseUnreachableError
-        When the database cannot be connected to.
-    DatabaseVersionError
-        When a newer version of the service has changed its tables.
-    DataDirError
-        When the data folder is not there and cannot be made, or has files and no database.
+    CannotStart
+        When the URL is not one of Postgres, or its driver is not installed; when the database
+        cannot be connected to, or a newer version of the service has changed its tables; when the
+        data folder is not there and cannot be made, or has files and no database.
     """
     if url:
         engine = _postgres(url)
@@ -96,9 +80,9 @@ def _parsed(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
-        raise DatabaseUrlError("the database URL is no URL: give postgresql://...") from None
+        raise CannotStart("the database URL is no URL: give postgresql://...") from None
     if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
-        raise DatabaseUrlError(
+        raise CannotStart(
             f"the database URL begins with {parsed.drivername}://, allowed is postgresql://; "
             "for SQLite leave it out"
         )
@@ -112,7 +96,7 @@ def _postgres(url: str) -> sa.Engine:
 
         return bounded_engine(_parsed(url))
     except ModuleNotFoundError as error:
-        raise DatabaseUrlError(
+        raise CannotStart(
             f"Postgres needs {error.name}, which is not installed: "
             "pip install '.[service,postgres]' where georesolve was installed from"
         ) from error
@@ -123,7 +107,7 @@ def _connected(engine: sa.Engine) -> sa.Connection:
         return engine.connect()
     except sa.exc.DatabaseError as error:
         reason = " ".join(str(error.orig).split())
-        raise DatabaseUnreachableError(f"the database cannot be opened: {reason}") from error
+        raise CannotStart(f"the database cannot be opened: {reason}") from error
 
 
 def _migrate(engine: sa.Engine) -> None:
@@ -153,7 +137,7 @@ def _migrate(engine: sa.Engine) -> None:
             else:
                 command.upgrade(config, VERSION)
         except CommandError:
-            raise DatabaseVersionError(
+            raise CannotStart(
                 f"the tables of the database have the version {version}, and this service knows "
                 f"those up to {VERSION}: run the version of the service that made them"
             ) from None

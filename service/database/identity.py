@@ -22,10 +22,6 @@ _UNCOUNTED = re.compile(r"\..*|lost\+found|lock|reserve|scratch|georesolve\.sqli
 _SHOWN = 3
 
 
-class DataDirError(CannotStart):
-    """The data folder cannot be used."""
-
-
 def _content_of(data_dir: Path) -> list[str]:
     """What lies in a data folder, as far as something is lost with it; empty for a new folder."""
     found = []
@@ -53,7 +49,7 @@ def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
 
     Raises
     ------
-    DataDirError
+    CannotStart
         When that is not possible, or nothing can be written there, when it is not that of a
         service, or has files and has lost its database.
     """
@@ -65,19 +61,19 @@ def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
         is_foreign = bool(content) and not (lock.exists() or (data_dir / ID_FILE).exists())
         its_lock = lock.read_text(errors="replace") if lock.exists() else ""
         if is_foreign or not re.fullmatch(r"\d*\s*", its_lock):
-            raise DataDirError(
+            raise CannotStart(
                 f"the data folder {data_dir} is not empty and is not that of a service, it has "
                 f"{_shown(content)}: name an empty or a new folder with --data-dir"
             )
         data_dir.mkdir(parents=True, exist_ok=True)
         lock.touch()
     except OSError as error:
-        raise DataDirError(
+        raise CannotStart(
             f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
             "name another with --data-dir, or let this user write there"
         ) from error
     if database is not None and content and not has_content(database):
-        raise DataDirError(
+        raise CannotStart(
             f"the data folder {data_dir} is not empty, it has {_shown(content)}, but its database "
             f"{database} is {'empty' if database.exists() else 'missing'}: put the database back, "
             "or name an empty or a new folder with --data-dir"
@@ -102,7 +98,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
 
     Raises
     ------
-    DataDirError
+    CannotStart
     """
     has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
     with engine.connect() as connection:
@@ -131,7 +127,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
             f"{place} has none of the {known} datasets and results that "
             f"the database knows, it has {_shown(content) or 'nothing'}"
         )
-    raise DataDirError(
+    raise CannotStart(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
         "database of one store with --data-dir or --store, and --database-url. To join these two "
         f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files in a "

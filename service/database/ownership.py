@@ -16,10 +16,6 @@ PATIENCE_SECONDS = 3.0
 """The children of a service that was killed are killed with it, and end some moments later."""
 
 
-class DataDirInUseError(CannotStart):
-    """Another service runs on the data folder."""
-
-
 class Ownership:
     """The lock of a data folder, which all processes hold that were forked from this one.
 
@@ -69,17 +65,16 @@ def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
 
     Raises
     ------
-    DataDirError
-        When it cannot be made or written to.
-    DataDirInUseError
-        When another process owns it: two would take up and sweep away each other's work.
+    CannotStart
+        When it cannot be made or written to, or another process owns it: two would take up and
+        sweep away each other's work.
     """
     make_data_dir(data_dir)
     with (data_dir / "lock").open("a+") as lock:
         ownership = Ownership(lock, shared=shared)
         if not ownership.take():
             lock.seek(0)
-            raise DataDirInUseError(
+            raise CannotStart(
                 f"the data folder {data_dir} is in use by process {lock.read().strip()}: "
                 "stop that one, or take another folder"
             )

@@ -9,7 +9,6 @@ import pytest
 
 from georesolve.service.cli import main
 from georesolve.service.clock import new_id, now
-from georesolve.service.database.identity import DataDirError
 from georesolve.service.database.ownership import owned
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
@@ -144,15 +143,15 @@ def test_a_folder_and_a_database_of_postgres(tmp_path, postgres):  # noqa: F811
 
     assert join("data", url)
     before = content(tmp_path / "data")
-    with pytest.raises(DataDirError, match=r"has none of the 1 datasets .* it has nothing; "):
+    with pytest.raises(CannotStart, match=r"has none of the 1 datasets .* it has nothing; "):
         join("a folder that is not mounted", url)
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "main.py").touch()
-    with pytest.raises(DataDirError, match="is not that of a service"):
+    with pytest.raises(CannotStart, match="is not that of a service"):
         join("project", url)
     assert content(tmp_path / "data").keys() == before.keys()
     assert join("data", url)
-    with pytest.raises(DataDirError, match=r"is of the store '[0-9a-f]{32}'; the database is"):
+    with pytest.raises(CannotStart, match=r"is of the store '[0-9a-f]{32}'; the database is"):
         join("data", new)
     assert join("its own folder", new)
 

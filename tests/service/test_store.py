@@ -20,12 +20,7 @@ from alembic.script import ScriptDirectory
 
 from georesolve.service.clock import now
 from georesolve.service.database import lease as lease_module
-from georesolve.service.database.engine import (
-    DatabaseUnreachableError,
-    DatabaseUrlError,
-    DatabaseVersionError,
-    open_database,
-)
+from georesolve.service.database.engine import open_database
 from georesolve.service.database.keys import hash_of, prefix_of
 from georesolve.service.database.lease import Lease
 from georesolve.service.database.listing import Page, Selection, cursor_after
@@ -33,7 +28,7 @@ from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
 from georesolve.service.database.schema import VERSION, metadata
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import KeyInUse, OutputTaken
+from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
 from georesolve.service.jobs import endings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
@@ -98,7 +93,7 @@ def test_the_database_of_a_newer_version_is_refused(tmp_path, database_url):
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(DatabaseVersionError, match=f"version 9999, .* up to {VERSION}: run"):
+    with pytest.raises(CannotStart, match=f"version 9999, .* up to {VERSION}: run"):
         open_database(tmp_path, database_url)
 
 
@@ -251,7 +246,7 @@ def test_content_is_registered_once_an_owner(tmp_path, store):
     ],
 )
 def test_other_databases_are_refused(tmp_path, url, message):
-    with pytest.raises(DatabaseUrlError, match=message) as refusal:
+    with pytest.raises(CannotStart, match=message) as refusal:
         open_database(tmp_path, url)
     assert "secret" not in str(refusal.value)
 
@@ -269,7 +264,7 @@ def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
 
 def test_a_database_that_does_not_answer_is_told_in_one_line(tmp_path):
     url = f"postgresql://user:secret@127.0.0.1:{free_port()}/name"
-    with pytest.raises(DatabaseUnreachableError, match=r"cannot be opened: .*refused") as refusal:
+    with pytest.raises(CannotStart, match=r"cannot be opened: .*refused") as refusal:
         open_database(tmp_path, url)
     assert "\n" not in str(refusal.value)
     assert "secret" not in str(refusal.value)
