@@ -39,6 +39,8 @@ class Changes:
     def __init__(self, engine: sa.Engine) -> None:
         self.stopping = False
         self._engine = engine
+        self._version = _VERSION[engine.dialect.name]
+        self._look_seconds = _LOOK_SECONDS[engine.dialect.name]
         self._lock = threading.Lock()
         self._stirred = threading.Event()
         self._is_open = False
@@ -94,43 +96,36 @@ class Changes:
                 loop.call_soon_threadsafe(event.set)
 
     def _watch(self, also: tuple[Callable[[], None], ...]) -> None:
-        dialect = self._engine.dialect.name
         errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
         while self._is_open:
             try:
                 with self._engine.connect() as connection:
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                    self._watch_with(connection, _VERSION[dialect], _LOOK_SECONDS[dialect], also)
+                    self._watch_with(connection, also)
             except errors as error:
                 logger.warning("changes of the database cannot be seen: %s", error)
                 self._stirred.wait(_RETRY_SECONDS)
                 self._stirred.clear()
 
-    def _watch_with(
-        self,
-        connection: sa.Connection,
-        statement: str,
-        look_seconds: float,
-        also: tuple[Callable[[], None], ...],
-    ) -> None:
+    def _watch_with(self, connection: sa.Connection, also: tuple[Callable[[], None], ...]) -> None:
         # Not by SQLAlchemy, which takes most of the time of a look: a runner looks all the time.
         cursor = connection.connection.cursor()
         known: object = None
         while self._is_open:
-            cursor.execute(statement)
+            cursor.execute(self._version)
             version = cursor.fetchall()
             if version != known:
                 known = version
                 self._wake(self._changed(connection))
                 for look in also:
                     look()
-            self._stirred.wait(self._pause(look_seconds))
+            self._stirred.wait(self._pause())
             self._stirred.clear()
 
-    def _pause(self, look_seconds: float) -> float:
+    def _pause(self) -> float:
         with self._lock:
             if self._listeners.keys() - {None}:
-                return look_seconds
+                return self._look_seconds
             return _ANY_SECONDS if self._listeners else _IDLE_SECONDS
 
     def _changed(self, connection: sa.Connection) -> set[str | None]:

@@ -88,7 +88,25 @@ class Lease:
         lost
             Is called when another has taken the lease.
         """
-        task = asyncio.create_task(self._keep(tell, news, lost), name="lease")
+
+        async def keep() -> None:
+            is_renewed = True
+            while True:
+                news.clear()
+                try:
+                    if not await asyncio.to_thread(partial(self._renew, **tell())):
+                        logger.critical("another runner has taken the lease: this one ends at once")
+                        lost()
+                        return
+                    is_renewed = True
+                except SQLAlchemyError as error:
+                    if is_renewed:
+                        logger.warning("the lease cannot be renewed: %s", error)
+                    is_renewed = False
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), _RENEW_SECONDS)
+
+        task = asyncio.create_task(keep(), name="lease")
         try:
             yield
         finally:
@@ -100,25 +118,6 @@ class Lease:
                 logger.warning("the lease cannot be given back: %s", error)
             with self._writing:
                 self._close()
-
-    async def _keep(
-        self, tell: Callable[[], dict[str, Any]], news: asyncio.Event, lost: Callable[[], None]
-    ) -> None:
-        is_renewed = True
-        while True:
-            news.clear()
-            try:
-                if not await asyncio.to_thread(partial(self._renew, **tell())):
-                    logger.critical("another runner has taken the lease: this one ends at once")
-                    lost()
-                    return
-                is_renewed = True
-            except SQLAlchemyError as error:
-                if is_renewed:
-                    logger.warning("the lease cannot be renewed: %s", error)
-                is_renewed = False
-            with suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), _RENEW_SECONDS)
 
     def _renew(self, **values: Any) -> bool:
         return self._write(_store.c.holder == self._holder, **values)

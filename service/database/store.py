@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 
@@ -56,17 +56,7 @@ _NUL = "\0"
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
-
-
-class Told(NamedTuple):
-    """What the holder of the lease told last: how often it did, how its cluster is, its metrics."""
-
-    beat: int
-    cluster: dict[str, Any]
-    metrics: str
-
-
-_TOLD = sa.select(*(_store.c[name] for name in Told._fields))
+_TOLD = sa.select(_store.c.beat, _store.c.cluster, _store.c.metrics)
 
 
 def admit_any(connection: sa.Connection) -> None:
@@ -152,9 +142,10 @@ class Store(Queries):
         """Free the lease at once: no other process has the data folder."""
         self._spend(_store.update().values(holder="", cluster={}))
 
-    def told(self) -> Told:
-        """What the holder of the lease told last; see `service.database.lease`."""
-        return Told(**self._rows(_TOLD)[0])
+    def told(self) -> "sa.Row[Any, Any, Any]":
+        """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
+        with self._engine.connect() as connection:
+            return connection.execute(_TOLD).one()
 
     def refuse_other_folder(self) -> None:
         """Refuse the data folder of another store; see `service.database.identity`."""
