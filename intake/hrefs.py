@@ -143,6 +143,7 @@ class Sources:
             lon=lon,
             partitions=partitions,
             keeps_invalid=reading.on_invalid == "null",
+            is_trusted=reading.coordinates == "trust",
             sizes=tuple((name, *both) for name, both in sizes.items()),
         )
         types = {name: schema.field(name).type for name in schema.names}

@@ -1,300 +1,49 @@
-"""Coordinates that cannot be degrees: metres, scaled degrees, swapped axes, radians, by evidence.
+"""What is refused because its coordinates cannot be degrees, and what is remarked.
 
-Each of them is a whole table gone wrong, and resolving it would give distances that look right. A
-table is refused when its numbers prove it, also with ``on_invalid="null"``, which keeps single
-rows that are bad. One row alone proves nothing, and rows with a missing number do not count, nor
-do those at exactly (0, 0), which is what devices say that know no better.
-
-Metres
-    Not one row is valid, and most are beyond 1 000 in one number, the two numbers not equal (they
-    are where -9999 or 999999 stands for "none"). No answer is lost: nothing could have matched.
-Scaled degrees
-    The same, and all are whole numbers, one of them larger than a projection's metres can be: 2.1e7
-    in latitude, 6.1e7 in longitude (eastings with the number of their zone before them). They are
-    degrees times a power of ten, as devices store them: 422586842 is 42.2586842.
-Swapped axes
-    Every row is valid once its numbers are swapped, and either no row is valid as it is, or at
-    least 10 different latitudes in at least a tenth of the rows are beyond 90. A swapped table
-    whose longitudes all are within 90 looks like any other: that of Europe passes.
-Radians
-    The columns are named so (`lat_rad`) and all numbers are within pi/2 and pi; or there are at
-    least 100 rows, none beyond pi/2 and pi, that come within 0.1 of both ends of longitude, -pi
-    and pi, and span 1.5 in latitude. That is a set of the whole globe. In degrees it would be a
-    piece of the Gulf of Guinea cut to the fourth digit at 3.1416. The radians of a city or a
-    country look like a place in that gulf, and pass.
-
-The last proof is only nearly one, so ``coordinates="trust"`` takes numbers for the degrees that the
-client says they are.
-
-Rows at exactly (0, 0) ("null island") are resolved as they are; `remarks` names them where there
-are a dozen or more. A single one may be a point of a grid, or the buoy that lies there.
+By what evidence, `workers.evidence` says; ``coordinates="trust"`` takes numbers for the degrees
+that the client says they are. Rows at exactly (0, 0) ("null island") are resolved as they are;
+`remarks` names them where there are a dozen or more. A single one may be a point of a grid, or the
+buoy that lies there.
 """
 
-import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-
-from georesolve.intake.columns import Columns, OnInvalid, Origin, Reading
+from georesolve.intake.columns import Origin, Reading
 from georesolve.intake.errors import InvalidInput
-from georesolve.workers.datasets import Dataset, NullIsland
+from georesolve.workers.datasets import Dataset
+from georesolve.workers.evidence import Evidence
 
-_METRES = 1_000
-_MOST_METRES = np.array([2.1e7, 6.1e7])
-_MOST = 0.5
-_DIFFERENT = 10
-_TENTH = 0.1
-_GLOBE_ROWS = 100
-_GLOBE_END = 0.1
-_GLOBE_SPAN = 1.5
-# What float32 makes of pi is a little more.
-_PI = math.pi + 1e-6
-_FIRST_SHOWN = 10
 _DOZEN = 12
-_NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass
-class Evidence:
-    """What the coordinates of one table say about their unit, gathered batch by batch.
+def refuse_implausible(evidence: Evidence, origin: Origin, reading: Reading, file: str) -> None:
+    """Refuse a table whose coordinates prove not to be degrees.
 
-    Attributes
-    ----------
-    seen, rows
-        Rows, and those that count.
-    valid, valid_swapped
-        Of those that count: valid as they are, and with their axes swapped.
-    metres, swapped
-        Of those that count: too large for degrees, and valid with their axes swapped alone.
-    latitudes
-        Some different latitudes of `swapped`.
-    low, high
-        Bounds of latitude and longitude.
-    are_whole
-        Whether all are whole numbers.
-    examples
-        Row, latitude and longitude of the first row that shows something.
-    null_island
-        Rows at exactly (0, 0).
+    Raises
+    ------
+    InvalidInput
+        With the number of rows that say so, one of them, and what to do.
     """
-
-    seen: int = 0
-    rows: int = 0
-    valid: int = 0
-    valid_swapped: int = 0
-    metres: int = 0
-    swapped: int = 0
-    latitudes: set[float] = field(default_factory=set)
-    low: tuple[float, float] = (math.inf, math.inf)
-    high: tuple[float, float] = (-math.inf, -math.inf)
-    are_whole: bool = True
-    examples: dict[str, tuple[int, float, float]] = field(default_factory=dict)
-    null_island: NullIsland = field(default_factory=NullIsland)
-
-    def extend(self, other: "Evidence") -> None:
-        """Take what was gathered of the rows behind these."""
-        for kind, (row, lat, lon) in other.examples.items():
-            self.examples.setdefault(kind, (self.seen + row, lat, lon))
-        if other.null_island.rows:
-            self._note_zeros(other.null_island.rows, other.null_island.first)
-        for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.latitudes |= other.latitudes
-        self._widen(other.low, other.high)
-        self.are_whole = self.are_whole and other.are_whole
-
-    def add(self, lat: Array, lon: Array) -> None:
-        """Take the next rows; missing numbers are NaN."""
-        if self._add_valid(lat, lon):
-            return
-        is_zero = (lat == 0) & (lon == 0)
-        counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
-        if not counted.all():
-            zeros = np.flatnonzero(is_zero)
-            self._note_zeros(zeros.size, zeros[:_FIRST_SHOWN].tolist())
-            lat, lon = lat[counted], lon[counted]
-        valid = _are_degrees(lat, lon)
-        self.rows += lat.size
-        self.valid += int(valid.sum())
-        if lat.size:
-            self._widen(_low(lat, lon), _high(lat, lon))
-            self._note_whole(lat, lon)
-            self._note("radians", 0, counted, lat, lon)
-        swapped = _are_degrees(lon, lat)
-        self.valid_swapped += int(swapped.sum())
-        if not valid.all():
-            beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
-            self.metres += self._count("metres", beyond & (lat != lon), counted, lat, lon)
-            only_swapped = swapped & ~valid
-            self.swapped += self._count("swapped", only_swapped, counted, lat, lon)
-            if len(self.latitudes) < _DIFFERENT:
-                self.latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
-        self.seen += counted.size
-
-    def _note_zeros(self, number: int, rows: Sequence[int]) -> None:
-        known, first = self.null_island
-        more = (self.seen + row for row in rows[: _FIRST_SHOWN - len(first)])
-        self.null_island = NullIsland(known + number, (*first, *more))
-
-    def _widen(self, low: tuple[float, float], high: tuple[float, float]) -> None:
-        self.low = min(self.low[0], low[0]), min(self.low[1], low[1])
-        self.high = max(self.high[0], high[0]), max(self.high[1], high[1])
-
-    def _add_valid(self, lat: Array, lon: Array) -> bool:
-        """Take rows that all count and are valid, as most are; False where they are to be seen."""
-        if not lat.size:
-            return False
-        low, high = _low(lat, lon), _high(lat, lon)
-        if not (_are_degrees(*low) and _are_degrees(*high)):
-            return False
-        may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
-        if may_be_zero and ((lat == 0) & (lon == 0)).any():
-            return False
-        self.rows += lat.size
-        self.valid += lat.size
-        self.valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
-        self._widen(low, high)
-        self._note_whole(lat, lon)
-        if "radians" not in self.examples:
-            self.examples["radians"] = self.seen, float(lat[0]), float(lon[0])
-        self.seen += lat.size
-        return True
-
-    def _note_whole(self, lat: Array, lon: Array) -> None:
-        # The first row is seen before the others: most often it tells.
-        if self.are_whole:
-            is_first = lat[0] % 1 == lon[0] % 1 == 0
-            self.are_whole = bool(is_first and (lat % 1 == 0).all() and (lon % 1 == 0).all())
-
-    def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
-        if rows.any():
-            self._note(kind, int(np.argmax(rows)), counted, lat, lon)
-        return int(rows.sum())
-
-    def _note(self, kind: str, i: int, counted: Any, lat: Array, lon: Array) -> None:
-        if kind not in self.examples:
-            row = self.seen + int(np.flatnonzero(counted)[i])
-            self.examples[kind] = row, float(lat[i]), float(lon[i])
-
-    @property
-    def are_valid_swapped(self) -> bool:
-        """Whether some rows that count are invalid, and all are valid once they are swapped."""
-        return self.valid < self.rows == self.valid_swapped
-
-    def refuse(self, origin: Origin, reading: Reading, file: str) -> None:
-        """Refuse a table whose coordinates prove not to be degrees.
-
-        Raises
-        ------
-        InvalidInput
-            With the number of rows that say so, one of them, and what to do.
-        """
-        if reading.coordinates == "trust":
-            return
-        lat_name, lon_name = origin.names
-        if self._looks_projected(reading.on_invalid):
-            scale = self._scale()
-            if scale is not None:
-                self.examples["scaled"] = self.examples["metres"]
-                _, lat, lon = self.examples["scaled"]
-                self._refuse(
-                    "scaled",
-                    self.metres,
-                    f"degrees times {scale:.0f}, stored as whole numbers: divided by it they are "
-                    f"{lat / scale!r} and {lon / scale!r}",
-                    "divide them by their scale",
-                    origin,
-                    file,
-                )
-            self._refuse(
-                "metres",
-                self.metres,
-                "metres of a projected CRS",
-                "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
-                origin,
-                file,
-            )
-        if self._looks_swapped():
-            self._refuse(
-                "swapped",
-                self.swapped,
-                f"swapped axes: every row is valid with {lon_name!r} as latitude and {lat_name!r} "
-                "as longitude",
-                origin.how_to_swap(reading.prefix),
-                origin,
-                file,
-            )
-        if self._looks_like_radians(origin.columns):
-            self._refuse(
-                "radians",
-                self.rows,
-                f"radians: latitudes are from {self.low[0]:.6g} to {self.high[0]:.6g}, "
-                f"longitudes from {self.low[1]:.6g} to {self.high[1]:.6g}",
-                "multiply them by 180/pi",
-                origin,
-                file,
-            )
-
-    def _looks_projected(self, on_invalid: OnInvalid) -> bool:
-        # Invalid rows that are not kept are refused anyway: then it is only said why.
-        is_proven = on_invalid == "error" or (self.rows > 1 and not self.valid)
-        return is_proven and self.metres > 0 and self.metres >= _MOST * self.rows
-
-    def _scale(self) -> float | None:
-        """The power of ten that makes degrees of whole numbers too large for metres."""
-        largest = self._largest()
-        if not self.are_whole or not (largest > _MOST_METRES).any():
-            return None
-        power = np.ceil(np.log10(largest / [90, 180])).max()
-        return float(10.0**power)
-
-    def _largest(self) -> Array:
-        """The largest latitude and longitude, whatever their signs."""
-        largest: Array = np.maximum(np.negative(self.low), self.high)
-        return largest
-
-    def _looks_swapped(self) -> bool:
-        if self.rows < 2 or not self.are_valid_swapped or len(self.latitudes) < 2:
-            return False
-        many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
-        return many or not self.valid
-
-    def _looks_like_radians(self, columns: Columns) -> bool:
-        within = (self._largest() <= [_PI / 2, _PI]).all()
-        if not self.rows or not within:
-            return False
-        if all(_NAMED_RADIANS.fullmatch(name) for name in (columns.lat, columns.lon)):
-            return True
-        ends = np.array([-self.low[1], self.high[1]])
-        is_globe = (ends >= math.pi - _GLOBE_END).all()
-        spans = bool(self.high[0] - self.low[0] >= _GLOBE_SPAN)
-        return self.rows >= _GLOBE_ROWS and bool(is_globe) and spans
-
-    def _refuse(
-        self, kind: str, rows: int, what: str, advice: str, origin: Origin, file: str
-    ) -> None:
-        row, lat, lon = self.examples[kind]
-        lat_name, lon_name = origin.names
-        example = f"{lat_name}={lat!r}, {lon_name}={lon!r}"
-        column = lon_name if kind in ("metres", "scaled") and abs(lon) > abs(lat) else lat_name
-        raise InvalidInput(
-            f"{file}: {rows} of {self.seen} rows look like {what}; row {row}, for one, has "
-            f"{example}. Coordinates are degrees: {advice}; or, if they are degrees, send the "
-            "option coordinates=trust",
-            [
-                {
-                    "file": file,
-                    "column": origin.points or column,
-                    "row": row,
-                    "detail": f"{example}: {kind}",
-                }
-            ],
-        )
+    if reading.coordinates == "trust":
+        return
+    found = evidence.verdict(
+        origin.names,
+        origin.how_to_swap(reading.prefix),
+        keeps_invalid=reading.on_invalid == "null",
+    )
+    if found is None:
+        return
+    lat_name, lon_name = origin.names
+    is_lon = found.kind in ("metres", "scaled") and abs(found.lon) > abs(found.lat)
+    raise InvalidInput(
+        f"{file}: {found.told(origin.names, 'row {}'.format)}",
+        [
+            {
+                "file": file,
+                "column": origin.points or (lon_name if is_lon else lat_name),
+                "row": found.row,
+                "detail": f"{found.example(origin.names)}: {found.kind}",
+            }
+        ],
+    )
 
 
 def remarks(observations: Dataset, references: Dataset) -> list[str]:
@@ -307,15 +56,3 @@ def remarks(observations: Dataset, references: Dataset) -> list[str]:
         for name, (rows, first) in sets.items()
         if rows >= _DOZEN
     ]
-
-
-def _are_degrees(lat: Any, lon: Any) -> Any:
-    return (abs(lat) <= 90) & (lon >= -180) & (lon <= 360)
-
-
-def _low(lat: Array, lon: Array) -> tuple[float, float]:
-    return float(lat.min()), float(lon.min())
-
-
-def _high(lat: Array, lon: Array) -> tuple[float, float]:
-    return float(lat.max()), float(lon.max())

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from georesolve.intake.columns import LONGEST_NAME, Origin, Reading, find_columns
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
-from georesolve.intake.plausibility import Evidence
-from georesolve.intake.sources import BATCH_ROWS, Table
+from georesolve.intake.plausibility import refuse_implausible
+from georesolve.intake.sources import Table
 from georesolve.intake.validity import refuse_invalid
-from georesolve.workers.datasets import NullIsland, PointSet
+from georesolve.workers.datasets import PointSet
+from georesolve.workers.evidence import Evidence, NullIsland, slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +35,6 @@ def degrees(array: pa.Array) -> np.ndarray:
     filled = array.fill_null(math.nan) if array.null_count else array
     numbers: np.ndarray = filled.to_numpy()
     return numbers
-
-
-def slices(rows: int) -> Iterator[slice]:
-    """So many rows at a time as stay in a processor's cache while they are looked at."""
-    return (slice(start, start + BATCH_ROWS) for start in range(0, rows, BATCH_ROWS))
 
 
 class Findings(NamedTuple):
@@ -61,7 +57,7 @@ class Findings(NamedTuple):
             When the coordinates cannot be degrees, and when some are invalid, unless these are to
             be kept.
         """
-        self.evidence.refuse(self.origin, reading, file)
+        refuse_implausible(self.evidence, self.origin, reading, file)
         are_swapped = self.evidence.are_valid_swapped
         refuse_invalid(
             points,

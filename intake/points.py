@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from georesolve.intake.point_table import PointTable, degrees, slices
+from georesolve.intake.point_table import PointTable, degrees
 from georesolve.workers.datasets import Census, Dataset, InvalidRow, write_dataset
+from georesolve.workers.evidence import slices
 
 
 @dataclass(frozen=True)

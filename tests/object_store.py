@@ -43,6 +43,8 @@ def seaweed(folder):
         *(f"-s3.config={config}", f"-s3.port={port}", f"-dir={folder}", "-volume.max=20"),
         *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64"),
         *("-master.telemetry=false", *(f"-{part}={free_port()}" for part in parts)),
+        # These ports are fixed: another store would not start beside this one.
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.workers import footers
+from georesolve.workers import footers, sources
+from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import Manifest, write_manifest
 from georesolve.workers.matches import STATUSES
@@ -37,6 +38,7 @@ class Assembly:
         self._job = job
         self._done: dict[Chunk, _OfFooter] = {}
         self._counts: dict[Chunk, dict[str, int]] = {}
+        self._evidence: dict[Chunk, Evidence] = {}
         self._synced: list[Future[None]] = []
 
     def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
@@ -52,9 +54,28 @@ class Assembly:
         part = Part.read(record["part"])
         self._done[chunk] = part, groups
         self._counts[chunk] = record["counts"]
+        if record.get("evidence"):
+            self._evidence[chunk] = Evidence.of(record["evidence"])
         # While workers make others; one that is to be joined with others need not survive.
         if all(is_edge(self._job, row) for row in chunk):
             self._synced.append(_syncing.submit(self._job.place.sync, part.name))
+
+    def evidence(self) -> Evidence | None:
+        """What all observations say, once all chunks are there; None where that is known already.
+
+        Raises
+        ------
+        SourceFailed
+            When they prove not to be degrees.
+        """
+        observations = self._job.observations.file
+        if not isinstance(observations, sources.Manifest):
+            return None
+        found = Evidence()
+        for chunk in sorted(self._evidence):
+            found.extend(self._evidence[chunk])
+        observations.refuse_implausible(found)
+        return found
 
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there.

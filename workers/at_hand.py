@@ -30,6 +30,7 @@ from georesolve.workers.references import forget_all, is_resident, load_all, pie
 from georesolve.workers.rehearsal import spiral
 from georesolve.workers.result import TableRows, geometries, provenance, write_rows
 from georesolve.workers.search import load, search
+from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +160,8 @@ def _cores_for(seconds: float) -> Iterator[None]:
 def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
     columns = [observations.lat, observations.lon]
     table = read_rows(observations.file, 0, observations.rows, columns)
+    if isinstance(observations.file, Manifest):
+        observations.file.refuse_implausible(observations.file.evidence(table))
     return table.column(0).to_numpy(), table.column(1).to_numpy()
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.evidence import NullIsland
 from georesolve.workers.files import Look, look_at, sha256_of
 from georesolve.workers.places import Object, StoreFailed
 from georesolve.workers.sources import Manifest
@@ -108,13 +109,6 @@ class PointSet(Protocol):
     def columns(self) -> Sequence[str]: ...  # noqa: D102
     @property
     def sha256(self) -> str: ...  # noqa: D102
-
-
-class NullIsland(NamedTuple):
-    """How many rows are at exactly (0, 0), and the first few of them."""
-
-    rows: int = 0
-    first: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP, Content, read_rows, row_groups_of
+from georesolve.workers.datasets import ROW_GROUP, Content, Dataset, read_rows, row_groups_of
+from georesolve.workers.evidence import Evidence
+from georesolve.workers.sources import Manifest
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""
@@ -19,6 +21,7 @@ class Backend(NamedTuple):
 
     device: Device
     read: Callable[[Content, int, int, list[str]], Frame]
+    from_arrow: Callable[[pa.Table], Frame]
     to_arrow: Callable[[Frame], pa.Table]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
@@ -27,8 +30,12 @@ class Backend(NamedTuple):
 
 
 def _read_pandas(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
+    return _pandas_of_arrow(read_rows(file, start, stop, columns))
+
+
+def _pandas_of_arrow(table: pa.Table) -> Frame:
     # Not copied into one block: the columns are looked at, one by one.
-    return read_rows(file, start, stop, columns).to_pandas(split_blocks=True)
+    return table.to_pandas(split_blocks=True)
 
 
 def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
@@ -36,11 +43,17 @@ def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Fram
 
     if not isinstance(file, Path):
         # Not by cuDF: their bytes are not ours, or there are none.
-        return cudf.DataFrame.from_arrow(read_rows(file, start, stop, columns))
+        return _cudf_of_arrow(read_rows(file, start, stop, columns))
     groups = row_groups_of(start, stop)
     frame = cudf.read_parquet(str(file), columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
     return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
+
+
+def _cudf_of_arrow(table: pa.Table) -> Frame:
+    import cudf
+
+    return cudf.DataFrame.from_arrow(table)
 
 
 def _pandas_to_arrow(frame: Frame) -> pa.Table:
@@ -84,6 +97,7 @@ _BACKENDS = {
     "pandas": Backend(
         device="cpu",
         read=_read_pandas,
+        from_arrow=_pandas_of_arrow,
         to_arrow=_pandas_to_arrow,
         to_device=np.asarray,
         to_host=np.asarray,
@@ -93,6 +107,7 @@ _BACKENDS = {
     "cudf": Backend(
         device="cuda",
         read=_read_cudf,
+        from_arrow=_cudf_of_arrow,
         to_arrow=_cudf_to_arrow,
         to_device=_to_cuda,
         to_host=_to_numpy,
@@ -113,3 +128,12 @@ def backend() -> Backend:
     import dask
 
     return _BACKENDS[dask.config.get("dataframe.backend", "pandas")]
+
+
+def read_points(points: Dataset, start: int, stop: int) -> tuple[Frame, Evidence | None]:
+    """The coordinates of some rows, and of files that nobody has looked at what these say."""
+    columns = [points.lat, points.lon]
+    if not isinstance(points.file, Manifest):
+        return backend().read(points.file, start, stop, columns), None
+    table = read_rows(points.file, start, stop, columns)
+    return backend().from_arrow(table), points.file.evidence(table)

@@ -16,7 +16,8 @@ from georesolve import __version__
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers import footers
 from georesolve.workers.carried import carried
-from georesolve.workers.frames import Frame, backend
+from georesolve.workers.evidence import Evidence
+from georesolve.workers.frames import Frame, backend, read_points
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import matches, statuses
 from georesolve.workers.parts import (
@@ -53,12 +54,15 @@ class _Told(threading.local):
         By stage.
     verified
         Number of observations that were searched a second time.
+    evidence
+        What the coordinates say, where nobody has looked at them before.
     """
 
     def __init__(self) -> None:
         self.is_cancelled = False
         self.seconds: dict[str, float] = {}
         self.verified = 0
+        self.evidence: Evidence | None = None
 
 
 # Of the chunk that this thread has in hand. The three functions of a chunk run one after the other
@@ -81,9 +85,9 @@ def read_chunk(chunk: Chunk, job: Job) -> Frame:
     if _told.is_cancelled:
         return pd.DataFrame()
     with device_in_use(), _stage("read"):
-        lat, lon = job.observations.lat, job.observations.lon
-        frame = backend().read(job.observations.file, *chunk, [lat, lon])
-        frame = frame.rename(columns={lat: "lat_deg", lon: "lon_deg"})
+        frame, _told.evidence = read_points(job.observations, *chunk)
+        names = {job.observations.lat: "lat_deg", job.observations.lon: "lon_deg"}
+        frame = frame.rename(columns=names)
         frame.index = frame.index + chunk.start
     return frame
 
@@ -165,6 +169,7 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         "worker": str(get_worker().name),
         "seconds": _told.seconds,
         "verified": _told.verified,
+        "evidence": _told.evidence and _told.evidence.as_json(),
         "part": Part.of(name, spliced),
         "footer": [footers.as_json(group) for group in spliced.movable],
     }

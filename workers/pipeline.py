@@ -15,6 +15,7 @@ from distributed.scheduler import KilledWorker
 
 from georesolve.workers.assembly import Assembly
 from georesolve.workers.cluster import Cluster
+from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
@@ -65,6 +66,8 @@ class Progress:
         and `assemble`, from then until the result is there.
     chunks_by_worker
         Number of chunks that each worker finished.
+    evidence
+        What the observations say, of files that nobody has looked at before.
     """
 
     rows: int
@@ -73,6 +76,7 @@ class Progress:
     verified: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     chunks_by_worker: Counter[str] = field(default_factory=Counter)
+    evidence: Evidence | None = None
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""
@@ -109,6 +113,8 @@ def run(
         When one chunk ended its workers again and again.
     ClusterLost
         When the scheduler was lost.
+    SourceFailed
+        When a file of a set cannot be read, or its coordinates prove not to be degrees.
     """
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):
@@ -146,6 +152,7 @@ def run(
             result.add(chunk, record)
     progress.seconds["partitions"] = time.perf_counter() - start
     start = time.perf_counter()
+    progress.evidence = result.evidence()
     finished = result.finish(dict(progress.counts))
     progress.seconds["assemble"] = time.perf_counter() - start
     return finished, progress

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
-from georesolve.workers.frames import backend
+from georesolve.workers.frames import backend, read_points
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import CarriedTooLong
 from georesolve.workers.memory import (
@@ -22,6 +22,7 @@ from georesolve.workers.memory import (
     references_at_once,
     search_bytes,
 )
+from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import value_bytes
 
 Piece = tuple[int, int]
@@ -150,7 +151,9 @@ def resident_index(
 
     def build() -> kernels.ReferenceIndex:
         lat, lon = references.lat, references.lon
-        frame = backend().read(references.file, *piece, [lat, lon])
+        frame, evidence = read_points(references, *piece)
+        if isinstance(references.file, Manifest) and evidence is not None:
+            references.file.refuse_implausible(evidence, piece[0])
         return kernels.build_index(frame[lat].values, frame[lon].values)
 
     def load() -> kernels.ReferenceIndex:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
+from georesolve.workers.evidence import Evidence, are_degrees, slices
 from georesolve.workers.https import HttpsFile
 
 Scheme = Literal["file", "s3", "https"]
@@ -72,6 +73,8 @@ class Manifest:
         Names of the columns that folders are named by, and whether they hold whole numbers.
     keeps_invalid
         Whether rows with invalid coordinates are kept, or fail who reads them.
+    is_trusted
+        Whether the coordinates are degrees whatever they look like.
     sizes
         Bytes of each column in the files, and before they are compressed.
     """
@@ -84,6 +87,7 @@ class Manifest:
     partitions: tuple[tuple[str, bool], ...]
     keeps_invalid: bool
     sizes: tuple[tuple[str, int, int], ...]
+    is_trusted: bool = False
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> "Manifest":
@@ -154,8 +158,11 @@ class Manifest:
         self, file: SourceFile, start: int, begins: list[int], table: pa.Table
     ) -> None:
         lat, lon = table[self.lat].to_numpy(), table[self.lon].to_numpy()
-        bad = np.flatnonzero(~is_valid(lat, lon))
-        if bad.size:
+        if not are_degrees(lat, lon):
+            bad = np.flatnonzero(~is_valid(lat, lon))
+            self.refuse_implausible(
+                self.evidence(table), self._starts[self.files.index(file)] + start
+            )
             row = start + int(bad[0])
             group = bisect_right(begins, row) - 1
             raise self._failed(
@@ -165,6 +172,36 @@ class Manifest:
                 "from -90 to 90 and longitudes from -180 to 360; mend them, or keep such rows with "
                 "the option on_invalid=null",
             )
+
+    def evidence(self, points: pa.Table) -> Evidence:
+        """What coordinates say that were read: the rows were looked at by nobody before."""
+        found = Evidence()
+        lat, lon = points[self.lat].to_numpy(), points[self.lon].to_numpy()
+        for rows in slices(points.num_rows):
+            found.add(lat[rows], lon[rows])
+        return found
+
+    def refuse_implausible(self, evidence: Evidence, start: int = 0) -> None:
+        """Refuse points whose rows, from `start` on, prove not to be degrees.
+
+        Raises
+        ------
+        SourceFailed
+            As an upload is refused; it names the file and a row of it.
+        """
+        names = self.lat, self.lon
+        found = None
+        if not self.is_trusted:
+            swap = f"name {self.lon!r} as the latitudes and {self.lat!r} as the longitudes"
+            found = evidence.verdict(names, swap, keeps_invalid=self.keeps_invalid)
+        if found is not None:
+
+            def where(row: int) -> str:
+                number = bisect_right(self._starts, start + row) - 1
+                file = href_of(self.scheme, self.files[number].path)
+                return f"row {start + row - self._starts[number]} of {file}"
+
+            raise SourceFailed(f"{self.href}: {found.told(names, where)}")
 
     def _failed(self, file: SourceFile, why: str) -> SourceFailed:
         return SourceFailed(f"{href_of(self.scheme, file.path)}: {why}")

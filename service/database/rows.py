@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
+from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.evidence import NullIsland
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
 from georesolve.workers.sources import Manifest

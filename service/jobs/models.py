@@ -116,6 +116,12 @@ class Account(BaseModel):
     )
     observations_sha256: str
     references_sha256: str
+    observations_bbox: tuple[float, float, float, float] | None = Field(
+        None, description="west, south, east and north in degrees of their valid rows, if any"
+    )
+    references_bbox: tuple[float, float, float, float] | None = Field(
+        None, description="the same of the references; not known of those by address"
+    )
     verification: Verification = Verification(observations=0)
     device: str
     chunks_by_worker: dict[str, int]

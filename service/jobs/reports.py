@@ -1,5 +1,6 @@
 """What a job that ended tells of itself: counts, times, checksums, versions; or why it failed."""
 
+from dataclasses import replace
 from importlib import metadata
 
 from georesolve import __version__
@@ -23,6 +24,9 @@ _VERSIONS = {
 
 def account_of(job: Job, result: Manifest, progress: Progress, device: str) -> Account:
     """What a job did, from what its parts and its result say."""
+    observations = job.observations
+    if (seen := progress.evidence) is not None:
+        observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)
     return Account(
         counts=dict(progress.counts),
         seconds=dict(progress.seconds),
@@ -31,11 +35,13 @@ def account_of(job: Job, result: Manifest, progress: Progress, device: str) -> A
         digest=result.digest,
         observations_sha256=job.observations.sha256,
         references_sha256=job.references.sha256,
+        observations_bbox=observations.bbox,
+        references_bbox=job.references.bbox,
         device=device,
         verification=Verification(observations=progress.verified),
         chunks_by_worker=dict(progress.chunks_by_worker),
         versions=_VERSIONS,
-        remarks=remarks(job.observations, job.references),
+        remarks=remarks(observations, job.references),
     )
 
 

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from georesolve.intake.canonical import Decoded, joined
 from georesolve.intake.columns import Columns, Origin
 from georesolve.intake.errors import Refused
-from georesolve.intake.plausibility import Evidence
 from georesolve.intake.point_table import Findings
 from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import (
@@ -37,7 +36,8 @@ from georesolve.service.errors import (
 from georesolve.service.uploads import sandbox
 from georesolve.service.uploads.children import Child, Children, NotStarted, Stopped
 from georesolve.service.uploads.decoding import Cut, Decode, Join, Limits, Task, serve
-from georesolve.workers.datasets import Dataset, InvalidRow, NullIsland
+from georesolve.workers.datasets import Dataset, InvalidRow
+from georesolve.workers.evidence import Evidence, NullIsland
 from georesolve.workers.files import sha256_of
 from georesolve.workers.widths import Width
 

@@ -62,7 +62,7 @@ class Decode(NamedTuple):
             **{name: known[name] for name in known if name not in ("file", "digest")},
             "types": [str(type) for type in pq.read_schema(self.target).types],
             "points": findings.origin.points,
-            "evidence": {**vars(findings.evidence), "latitudes": [*findings.evidence.latitudes]},
+            "evidence": findings.evidence.as_json(),
         }
 
 

@@ -243,6 +243,80 @@ def test_bad_rows_fail_their_job_by_file_row_group_and_row(service, store, place
     assert result["reference"][4_750].as_py() is None
 
 
+def degrees_gone_wrong(kind):
+    lat, lon = (OBSERVATIONS[name].to_numpy() for name in ("lat", "lon"))
+    pairs = {
+        "radians": (np.radians(lat), np.radians(lon)),
+        "metres": (lat * 111_195, lon * 111_195),
+        "swapped": (lon, lat),
+    }
+    return pa.table(dict(zip(("lat", "lon"), pairs[kind], strict=True)))
+
+
+@pytest.mark.parametrize("on_invalid", ["error", "null"])
+@pytest.mark.parametrize("kind", ["radians", "metres", "swapped"])
+def test_what_cannot_be_degrees_fails_its_job_as_an_upload_is_refused(
+    service, store, folder, tmp_path, kind, on_invalid
+):
+    table = degrees_gone_wrong(kind)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    form = {"file": ("points.parquet", sink.getvalue()), "on_invalid": (None, on_invalid)}
+    refused = service.post("/datasets", files=form)
+    assert refused.status_code == 400
+    evidence = refused.json()["detail"].partition(" rows look like ")[2].partition(";")[0]
+    assert evidence, refused.text
+
+    href = lay(folder / tmp_path.name, table, store)
+    few = {"lat": [1.0], "lon": [2.0]}
+    sets = {"observations": {"href": href}, "references": few, "on_invalid": on_invalid}
+    answer = run_nearest(service, sets, ASYNC)
+    info = finished(service, answer.headers["Location"])
+    assert info["status"] == "failed"
+    assert f" rows look like {evidence}" in info["message"]
+    assert f" of {href}/day=" in info["message"]
+    answer = run_nearest(service, sets | {"coordinates": "trust"}, ASYNC)
+    trusted = finished(service, answer.headers["Location"])
+    are_valid = kind == "radians" or on_invalid == "null"
+    assert trusted["status"] == ("successful" if are_valid else "failed")
+    assert "look like" not in trusted["message"]
+
+
+def test_references_in_radians_are_refused_each_time(service, store, folder, tmp_path):
+    href = lay(folder / tmp_path.name, degrees_gone_wrong("radians"), store)
+    id = service.post("/datasets", files={"file": (None, href)}).json()["id"]
+    sets = {"observations": {"lat": [1.0], "lon": [2.0]}, "references": {"dataset": id}}
+    for _ in range(2):
+        answer = run_nearest(service, sets, ASYNC)
+        info = finished(service, answer.headers["Location"])
+        assert info["status"] == "failed"
+        assert "6000 of 6000 rows look like radians" in info["message"]
+        answer = look_up(service, sets)
+        assert (answer.status_code, "look like radians" in answer.text) == (400, True)
+    service.delete(f"/datasets/{id}").raise_for_status()
+
+
+def test_the_report_tells_where_observations_are_that_nobody_counted(
+    service, store, folder, tmp_path
+):
+    table = OBSERVATIONS.to_pandas()
+    table.loc[:12, ["lat", "lon"]] = 0.0
+    table.loc[4_750, "lat"] = -95.5
+    lat, lon = table["lat"].drop(4_750), table["lon"].drop(4_750)
+    href = lay(folder / tmp_path.name, pa.Table.from_pandas(table, preserve_index=False), store)
+    sets = {
+        "observations": {"href": href},
+        "references": {"lat": [1.0, 2.0], "lon": [2.0, 3.0]},
+        "on_invalid": "null",
+    }
+    answer = run_nearest(service, sets, ASYNC)
+    assert finished(service, answer.headers["Location"])["status"] == "successful"
+    report = service.get(f"{answer.headers['Location']}/report").json()
+    assert report["observations_bbox"] == [lon.min(), lat.min(), lon.max(), lat.max()]
+    assert report["references_bbox"] == [2.0, 1.0, 3.0, 2.0]
+    assert report["remarks"][0].startswith("observations: 13 rows are at exactly (0, 0)")
+
+
 def test_references_whose_invalid_rows_are_not_counted_are_refused(service, store, place):
     """With them it would not be known how many of k neighbours there are."""
     sets = {"observations": {"lat": [1.0], "lon": [2.0]}, "on_invalid": "null"}
