@@ -1,4 +1,4 @@
-"""What holds for the body of every request: how large and how slow it may be, and gzip."""
+"""What holds for the body of every request: how large and slow it may be, its digest, gzip."""
 
 import asyncio
 import zlib
@@ -38,8 +38,9 @@ def media_type(headers: Headers) -> str:
 class BodyBounds:
     """Ends a request whose body is larger than allowed, declared or not, or that pauses for long.
 
-    It also ends one for which there is no room on the disk. A body that was sent with
-    `Content-Encoding: gzip` is unpacked, to as much as may be sent.
+    It also ends one for which there is no room on the disk, or whose `Content-Digest` is that of
+    other bytes. A body that was sent with `Content-Encoding: gzip` is unpacked, to as much as may
+    be sent.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -54,9 +55,9 @@ class BodyBounds:
             receive = body.receive
             encoding = headers.get("content-encoding", "").strip().lower()
             if encoding not in ("", "identity"):
-                receive = body.unpacking(encoding, Digest(headers.get("content-digest", "")))
+                receive = body.unpacking(encoding)
                 scope = {**scope, "headers": list(scope["headers"])}
-                for name in ("content-encoding", "content-digest", "content-length"):
+                for name in ("content-encoding", "content-length"):
                     del MutableHeaders(scope=scope)[name]
         await self._app(scope, receive, send)
 
@@ -83,6 +84,7 @@ class _Body:
             not is_inline or path.startswith(("/datasets", "/uploads"))
         )
         self._size = self._looked_at = 0
+        self._digest = Digest(headers.get("content-digest", ""))
 
     async def receive(self) -> Message:
         """The next message, as ASGI has them."""
@@ -102,25 +104,21 @@ class _Body:
                 headers={"Connection": "close"},
             ) from None
         self._is_coming = self._is_coming and message.get("more_body", False)
-        self._size += len(message.get("body", b""))
+        piece = message.get("body", b"")
+        self._size += len(piece)
+        self._digest.add(piece)
         if self._size > self._limit:
             raise TooLarge(
                 f"{self._size} bytes of the body came, more than the limit of {self._limit} bytes, "
                 f"and no more are taken: {self._advice}"
             )
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self._digest.check()
         return message
 
-    def unpacking(self, encoding: str, digest: Digest) -> Receive:
-        """What receives the same body unpacked.
-
-        Parameters
-        ----------
-        encoding
-            How it was packed.
-        digest
-            That of what is sent (RFC 9530).
-        """
-        messages = self._unpacked(encoding, digest)
+    def unpacking(self, encoding: str) -> Receive:
+        """What receives the same body unpacked; `encoding` is how it was packed."""
+        messages = self._unpacked(encoding)
 
         async def receive() -> Message:
             # What comes behind the body is not packed.
@@ -128,7 +126,7 @@ class _Body:
 
         return receive
 
-    async def _unpacked(self, encoding: str, digest: Digest) -> AsyncIterator[Message]:
+    async def _unpacked(self, encoding: str) -> AsyncIterator[Message]:
         if encoding not in _GZIP:
             raise UnsupportedFormat(
                 f"the Content-Encoding {encoding[:80]!r} is not supported: send gzip, or none",
@@ -142,7 +140,6 @@ class _Body:
                 yield message
                 return
             packed, is_coming = message.get("body", b""), message.get("more_body", False)
-            digest.add(packed)
             while packed:
                 if unpacker.eof:
                     unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
@@ -162,7 +159,6 @@ class _Body:
             raise InvalidRequest(
                 "the body breaks off: it is not all that gzip packed; send it whole"
             )
-        digest.check()
         yield {"type": "http.request", "body": b"", "more_body": False}
 
     async def _look(self, size: int, coming: int = 0) -> None:

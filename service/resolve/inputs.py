@@ -45,12 +45,7 @@ from georesolve.service.resolve.models import (
 )
 from georesolve.service.resolve.options import options_of
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.receiving import (
-    Upload,
-    check_digest,
-    keep_upload,
-    receive_form,
-)
+from georesolve.service.uploads.receiving import Upload, keep_upload, receive_form
 from georesolve.service.uploads.resumable import is_upload
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.sources import Manifest
@@ -247,8 +242,6 @@ async def content_of(request: Request, service: Service) -> AsyncIterator[bytear
         async for piece in request.stream():
             grow(len(piece))
             content += piece
-        if "content-digest" in request.headers:
-            await off_the_loop(partial(check_digest, request), content)
         yield content
 
 

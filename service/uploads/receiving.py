@@ -1,7 +1,8 @@
 """Files as they come in: the parts of a form, or a body that is a file, written while they stream.
 
 Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
-bounds them (bytes, room on the disk) stands in front of all requests: see `service.http.bodies`.
+bounds them (bytes, room on the disk) and compares them with their digests stands in front of all
+requests: see `service.http.bodies`.
 What is left of a request that breaks off goes with its folder.
 """
 
@@ -11,8 +12,8 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection
-from contextlib import ExitStack
+from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
@@ -117,19 +118,9 @@ class _Sink:
 
 
 async def receive_body(request: Request, folder: Path) -> Upload:
-    """Receive a body that is a file.
-
-    Raises
-    ------
-    InvalidRequest
-        When its digest is not the one that was sent with it.
-    ClientDisconnect
-        When the client goes away meanwhile.
-    """
-    with ExitStack() as opened:
-        sink = _Sink.new(folder)
-        opened.callback(sink.close)
-        async for piece in _pieces(request):
+    """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
+    with closing(_Sink.new(folder)) as sink:
+        async for piece in request.stream():
             sink.add(piece)
             await sink.drain()
         sink.end()
@@ -157,7 +148,7 @@ async def receive_rest(request: Request, file: BinaryIO, most: int) -> None:
     before = os.fstat(file.fileno()).st_size
     sink = _Sink(file)
     try:
-        async for piece in _pieces(request):
+        async for piece in request.stream():
             most -= len(piece)
             if most < 0:
                 raise TooLarge(
@@ -194,11 +185,10 @@ async def receive_form(
         When the client goes away meanwhile.
     """
     _, options = parse_options_header(request.headers.get("content-type"))
-    with ExitStack() as opened:
-        form = _Parts(folder, names, fields, opened)
+    with closing(_Parts(folder, names, fields)) as form:
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
-            async for piece in _pieces(request):
+            async for piece in request.stream():
                 parser.write(piece)
                 await form.drain()
         except FormParserError as error:
@@ -217,13 +207,10 @@ def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upl
 class _Parts:
     """What is known of a form so far; a parser calls its methods as it finds things."""
 
-    def __init__(
-        self, folder: Path, names: Collection[str], fields: Collection[str], opened: ExitStack
-    ) -> None:
+    def __init__(self, folder: Path, names: Collection[str], fields: Collection[str]) -> None:
         self._folder = folder
         self._names = names
         self._field_names = fields
-        self._opened = opened
         self._parts: dict[str, Upload | str] = {}
         self._fields: list[tuple[str, str]] = []
         self._fields_bytes = 0
@@ -252,6 +239,11 @@ class _Parts:
         """Write what waits, if it is much."""
         if self._sink is not None:
             await self._sink.drain()
+
+    def close(self) -> None:
+        """Let go of the file that has come in part."""
+        if self._sink is not None:
+            self._sink.close()
 
     def whole(self) -> Form:
         """The form, once all of it is there."""
@@ -295,7 +287,6 @@ class _Parts:
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
             self._sink = _Sink.new(self._folder)
-            self._opened.callback(self._sink.close)
 
     def _add_to_part(self, data: bytes, start: int, end: int) -> None:
         if self._sink is not None:
@@ -336,28 +327,6 @@ class _Parts:
 
     def _end(self) -> None:
         self._is_whole = True
-
-
-async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes, checked against its digest in the end."""
-    digest = Digest(request.headers.get("content-digest", ""))
-    async for piece in request.stream():
-        digest.add(piece)
-        yield piece
-    digest.check()
-
-
-def check_digest(request: Request, content: bytes | bytearray) -> None:
-    """Check a whole body against its digest.
-
-    Raises
-    ------
-    InvalidRequest
-        When its digest is not the one that was sent with it.
-    """
-    digest = Digest(request.headers.get("content-digest", ""))
-    digest.add(content)
-    digest.check()
 
 
 class Digest:
