@@ -34,21 +34,8 @@ class DatasetInfo(BaseModel):
     def of(cls, row: DatasetRow, names: list[str]) -> "DatasetInfo":
         """What a client is told of a dataset."""
         dataset = row.dataset
-        return cls(
-            id=row.id,
-            names=names,
-            rows=dataset.rows,
-            invalid_rows=dataset.invalid_rows,
-            bbox=list(dataset.bbox) if dataset.bbox else None,
-            columns=list(dataset.columns),
-            lat=dataset.lat,
-            lon=dataset.lon,
-            id_column=dataset.id,
-            sha256=dataset.sha256,
-            size_bytes=row.size_bytes,
-            created=row.created,
-            expires=row.expires,
-        )
+        own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256}
+        return cls.model_validate(vars(dataset) | vars(row) | own)
 
 
 class DatasetList(BaseModel):

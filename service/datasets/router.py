@@ -11,8 +11,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from georesolve.intake.addresses import is_href
-from georesolve.intake.columns import Reading
 from georesolve.intake.representations import PARQUET
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition
@@ -33,13 +31,13 @@ from georesolve.service.errors import InvalidRequest, NoSuchDataset
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
+from georesolve.service.resolve.inputs import made_of_file
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import file_response, repr_digest, wants_digest
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
-from georesolve.service.uploads.receiving import Upload, receive_body, receive_form
-from georesolve.service.uploads.resumable import is_upload
+from georesolve.service.uploads.receiving import receive_body, receive_form
 from georesolve.workers.files import look_at, sha256_of
 from georesolve.workers.sources import Manifest
 
@@ -162,7 +160,14 @@ async def _received(
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        yield await _ingested(upload, parameters.reading(), folder, service)
+        ingested = await made_of_file(upload, "file", service, parameters.reading(), folder)
+        if ingested is None:
+            raise InvalidRequest(
+                "the part 'file' of the form is a text: send a file, which has a filename in its "
+                "Content-Disposition, 'upload:<id>', or an address such as "
+                "s3://bucket/folder/*.parquet"
+            )
+        yield ingested
 
 
 def _told(
@@ -193,22 +198,6 @@ def _condition(request: Request) -> Condition:
         return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
     tags = re.findall(r'(W/)?"([^"]*)"', matches)
     return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
-
-
-async def _ingested(
-    upload: Upload | str, reading: Reading, folder: Path, service: Service
-) -> Ingested:
-    if isinstance(upload, str) and is_upload(upload):
-        upload = await asyncio.to_thread(service.uploads.taken, upload, folder, "file")
-    if isinstance(upload, Upload):
-        return await service.ingest.from_upload(upload, reading, folder, service.owner)
-    if not is_href(upload):
-        raise InvalidRequest(
-            "the part 'file' of the form is a text: send a file, which has a filename in its "
-            "Content-Disposition, 'upload:<id>', or an address such as s3://bucket/folder/*.parquet"
-        )
-    async with service.ingest.converting.place(service.owner):
-        return await asyncio.to_thread(service.ingest.from_href, upload, reading, "file")
 
 
 def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:

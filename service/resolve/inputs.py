@@ -337,16 +337,28 @@ async def made(
         value = keep_upload(bytes(value), folder, ARROW.media_type, place)
     elif _is_geojson(value):
         value = keep_upload(to_json(value), folder, "application/geo+json", place)
-    elif isinstance(value, str) and is_upload(value):
-        value = await asyncio.to_thread(service.uploads.taken, value, folder, place)
-    if isinstance(value, Upload):
-        return await service.ingest.from_upload(value, reading, folder, service.owner)
+    if isinstance(value, Upload | str):
+        one = await made_of_file(value, place, service, reading, folder)
+        if one is not None:
+            return one
     if (id := _dataset_of(value)) is not None:
         return await asyncio.to_thread(service.library.use, id)
     async with service.ingest.converting.place(service.owner):
-        if isinstance(value, str) and is_href(value):
-            return await asyncio.to_thread(service.ingest.from_href, value.strip(), reading, place)
         return await asyncio.to_thread(_of_arrays, value, place, service, reading)
+
+
+async def made_of_file(
+    value: Upload | str, place: str, service: Service, reading: Reading, folder: Path
+) -> Ingested | None:
+    """Make a set of a file, an upload, or files at an address; None where a text names neither."""
+    if isinstance(value, str) and is_upload(value):
+        value = await asyncio.to_thread(service.uploads.taken, value, folder, place)
+    if isinstance(value, Upload):
+        return await service.ingest.from_upload(value, reading, folder, service.owner)
+    if not is_href(value):
+        return None
+    async with service.ingest.converting.place(service.owner):
+        return await asyncio.to_thread(service.ingest.from_href, value.strip(), reading, place)
 
 
 def _made_at_hand(

@@ -16,6 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
+from georesolve.service.errors import stopping
 from georesolve.workers.interrupts import uninterrupted
 
 _context = multiprocessing.get_context("forkserver")
@@ -33,10 +34,6 @@ class Child(NamedTuple):
 
     process: Any
     connection: Connection
-
-
-class Stopped(Exception):
-    """The service ends before there is a child."""
 
 
 class NotStarted(Exception):
@@ -80,7 +77,9 @@ class Children:
 
         Raises
         ------
-        Stopped, NotStarted
+        NotReady
+            When the service ends meanwhile.
+        NotStarted
         """
         child = self._take(seconds, stop)
         try:
@@ -117,7 +116,7 @@ class Children:
             except queue.Empty:
                 waited = time.monotonic() - start
                 if stop is not None and wait([stop], 0):
-                    raise Stopped from None
+                    raise stopping() from None
                 if waited > patience:
                     _kill_server()
                     patience = seconds

@@ -34,7 +34,7 @@ from georesolve.service.errors import (
     stopping,
 )
 from georesolve.service.uploads import sandbox
-from georesolve.service.uploads.children import Child, Children, NotStarted, Stopped
+from georesolve.service.uploads.children import Child, Children, NotStarted
 from georesolve.service.uploads.decoding import Cut, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, InvalidRow
 from georesolve.workers.evidence import Evidence, NullIsland
@@ -152,7 +152,9 @@ def decode_in_child(
     if source.unpacked is not None:
         source.unpacked.touch()
     try:
-        decoded = _in_ranges(room, target) or _in_one_go(room, target)
+        decoded = _in_ranges(room, target)
+        if decoded is None:
+            decoded = _answer_to(Decode(source, target), _Decoded, room).of(target)
         return replace(decoded.dataset, digest=sha256_of(target))
     except BaseException:
         target.unlink(missing_ok=True)
@@ -178,11 +180,6 @@ class _Room(NamedTuple):
             written_bytes=self.limits.written_bytes // number,
         )
         return self._replace(limits=limits)
-
-
-def _in_one_go(room: _Room, target: Path) -> Decoded:
-    answer = _answer_to(Decode(room.source, target), _Decoded, room)
-    return answer.of(target)
 
 
 def _in_ranges(room: _Room, target: Path) -> Decoded | None:
@@ -240,8 +237,6 @@ def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
             answer = _answer_of(content, kind, child, room)
             _children.kill(child)
         return answer
-    except Stopped:
-        raise stopping() from None
     except NotStarted:
         raise NotReady(
             f"{source.file}: no process to decode it started within the limit of "

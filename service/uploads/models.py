@@ -1,12 +1,9 @@
 """How clients say that a table is to be read, and what they are told of uploads."""
 
-from typing import Self
-
 from pydantic import BaseModel, Field
 
 from georesolve.intake.columns import OnInvalid, Reading, Trust
 from georesolve.service.parameters import ColumnName, Parameters
-from georesolve.service.uploads.resumable import Progress
 
 
 class TableParameters(Parameters):
@@ -42,15 +39,3 @@ class UploadInfo(BaseModel):
     size_bytes: int = Field(description="bytes of the whole")
     created: str
     expires: str = Field(description="when it is removed unless it is sent to or used again")
-
-    @classmethod
-    def of(cls, progress: Progress) -> Self:
-        """What a client is told of an upload."""
-        row = progress.row
-        return cls(
-            id=row.id,
-            offset=progress.offset,
-            size_bytes=row.size_bytes,
-            created=row.created,
-            expires=row.expires,
-        )

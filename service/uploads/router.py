@@ -5,14 +5,13 @@ termination and expiration.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, Depends, Request, Response
 
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
@@ -36,32 +35,23 @@ _BYTES = "application/offset+octet-stream"
 _METADATA_BYTES = 4096
 
 
-class _Tus(APIRoute):
-    """An operation of tus: its requests may name the version of the protocol, its answers do."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Called by FastAPI."""
-        handle = super().get_route_handler()
-
-        async def with_version(request: Request) -> Response:
-            try:
-                wanted = request.headers.get("tus-resumable", _VERSION)
-                if wanted != _VERSION and request.method != "OPTIONS":
-                    raise PreconditionFailed(
-                        f"Tus-Resumable is {wanted[:20]!r}, and may be {_VERSION}",
-                        headers={"Tus-Version": _VERSION},
-                    )
-                answer = await handle(request)
-            except Problem as problem:
-                problem.headers["Tus-Resumable"] = _VERSION
-                raise
-            answer.headers["Tus-Resumable"] = _VERSION
-            return answer
-
-        return with_version
+async def _versioned(request: Request, response: Response) -> AsyncIterator[None]:
+    """Requests may name the version of the protocol; answers do, also those that refuse."""
+    response.headers["Tus-Resumable"] = _VERSION
+    try:
+        wanted = request.headers.get("tus-resumable", _VERSION)
+        if wanted != _VERSION and request.method != "OPTIONS":
+            raise PreconditionFailed(
+                f"Tus-Resumable is {wanted[:20]!r}, and may be {_VERSION}",
+                headers={"Tus-Version": _VERSION},
+            )
+        yield
+    except Problem as problem:
+        problem.headers["Tus-Resumable"] = _VERSION
+        raise
 
 
-router = APIRouter(tags=["uploads"], route_class=_Tus)
+router = APIRouter(tags=["uploads"], dependencies=[Depends(_versioned)])
 
 
 def _header(description: str, kind: str = "integer") -> dict[str, Any]:
@@ -202,7 +192,7 @@ def remove_upload(id: UploadId, service: ServiceContext) -> None:
 
 def _told(progress: Progress, response: Response) -> UploadInfo:
     _tell(progress, response)
-    return UploadInfo.of(progress)
+    return UploadInfo(offset=progress.offset, **vars(progress.row))
 
 
 def _tell(progress: Progress, response: Response) -> None:
