@@ -5,8 +5,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from io import FileIO
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -38,7 +36,8 @@ from georesolve.service.results.files import file_response, repr_digest, wants_d
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import receive_body, receive_form
-from georesolve.workers.files import look_at, sha256_of
+from georesolve.workers.files import sha256_of
+from georesolve.workers.places import Folder
 from georesolve.workers.sources import Manifest
 
 router = APIRouter(tags=["datasets"])
@@ -246,25 +245,23 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
     A download is a use: the dataset expires later.
     """
     row = await asyncio.to_thread(service.library.use, id)
-    sha256, file = row.dataset.sha256, service.store.dataset_file(row.id)
     if isinstance(row.dataset.file, Manifest):
         raise NoSuchDataset(
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"
         )
-    anew = wants_digest(request)
+    sha256, place, name = row.dataset.sha256, service.store.datasets_place, f"{row.id}.parquet"
+    look, anew = partial(place.look, name), wants_digest(request)
     try:
-        if isinstance(file, Path):
-            look = partial(look_at, file)
+        if isinstance(place, Folder):
+            path = place.path / name
             if not await service.checks.is_whole(
-                f"{row.id}/{sha256}", look, lambda: sha256_of(file) == sha256, anew=anew
+                f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256, anew=anew
             ):
                 await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
-            found = look()
-        else:
-            found = await asyncio.to_thread(file.look)
+        found = await asyncio.to_thread(look)
         return file_response(
-            partial(FileIO, file) if isinstance(file, Path) else file.open,
+            partial(place.open, name),
             found.size,
             sha256,
             found,

@@ -66,7 +66,7 @@ class Children:
 
     @contextmanager
     def child(self, seconds: float, stop: Connection | None = None) -> Iterator[Child]:
-        """A process of one's own; it is killed on exit.
+        """A process of one's own; it is killed on exit, and has ended then.
 
         Parameters
         ----------
@@ -92,12 +92,6 @@ class Children:
     def exit_code(self, child: Child) -> int:
         """Wait for a process that ends; returns how it did."""
         return self._helper.submit(self._end, child).result()
-
-    def kill(self, child: Child) -> None:
-        """Kill a process, and wait until it has ended."""
-        _kill(child)
-        if not wait([child.process.sentinel], _END_SECONDS):
-            _kill_server()
 
     def close(self) -> None:
         """Kill a server that hangs, so that no thread waits for it."""
@@ -161,9 +155,12 @@ class Children:
 
 
 def _kill(child: Child) -> None:
+    """Kill a process, and wait until it has ended."""
     # Once it has ended its number may be that of another process.
     if not wait([child.process.sentinel], 0):
         child.process.kill()
+    if not wait([child.process.sentinel], _END_SECONDS):
+        _kill_server()
 
 
 def _kill_server() -> None:

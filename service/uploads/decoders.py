@@ -233,10 +233,7 @@ def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
     try:
         with _children.child(seconds, stop) as child:
             child.connection.send((task, limits))
-            content = _content(child, room)
-            answer = _answer_of(content, kind, child, room)
-            _children.kill(child)
-        return answer
+            return _answer_of(_content(child, room), kind, child, room)
     except NotStarted:
         raise NotReady(
             f"{source.file}: no process to decode it started within the limit of "
