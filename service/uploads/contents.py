@@ -135,19 +135,16 @@ class Objects:
 
     def take(self, id: str, path: Path) -> None:
         """Have its bytes as a file; raises NoSuchUpload when it is removed meanwhile."""
+        at, place = 0, self._place.below(id)
         try:
-            self._copy(id, path)
+            with path.open("wb") as sink:
+                for name, start, size in self._pieces(id):
+                    with place.asked(name), place.open(name) as source:
+                        source.seek(at - start)
+                        shutil.copyfileobj(source, sink)
+                    at = start + size
         except FileNotFoundError:
             raise no_such(id) from None
-
-    def _copy(self, id: str, path: Path) -> None:
-        at = 0
-        with path.open("wb") as sink:
-            for name, start, size in self._pieces(id):
-                with self._place.below(id).asked(name), self._place.below(id).open(name) as source:
-                    source.seek(at - start)
-                    shutil.copyfileobj(source, sink)
-                at = start + size
 
     def alone(self, id: str) -> AbstractContextManager[None]:
         """What a request appends meanwhile goes with the rest."""

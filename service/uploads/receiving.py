@@ -58,21 +58,6 @@ class Upload(NamedTuple):
     seconds: float = 0.0
 
 
-class Form(NamedTuple):
-    """A form that has been received.
-
-    Attributes
-    ----------
-    parts
-        Its files, or the texts in their place, by name.
-    fields
-        Names and texts of its other fields, in their order.
-    """
-
-    parts: dict[str, Upload | str]
-    fields: list[tuple[str, str]]
-
-
 class _Sink:
     """A file being received: a new one, or one that goes on."""
 
@@ -167,7 +152,7 @@ async def receive_rest(request: Request, file: BinaryIO, most: int) -> None:
 
 async def receive_form(
     request: Request, folder: Path, names: Collection[str], fields: Collection[str]
-) -> Form:
+) -> "Form":
     """Receive a form.
 
     Parameters
@@ -185,7 +170,7 @@ async def receive_form(
         When the client goes away meanwhile.
     """
     _, options = parse_options_header(request.headers.get("content-type"))
-    with closing(_Parts(folder, names, fields)) as form:
+    with closing(Form(folder, names, fields)) as form:
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
             async for piece in request.stream():
@@ -193,7 +178,8 @@ async def receive_form(
                 await form.drain()
         except FormParserError as error:
             raise InvalidRequest(f"the form cannot be read: {error}") from None
-        return form.whole()
+        form.refuse_partial()
+        return form
 
 
 def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
@@ -204,15 +190,23 @@ def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upl
     return Upload(sink.path, media_type, None, file, sink.seconds)
 
 
-class _Parts:
-    """What is known of a form so far; a parser calls its methods as it finds things."""
+class Form:
+    """What has come of a form so far; a parser calls its methods as it finds things.
+
+    Attributes
+    ----------
+    parts
+        Its files, or the texts in their place, by name.
+    fields
+        Names and texts of its other fields, in their order.
+    """
 
     def __init__(self, folder: Path, names: Collection[str], fields: Collection[str]) -> None:
         self._folder = folder
         self._names = names
         self._field_names = fields
-        self._parts: dict[str, Upload | str] = {}
-        self._fields: list[tuple[str, str]] = []
+        self.parts: dict[str, Upload | str] = {}
+        self.fields: list[tuple[str, str]] = []
         self._fields_bytes = 0
         self._headers: dict[bytes, bytes] = {}
         self._field = self._value = b""
@@ -245,13 +239,12 @@ class _Parts:
         if self._sink is not None:
             self._sink.close()
 
-    def whole(self) -> Form:
-        """The form, once all of it is there."""
+    def refuse_partial(self) -> None:
+        """Refuse a form that ends before all of it is there."""
         if not self._is_whole:
             raise InvalidRequest("the form breaks off: it has no last boundary; send it whole")
-        if len(self._parts) < len(self._names):
-            raise self._refusal(list(self._parts))
-        return Form(self._parts, self._fields)
+        if len(self.parts) < len(self._names):
+            raise self._refusal(list(self.parts))
 
     def _refusal(self, found: list[str]) -> Problem:
         return InvalidRequest(
@@ -282,8 +275,8 @@ class _Parts:
             if b"filename" in options:
                 raise InvalidRequest(f"{self._name}: an option is a text, and this is a file")
             return
-        if self._name not in self._names or self._name in self._parts:
-            raise self._refusal([*self._parts, self._name])
+        if self._name not in self._names or self._name in self.parts:
+            raise self._refusal([*self.parts, self._name])
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
             self._sink = _Sink.new(self._folder)
@@ -313,14 +306,14 @@ class _Parts:
             # A part without data is never added to.
             self._refuse_long_fields()
             self._fields_bytes += len(self._name) + len(self._text)
-            self._fields.append((self._name, self._text.decode(errors="replace")))
+            self.fields.append((self._name, self._text.decode(errors="replace")))
             return
         if self._sink is None:
-            self._parts[self._name] = self._text.decode(errors="replace")
+            self.parts[self._name] = self._text.decode(errors="replace")
             return
         self._sink.end()
         media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
-        self._parts[self._name] = Upload(
+        self.parts[self._name] = Upload(
             self._sink.path, media_type, self._file_name, self._name, self._sink.seconds
         )
         self._sink = None
@@ -345,11 +338,6 @@ class Digest:
         members = (one.strip().partition("=") for one in header.split(","))
         self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
         self._hashes = {name: _DIGESTS[name]() for name in self._expected}
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it says something."""
-        return bool(self._hashes)
 
     def add(self, piece: bytes | bytearray) -> None:
         """Count the next bytes."""

@@ -35,8 +35,8 @@ def part(name, content, filename=None):
 END = f"--{BOUNDARY}--\r\n".encode()
 
 
-def received(pieces, folder, receive=receive_form, names=NAMES, **headers):
-    """What comes of a body that arrives in pieces."""
+def received(pieces, folder, **headers):
+    """What comes of a form that arrives in pieces."""
     messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
     messages.append({"type": "http.request", "body": b"", "more_body": False})
     coming = iter(messages)
@@ -47,8 +47,7 @@ def received(pieces, folder, receive=receive_form, names=NAMES, **headers):
     headers = {"content-type": FORM, **headers}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     request = Request({"type": "http", "method": "POST", "headers": raw}, next_message)
-    more = (names, ["k"]) if receive is receive_form else ()
-    return asyncio.run(receive(request, folder, *more))
+    return asyncio.run(receive_form(request, folder, NAMES, ["k"]))
 
 
 # Contents that look like the end of a part, or of the form.
@@ -66,21 +65,21 @@ def test_a_form_may_be_cut_anywhere(observations, references, cuts):
     places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     pieces = [body[start:end] for start, end in itertools.pairwise(places)]
     with tempfile.TemporaryDirectory() as folder:
-        form, fields = received(pieces, Path(folder))
-        assert fields == [("k", "3"), ("k", "")]
-        assert form["observations"].path.read_bytes() == observations
-        assert form["references"].path.read_bytes() == references
-        assert form["observations"][1:4] == ("text/csv", "o.csv", "observations")
+        form = received(pieces, Path(folder))
+        assert form.fields == [("k", "3"), ("k", "")]
+        assert form.parts["observations"].path.read_bytes() == observations
+        assert form.parts["references"].path.read_bytes() == references
+        assert form.parts["observations"][1:4] == ("text/csv", "o.csv", "observations")
 
 
 def test_texts_and_large_files(tmp_path):
     large = bytes(range(256)) * 20_000
     body = part("observations", large, "o") + part("references", b"dataset:1") + END
     pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)]
-    form, _ = received(pieces, tmp_path)
-    assert form["references"] == "dataset:1"
-    assert form["observations"].path.read_bytes() == large
-    assert form["observations"].seconds > 0
+    parts = received(pieces, tmp_path).parts
+    assert parts["references"] == "dataset:1"
+    assert parts["observations"].path.read_bytes() == large
+    assert parts["observations"].seconds > 0
 
 
 @pytest.mark.parametrize(
