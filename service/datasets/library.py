@@ -302,10 +302,7 @@ class Library:
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
         row = self._store.dataset(id)
-        if row is None or not self._store.remove_dataset(id, only_expired=True):
-            return False
-        self._remove_files(row)
-        return True
+        return row is not None and self._forget(row, only_expired=True)
 
     def remove(self, id: str) -> None:
         """Remove a dataset and its file.
@@ -324,27 +321,25 @@ class Library:
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
             self._remove_name(id)
-        elif self._store.remove_dataset(row.id):
-            self._remove_files(row)
-        else:
+        elif not self._forget(row):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
     def _remove_name(self, name: str) -> None:
         """Remove a name, and those of its versions that no job and no other name needs."""
         for id in self._store.names.remove(name):
             row = self._store.dataset(id)
-            if row is None:
-                continue
-            if self._store.remove_dataset(id):
-                self._remove_files(row)
-            else:
+            if row is not None and not self._forget(row):
                 self._store.prolong_dataset(id, now())
 
-    def _remove_files(self, row: DatasetRow) -> None:
+    def _forget(self, row: DatasetRow, *, only_expired: bool = False) -> bool:
+        """Remove a dataset and its files; False when it is needed, or should have expired first."""
+        if not self._store.remove_dataset(row.id, only_expired=only_expired):
+            return False
         self._used.pop(row.id, None)
         self._remove_file(row.id)
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)
+        return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
         """Where the index of a dataset is kept; None of one that goes with its request."""
