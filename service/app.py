@@ -32,7 +32,8 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
-from georesolve.service.resolve import estimate, files, nearest
+from georesolve.service.resolve import estimate, nearest
+from georesolve.service.resolve import router as resolve
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checks import Checks
@@ -115,7 +116,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     for module in (
         nearest,
         landing,
-        files,
+        resolve,
         estimate,
         datasets,
         uploads,

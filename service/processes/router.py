@@ -31,7 +31,7 @@ from georesolve.service.processes.offers import (
 )
 from georesolve.service.resolve.inputs import Asked, json_content, output_of, parsed, sent_by_json
 from georesolve.service.resolve.resolution import echo, refuse_unready, resolve
-from georesolve.service.resolve.responses import gone, response_of
+from georesolve.service.resolve.router import gone, response_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.results.response import echo_response
 

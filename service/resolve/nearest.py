@@ -24,7 +24,7 @@ from georesolve.service.resolve.inputs import (
 from georesolve.service.resolve.lookup import Matches, look_up, why_too_large
 from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.resolve.options import refuse_query
-from georesolve.service.resolve.responses import matches_response
+from georesolve.service.resolve.router import matches_response
 from georesolve.service.results.negotiation import wanted_format
 from georesolve.workers.at_hand import NotAtHand, NotResident, is_quick
 
