@@ -40,7 +40,7 @@ _ALIVE = "/livez"
 """It waits for nothing, the keys included."""
 DOCUMENTATION = "/docs"
 METRICS = "/metrics"
-_PAGES = (DOCUMENTATION, "/api")
+_PAGES = (f"{DOCUMENTATION}/", "/api/")
 """What people look at in a browser, besides the page at `/`."""
 _READ_SECONDS = 1.0
 """After this long keys are read again: so soon one made or revoked counts."""
@@ -215,18 +215,12 @@ def _is_basic(connection: HTTPConnection) -> bool:
     return connection.headers.get("authorization", "").lower().startswith("basic ")
 
 
-def _is_page(connection: HTTPConnection) -> bool:
-    """Whether a browser shows the answer, which asks for a key by itself if Basic is wanted."""
-    path = own_path(connection.scope)
-    if path == "/":
-        return prefers_page(connection.headers)
-    return f"{path}/".startswith(tuple(f"{page}/" for page in _PAGES))
-
-
 def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:
+    """How to send a key; a browser that shows the answer asks for one by itself, told of Basic."""
+    path = own_path(connection.scope)
+    is_page = f"{path}/".startswith(_PAGES) or (path == "/" and prefers_page(connection.headers))
     asked = 'Basic realm="georesolve: any name, a key as password"'
-    is_asked = _is_page(connection) or _is_basic(connection)
-    return {"WWW-Authenticate": asked if is_asked else otherwise}
+    return {"WWW-Authenticate": asked if is_page or _is_basic(connection) else otherwise}
 
 
 def _password_of(credentials: str) -> str:

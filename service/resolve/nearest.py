@@ -55,7 +55,7 @@ async def nearest(request: Request) -> Response:
     query.
     """
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    return matches_response(await _matches(request, service_of(request), format, start))
+    return matches_response(await _matches(request, await service_of(request), format, start))
 
 
 async def _matches(request: Request, service: Service, format: Format, start: float) -> Matches:
