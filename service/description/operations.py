@@ -240,6 +240,9 @@ def message_answer(description: str) -> Answers:
     return answer_of({"application/json": {"schema": _any_of(*MESSAGES)}}, description)
 
 
+UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
+
+
 def file_answers(content: dict[str, Any], description: str) -> Answers:
     """A file, whole or in part, or the word that the client has it already."""
     return {
@@ -249,7 +252,7 @@ def file_answers(content: dict[str, Any], description: str) -> Answers:
             "content": {name: {} for name in (*content, "multipart/byteranges")},
             "headers": _OF_FILES,
         },
-        304: {"description": "the client has it already", "headers": _ETAG},
+        **UNCHANGED,
     }
 
 

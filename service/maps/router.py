@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import JobRow
-from georesolve.service.description.operations import Answers, answer_of, bytes_of, headers
+from georesolve.service.description.operations import UNCHANGED, answer_of, bytes_of, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
 from georesolve.service.jobs.router import Job
@@ -28,10 +28,6 @@ from georesolve.workers.sources import SourceFailed
 router = APIRouter(tags=["maps"])
 
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
-_ETAG = {
-    "ETag": {"description": "strong: of the result and the tile", "schema": {"type": "string"}}
-}
-_UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
 _PNG = answer_of(bytes_of(_PNG_TYPE), "256 x 256 pixels")
 _FEATURES = answer_of(
     {
@@ -131,7 +127,7 @@ async def get_tiles(job: Job, service: ServiceContext, request: Request) -> Tile
     "/jobs/{id}/tiles/{z}/{x}/{y}.png",
     summary="A tile of a map of the result",
     response_class=Response,
-    responses=_PNG | _UNCHANGED,
+    responses=_PNG | UNCHANGED,
     openapi_extra=headers("If-None-Match"),
 )
 async def get_tile(
@@ -156,7 +152,7 @@ async def get_tile(
     "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
     summary="The observations of a tile",
     response_class=Response,
-    responses=_FEATURES | _UNCHANGED,
+    responses=_FEATURES | UNCHANGED,
     openapi_extra=headers("If-None-Match"),
 )
 async def get_tile_features(

@@ -72,10 +72,6 @@ _MATCHES: Answers = {
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
 }
-_MESSAGE: Answers = {
-    **TAKEN,
-    **message_answer("the message; as an object with `response: document`"),
-}
 
 
 @router.post(
@@ -109,7 +105,7 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
 @router.post(
     "/processes/echo/execution",
     response_class=Response,
-    responses=_MESSAGE,
+    responses=message_answer("the message; as an object with `response: document`") | TAKEN,
     summary="Run `echo`",
     openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
     | headers("Prefer", "Idempotency-Key"),
