@@ -21,6 +21,8 @@ LISTED = "_manifest.json"
 """What tells readers of a folder or a bucket which parts a result has."""
 COMPLETE = "_SUCCESS"
 """What is written there last."""
+_RECORD = ".json"
+"""What the name of a record has behind that of its part."""
 _NAMES = (r"[0-9]{12}-[0-9]{12}\.parquet", ENDING, LISTED, COMPLETE)
 _OURS = re.compile(rf"\.?({'|'.join(_NAMES)})(\.[0-9a-f]{{32}})?", re.ASCII)
 """Files of a result, be they half written."""
@@ -130,6 +132,11 @@ def read_record(place: Place, name: str) -> dict[str, Any]:
     return record
 
 
+def recorded(place: Place) -> set[str]:
+    """Names of the parts whose chunks are done, as far as records say so: asked for at once."""
+    return {name.removesuffix(_RECORD) for name in place.names()}
+
+
 def has_record(place: Place, name: str) -> bool:
     """Whether the chunk of a part is done, as far as a record says so."""
     return place.has(_record(name))
@@ -141,4 +148,4 @@ def remove_record(place: Place, name: str) -> None:
 
 
 def _record(name: str) -> str:
-    return f"{name}.json"
+    return name + _RECORD

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 import pandas as pd
@@ -19,11 +20,12 @@ from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
-from georesolve.workers.parts import part_name, read_record
+from georesolve.workers.parts import part_name, read_record, recorded
 from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import Chunk, chunks, too_wide
 from georesolve.workers.stragglers import Stragglers
 from georesolve.workers.suspects import Suspects
+from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
@@ -135,15 +137,19 @@ def run(
     start = time.perf_counter()
     result = Assembly(job)
     with cluster.client.as_current():
-        todo = []
-        for chunk in plan:
+        known = recorded(job.records)
+        todo = [chunk for chunk in plan if part_name(*chunk) not in known]
+        done = [chunk for chunk in plan if part_name(*chunk) in known]
+        # All bytes of their parts are compared, which a bucket gives one after the other slowly.
+        standing = side_by_side(partial(standing_record, job), done)
+        for chunk, record in zip(done, standing, strict=True):
             _check(cluster, job, cancelled, [])
-            record = standing_record(job, chunk)
             if record is None:
                 todo.append(chunk)
             else:
                 progress.add(record)
                 result.add(chunk, record)
+        todo.sort()
         report(progress)
         window = _WINDOW_A_WORKER * n_workers
         for chunk, record in _records(cluster, job, todo, window, cancelled):

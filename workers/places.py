@@ -73,10 +73,9 @@ class Folder(NamedTuple):
         """Remove it with all that lies in it, as far as that can be removed."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def folders(self, holding: str = "") -> list[str]:
-        """Names of the folders in it, or of those that hold a folder of this name."""
-        found = self.path.glob(f"*/{holding}") if holding else self.path.iterdir()
-        return [(path.parent if holding else path).name for path in found if path.is_dir()]
+    def folders(self) -> list[str]:
+        """Names of the folders in it."""
+        return [path.name for path in self.path.iterdir() if path.is_dir()]
 
     def names(self) -> list[str]:
         """Names of its files; none where it is not there."""
@@ -172,16 +171,12 @@ class Prefix(NamedTuple):
         with self.asked(), suppress(FileNotFoundError):
             object_store().delete_dir(self.path)
 
-    def folders(self, holding: str = "") -> list[str]:
-        """What stands between it and the next slash of keys, or of those with this behind that."""
+    def folders(self) -> list[str]:
+        """What stands between it and the next slash of keys."""
         from pyarrow.fs import FileType
 
-        found = self._found(is_deep=bool(holding))
-        folders = [one.path for one in found if one.type == FileType.Directory]
-        if holding:
-            folders = [path for path in folders if path.endswith(f"/{holding}")]
-            folders = [path.removesuffix(f"/{holding}") for path in folders]
-        return [path.rpartition("/")[2] for path in folders]
+        found = self._found(is_deep=False)
+        return [one.base_name for one in found if one.type == FileType.Directory]
 
     def names(self) -> list[str]:
         """Names of the objects directly below it; raises OSError."""

@@ -499,6 +499,18 @@ class Store(Queries):
                     f"{output}"
                 )
 
+    def has_successor(self, job: JobRow) -> bool:
+        """Whether a later job writes its result where this one was to write it, or has done so.
+
+        One that ended without a result has left nothing there.
+        """
+        theirs = _jobs.c.delivery["output"].as_string()
+        is_later = (_jobs.c.created >= job.created) & (_jobs.c.id != job.id)
+        query = sa.select(_jobs.c.id).where((theirs == job.delivery.output) & is_later)
+        has_result = (_jobs.c.status == "successful") | (_jobs.c.message == REMOVED)
+        query = query.where(_jobs.c.status.in_(LIVE) | has_result)
+        return self._first(query) is not None
+
     def note_time(self) -> None:
         """Note the time by which things expire: the next process goes on from there."""
         self._change(_store.update().values(time=self.expiry.now()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,12 +15,14 @@ from georesolve.service.metrics import Metrics
 from georesolve.workers.jobs import CANCELLED, RECORDS
 from georesolve.workers.manifest import read_manifest
 from georesolve.workers.parts import keep_parts
-from georesolve.workers.places import Folder, Home, own_place, place_of
+from georesolve.workers.places import Folder, own_place, place_of
 
 logger = logging.getLogger(__name__)
 
 _LET_GO_SECONDS = 60.0
 """After so long no worker has a job in hand that has ended."""
+_SETTLED_SECONDS = 3600.0
+"""Nor does one that hung in a write."""
 
 
 async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
@@ -72,16 +75,17 @@ def clear(store: Store, library: Library, id: str) -> None:
     if row.status in LIVE:
         store.rest_job(id)
         return
-    tidy(store.job_folder(id), row)
+    tidy(store, row)
     for dataset in {row.observations, row.references}:
         library.release(dataset)
 
 
-def tidy(folder: Home, row: JobRow) -> None:
+def tidy(store: Store, row: JobRow) -> None:
     """Remove the files of a job that has ended: all but its result, or all."""
     if row.status != "successful":
-        remove(folder, row)
+        remove(store, row)
         return
+    folder = store.job_folder(row.id)
     try:
         if not row.delivery.output:
             read_manifest(folder).tidy()
@@ -96,29 +100,47 @@ def tidy(folder: Home, row: JobRow) -> None:
         logger.exception("the result in %s cannot be read", folder)
 
 
-def remove(folder: Home, row: JobRow) -> None:
+def remove(store: Store, row: JobRow) -> None:
     """Remove all files of a job, but those of a result that was finished elsewhere.
 
-    Of one that was not, none stays there. If they cannot be removed now, its folder stays: who
-    sweeps later finds its records.
+    Of one that was not, none stays there, unless the place is that of a later job by now. If they
+    cannot be removed now, its folder stays: who sweeps later finds its records.
     """
-    home = own_place(folder)
+    home, output = own_place(store.job_folder(row.id)), row.delivery.output
+    is_unfinished = output and not row.has_succeeded and not store.has_successor(row)
     try:
-        if row.delivery.output and not row.has_succeeded and home.below(RECORDS).is_made():
-            keep_parts(place_of(row.delivery.output), ())
+        if output and is_unfinished and home.below(RECORDS).is_made():
+            keep_parts(place_of(output), ())
         home.clear()
     except OSError as error:
         logger.warning("job %s: its parts stay for now: %s", row.id, error)
 
 
-def sweep_unfinished(store: Store) -> None:
-    """Remove what is left of jobs that ended without a result some time ago, elsewhere and here."""
+def sweep_unfinished(store: Store, ids: Iterable[str]) -> set[str]:
+    """Remove what is left of jobs that ended without a result some time ago, elsewhere and here.
+
+    Parameters
+    ----------
+    ids
+        Of jobs whose folders are there.
+
+    Returns
+    -------
+    tidy
+        Those of them that ended long ago and leave nothing: they need not be asked for again.
+    """
     # Workers may have the chunks of one that was just dismissed in hand.
-    before = now(-_LET_GO_SECONDS)
-    for id in store.jobs_place.folders(holding=RECORDS):
+    before, long_ago = now(-_LET_GO_SECONDS), now(-_SETTLED_SECONDS)
+    tidy_ids = set()
+    for id in ids:
         row = store.job(id)
-        if row is not None and row.status not in LIVE and row.updated < before:
-            tidy(store.job_folder(id), row)
+        if row is None or row.status in LIVE or row.updated >= before:
+            continue
+        if own_place(store.job_folder(id)).below(RECORDS).is_made():
+            tidy(store, row)
+        elif row.updated < long_ago:
+            tidy_ids.add(id)
+    return tidy_ids
 
 
 def sweep(store: Store) -> None:
@@ -131,7 +153,7 @@ def sweep(store: Store) -> None:
     for job in jobs:
         row = store.job(job.name)
         if row is not None and row.status not in LIVE:
-            tidy(job, row)
+            tidy(store, row)
             # Nobody writes now: what is hidden was never finished.
             for path in job.glob(".*"):
                 path.unlink(missing_ok=True)

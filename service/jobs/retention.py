@@ -44,6 +44,7 @@ class Retention:
         self._job_hours = settings.job_hours
         lives = (settings.result_hours, settings.dataset_hours, settings.upload_hours)
         tenth = 360 * min(filter(None, (*lives, settings.job_hours)), default=1.0)
+        self._tidy: set[str] = set()
         self._told_at = -math.inf
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
 
@@ -79,7 +80,8 @@ class Retention:
                 for dataset in {job.observations, job.references}:
                     self._library.release(dataset)
             logger.info("the result of the job %s has expired", id)
-        sweep_unfinished(self._store)
+        self._tidy &= kept
+        self._tidy |= sweep_unfinished(self._store, kept - self._tidy)
         for id in self._store.expired_datasets():
             if self._library.expire(id):
                 logger.info("the dataset %s has expired", id)

@@ -342,7 +342,7 @@ class Supervisor:
             problem = self._damage(id) or problem_of_failure(error)
             if is_disk_full(error) and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
-                remove(self._store.job_folder(id), row)
+                remove(self._store, row)
             self._fail(id, problem)
         finally:
             clear(self._store, self._library, id)

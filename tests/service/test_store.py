@@ -165,22 +165,68 @@ def test_what_cannot_be_removed_elsewhere_is_removed_later(tmp_path, monkeypatch
 
         with monkeypatch.context() as patch:
             patch.setattr(endings, "keep_parts", refuse)
-            endings.tidy(folder, store.job(id))
+            endings.tidy(store, store.job(id))
         assert sorted(path.name for path in place.iterdir()) == sorted(names)
-        endings.sweep_unfinished(store)
+        endings.sweep_unfinished(store, [id])
         assert folder.exists(), "its workers may have it in hand"
         monkeypatch.setattr(endings, "_LET_GO_SECONDS", -10)
-        endings.sweep_unfinished(store)
+        endings.sweep_unfinished(store, [id])
         # What others laid there stays.
         assert [path.name for path in place.iterdir()] == ["notes.txt"]
         assert not folder.exists()
+
+
+@pytest.mark.parametrize("has_deleted", [False, True])
+def test_what_a_later_job_wrote_elsewhere_is_not_swept_with_an_earlier_one(tmp_path, has_deleted):
+    place = tmp_path / "results"
+    with closing(Store(tmp_path / "data")) as store:
+        row, _ = add(Library(store), tmp_path, 1)
+        delivery = Delivery(output=f"file://{place}/")
+        failed = []
+        for _ in range(2):
+            id = store.add_job(row, row, MatchOptions(), delivery)
+            store.finish_job(id, "failed", "it failed")
+            failed.append(id)
+        later = store.add_job(row, row, MatchOptions(), delivery)
+        for id in (*failed, later):
+            (store.job_folder(id) / "records").mkdir(parents=True)
+        place.mkdir()
+        part = place / "000000000000-000000000010.parquet"
+        part.write_text("of the later one")
+        for status in ("running", "successful"):
+            endings.tidy(store, store.job(failed[0]))
+            assert part.exists(), status
+            assert not store.job_folder(failed[0]).exists()
+            (store.job_folder(failed[0]) / "records").mkdir(parents=True)
+            store.finish_job(later, "successful", "done")
+        if has_deleted:
+            store.dismiss_finished_job(later)
+            endings.tidy(store, store.job(later))
+        endings.tidy(store, store.job(failed[1]))
+        assert part.exists()
+
+
+def test_what_is_tidy_is_not_asked_for_again(tmp_path, store, monkeypatch):
+    row, _ = add(Library(store), tmp_path, 1)
+    ids = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(3)]
+    _, young, left = ids
+    for id in ids:
+        (store.job_folder(id) / "records").mkdir(parents=True)
+    for id in (young, left):
+        store.finish_job(id, "failed", "it failed")
+    monkeypatch.setattr(endings, "_LET_GO_SECONDS", -10)
+    assert endings.sweep_unfinished(store, ids) == set()
+    assert [store.job_folder(id).exists() for id in ids] == [True, False, False]
+    assert endings.sweep_unfinished(store, ids) == set(), "a worker may have one in hand"
+    monkeypatch.setattr(endings, "_SETTLED_SECONDS", -10)
+    assert endings.sweep_unfinished(store, ids) == {young, left}
 
 
 def test_a_job_that_is_deleted_while_it_is_tidied_is_no_error(tmp_path, store, caplog):
     row, _ = add(Library(store), tmp_path, 1)
     id = store.add_job(row, row, MatchOptions(), Delivery())
     store.finish_job(id, "successful", "done")
-    endings.tidy(store.job_folder(id), store.job(id))
+    endings.tidy(store, store.job(id))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
