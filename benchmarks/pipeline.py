@@ -197,6 +197,9 @@ def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: 
     read = backend().to_arrow(frame)
     rows = np.arange(chunk.start, chunk.stop)
     table = like_result(rows, rows % references.rows, read[observations.lat], references)
+    if observations.id:
+        own = read_rows(observations.file, *chunk, [observations.id])[observations.id]
+        table = table.append_column("observation_id", own)
 
     def encoded(group: Chunk) -> Encoded:
         return encode(table.slice(group.start - chunk.start, group.stop - group.start))
@@ -243,9 +246,9 @@ def floor_of_dask(
     with cluster.client.as_current(), dask.config.set({"dataframe.backend": library}):
         dd.read_parquet(
             paths_of(observations),
-            columns=[observations.lat, observations.lon],
+            columns=[observations.lat, observations.lon, *filter(None, [observations.id])],
             split_row_groups=max(1, (first.stop - first.start) // row_group),
-        ).map_partitions(shaped, references, lat=observations.lat).to_parquet(
+        ).map_partitions(shaped, references, lat=observations.lat, id=observations.id).to_parquet(
             str(folder), write_index=False, write_metadata_file=False, **_ENCODING[cluster.device]
         )
 
@@ -257,7 +260,7 @@ def paths_of(points: Dataset) -> list[str]:
     return [str(points.file)]
 
 
-def shaped(frame: Frame, references: Dataset, lat: str) -> Frame:
+def shaped(frame: Frame, references: Dataset, lat: str, id: str | None) -> Frame:
     """On a worker: a frame with the columns of a result."""
     rows = np.arange(len(frame))
     answer = {"observation": rows, "reference": rows % references.rows}
@@ -266,6 +269,8 @@ def shaped(frame: Frame, references: Dataset, lat: str) -> Frame:
         made["status"] = pd.Categorical.from_codes(np.zeros(rows.size, np.int8), pd.Index(STATUSES))
     else:
         made["status"] = STATUSES[0]
+    if id:
+        made["observation_id"] = frame[id]
     if references.id:
         carried = ids(references).take(pa.array(answer["reference"]))
         made["reference_id"] = type(frame[lat])(carried.to_numpy(), index=frame.index)

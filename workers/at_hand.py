@@ -131,7 +131,7 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(options.k, chunk, found)
     try:
-        with carried(job, chunk, rows, _CARRIED_BYTES) as result:
+        with carried(job, chunk, rows, most_bytes=_CARRIED_BYTES) as result:
             seconds = {
                 "read": read - start,
                 "index": loaded - read,

@@ -4,7 +4,7 @@ A few wide values among the references are as many as there are observations nea
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
@@ -14,16 +14,43 @@ from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.matches import with_carried
 from georesolve.workers.plan import Chunk, carried_bytes
 from georesolve.workers.references import resident_column
+from georesolve.workers.sources import Manifest
 from georesolve.workers.widths import Carried
 
 _LARGE_BYTES = 2**26
 """Row groups that carry more than that are made one after the other."""
 _making_large = threading.Lock()
+_CHUNK_BYTES = 2**27
+"""What the columns of all observations of a chunk may take that are read at once."""
+
+Reader = Callable[[Chunk], pa.Table]
+"""Reads the columns that a result carries of some observations."""
+
+
+def reader(job: Job, chunk: Chunk) -> Reader:
+    """How the carried columns of the observations of a chunk are read, by parts of it.
+
+    Row groups in files of their owner may be many times as large as those of a result. So that none
+    is decoded for each of these, they are read at once, unless that takes too much memory.
+    """
+    names, file = job.carried()[0], job.observations.file
+    if not names:
+        return lambda _: pa.table({})
+    of_observations = Carried(observations=job.widths().observations)
+    size = carried_bytes(chunk.stop - chunk.start, 1, of_observations)
+    if not isinstance(file, Manifest) or size > _CHUNK_BYTES:
+        return lambda own: read_rows(file, *own, names)
+    table = read_rows(file, *chunk, names)
+    return lambda own: table.slice(own.start - chunk.start, own.stop - own.start)
 
 
 @contextmanager
 def carried(
-    job: Job, chunk: Chunk, rows: pa.Table, most_bytes: int | None = None
+    job: Job,
+    chunk: Chunk,
+    rows: pa.Table,
+    read: Reader | None = None,
+    most_bytes: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of a result for some observations, with the columns that they carry.
 
@@ -35,6 +62,8 @@ def carried(
         The observations, of one row group.
     rows
         What `matches` gave for them; those without a reference are left out of an inner result.
+    read
+        The `reader` of more observations than these.
     most_bytes
         Memory that the columns may take, None for as much as a row group of a job may.
 
@@ -43,20 +72,14 @@ def carried(
     CarriedTooLong
         When they would take more, or a column of the references does.
     """
-    of_observations, of_references = job.carried()
     size = _bytes(job, chunk, rows)
     if most_bytes is not None and size > most_bytes:
         raise CarriedTooLong(f"{rows.num_rows} rows would carry {size} bytes, not {most_bytes}")
     with _making_large if size > _LARGE_BYTES else nullcontext():
-        own = (
-            read_rows(job.observations.file, *chunk, of_observations)
-            if of_observations
-            else pa.table({})
-        )
         references = (
-            (name, resident_column(job.references, name).values) for name in of_references
+            (name, resident_column(job.references, name).values) for name in job.carried()[1]
         )
-        yield with_carried(rows, job.options, own, references)
+        yield with_carried(rows, job.options, (read or reader(job, chunk))(chunk), references)
 
 
 def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:

@@ -15,7 +15,7 @@ from distributed import get_worker
 from georesolve import __version__
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers import footers
-from georesolve.workers.carried import carried
+from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import Frame, backend, read_points
 from georesolve.workers.jobs import Job
@@ -157,7 +157,8 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     with job.place.new(name) as file:
         splice = Splice(file)
         for group in side_by_side(
-            partial(_encode, job, chunk, rows), chunk.row_groups(job.options.k, carried_widths)
+            partial(_encode, job, chunk, rows, reader(job, chunk)),
+            chunk.row_groups(job.options.k, carried_widths),
         ):
             splice.add(group)
         spliced = splice.finish(group.schema.with_metadata(provenance(job, counts)))
@@ -182,10 +183,10 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     return pd.DataFrame({"part": [name]})
 
 
-def _encode(job: Job, chunk: Chunk, rows: pa.Table, group: Chunk) -> Encoded:
+def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, group: Chunk) -> Encoded:
     k = job.options.k
     own = rows.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
-    with carried(job, group, own) as table:
+    with carried(job, group, own, read) as table:
         return encode(table)
 
 
