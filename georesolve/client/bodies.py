@@ -34,7 +34,7 @@ _REGISTERED = "dataset:"
 
 
 class AtService(NamedTuple):
-    """A point set that the service has: ``dataset:<id>`` or ``upload:<id>``."""
+    """A point set that the service has, ``dataset:<id>`` or ``upload:<id>``, or reads itself."""
 
     name: str
 
@@ -141,15 +141,20 @@ def form_body(sets: Mapping[str, Path | AtService]) -> Body:
     return Body(parts, f"multipart/form-data; boundary={boundary}")
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is meant as the address of files that a service reads or writes."""
+    return "://" in text
+
+
 def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
     """Make a file of a point set, unless it is one or the service has it.
 
     Parameters
     ----------
     data
-        A path; a registered dataset or its `dataset:<id>`; a GeoPandas frame or series; whatever
-        has `__arrow_c_stream__`, as tables of pandas, pyarrow and polars; or a pair of arrays,
-        latitudes and longitudes in degrees.
+        A path; a registered dataset or its `dataset:<id>`; an address that the service may read; a
+        GeoPandas frame or series; whatever has `__arrow_c_stream__`, as tables of pandas, pyarrow
+        and polars; or a pair of arrays, latitudes and longitudes in degrees.
     folder
         Where the file may be made.
     name
@@ -161,7 +166,7 @@ def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
     TypeError
         When it is none of these.
     """
-    if isinstance(data, str) and data.startswith(_REGISTERED):
+    if isinstance(data, str) and (data.startswith(_REGISTERED) or is_address(data)):
         return AtService(data)
     if isinstance(data, str | os.PathLike):
         path = Path(data)

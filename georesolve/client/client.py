@@ -61,6 +61,12 @@ class MatchOptions(Columns, total=False):
     reference_id: str | None
 
 
+class JobOptions(MatchOptions, total=False):
+    """How to match, and where the service is to write the result, if not into its own store."""
+
+    output: str | None
+
+
 @dataclass(frozen=True)
 class Dataset:
     """A point set that is registered at the service: given in place of one, as often as needed.
@@ -182,7 +188,8 @@ class AsyncClient:
         Parameters
         ----------
         data
-            A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; a table of pandas,
+            A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; the address of
+            Parquet files that the service may read (``s3://bucket/day=*/``); a table of pandas,
             GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; or a pair of arrays,
             latitudes and longitudes in degrees.
         name
@@ -264,12 +271,16 @@ class AsyncClient:
         return await self._exchange.wire.work(frames.as_given, matches, observations)
 
     async def submit(
-        self, observations: Any, references: Any, **options: Unpack[MatchOptions]
+        self, observations: Any, references: Any, **options: Unpack[JobOptions]
     ) -> AsyncJob:
         """Have the service find the nearest references of every observation, as a job.
 
         Parameters and what is raised are those of `nearest`; the job and its result stay until they
         expire or are dismissed.
+
+        With `output`, the address of a folder or of a prefix (``s3://bucket/results/``) that the
+        service may write to, its workers write the result there: `job.parts()` lists the files,
+        which stay whatever becomes of the job, and the service has nothing to be downloaded.
         """
         async with self._form(observations, references) as (body, _):
             return await self._accepted(body, options)
@@ -433,11 +444,15 @@ class Client:
     remove = _blocking(AsyncClient.remove)
     nearest = _blocking(AsyncClient.nearest)
 
-    def submit(self, observations: Any, references: Any, **options: Unpack[MatchOptions]) -> Job:
+    def submit(self, observations: Any, references: Any, **options: Unpack[JobOptions]) -> Job:
         """Have the service find the nearest references of every observation, as a job.
 
         Parameters and what is raised are those of `nearest`; the job and its result stay until they
         expire or are dismissed.
+
+        With `output`, the address of a folder or of a prefix (``s3://bucket/results/``) that the
+        service may write to, its workers write the result there: `job.parts()` lists the files,
+        which stay whatever becomes of the job, and the service has nothing to be downloaded.
         """
         return Job(run(self._core.submit(observations, references, **options)))
 

@@ -113,6 +113,13 @@ class AsyncJob:
         report: dict[str, Any] = (await self._exchange.ask("GET", f"{self._path}/report")).json()
         return report
 
+    async def parts(self) -> dict[str, Any]:
+        """Wait for the result and tell which Parquet files it is: addresses, rows and digests."""
+        await self.wait()
+        path = f"{self._path}/results/parts"
+        listed: dict[str, Any] = (await self._exchange.ask("GET", path)).json()
+        return listed
+
     async def download(self, path: str | Path) -> Path:
         """Wait for the result and write it to a file, whose suffix says the format.
 
@@ -128,7 +135,8 @@ class AsyncJob:
         Raises
         ------
         ServiceRefused
-            When the job failed, was dismissed or has expired, or there is no such format.
+            When the job failed, was dismissed or has expired, there is no such format, or the
+            result was written elsewhere, as `submit` was told: see `parts`.
         DamagedTransfer, ServiceUnreachable
         """
         target = Path(path)
@@ -252,6 +260,7 @@ class Job:
     wait = _blocking(AsyncJob.wait)
     dismiss = _blocking(AsyncJob.dismiss)
     report = _blocking(AsyncJob.report)
+    parts = _blocking(AsyncJob.parts)
     download = _blocking(AsyncJob.download)
     to_arrow = _blocking(AsyncJob.to_arrow)
     to_pandas = _blocking(AsyncJob.to_pandas)

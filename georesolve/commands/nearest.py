@@ -60,7 +60,8 @@ def add_to(commands: Any) -> None:
         "--output",
         metavar="FILE",
         help="its suffix is its format: .parquet .arrows .csv .json .geojson "
-        ".gpkg .fgb .shp; - is standard output",
+        ".gpkg .fgb .shp; - is standard output; with --server also the address of a folder that "
+        "the service may write to, such as s3://bucket/results/",
     )
     parser.add_argument("--to", metavar="FORMAT", help="format of the output instead of its suffix")
     parser.add_argument("--from", dest="input_format", metavar="FORMAT", help="of standard input")
@@ -120,6 +121,8 @@ def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
     if given.output is None and not given.plan:
         given.parser.error("-o FILE says where the result goes; - is standard output")
+    if _is_address(given.output or "") and not given.server:
+        given.parser.error("-o with an address is for services: name one with --server")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
     # A second is lost to what is imported here: not before `--help` is answered.
@@ -155,6 +158,10 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
     return str(path)
+
+
+def _is_address(given: str) -> bool:
+    return "://" in given
 
 
 def _names(given: str | None) -> tuple[str, ...] | Literal["*"]:
@@ -204,7 +211,7 @@ def _resolve(given: argparse.Namespace) -> None:
 
 
 def _ask(given: argparse.Namespace) -> None:
-    """Have a service resolve two files."""
+    """Have a service resolve two files, which may lie where it reads them itself."""
     from georesolve.client import Client, ServiceError, ServiceRefused
     from georesolve.intake.errors import Refused
 
@@ -213,14 +220,21 @@ def _ask(given: argparse.Namespace) -> None:
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
     options = {name: value for name, value in asdict(_options(given)).items() if value is not None}
+    observations, references = (
+        one if _is_address(one) else Path(one) for one in (given.observations[0], given.references)
+    )
     key = given.key or os.environ.get("GEORESOLVE_KEY")
     progress = False if given.quiet else None
     try:
-        with _output(given) as path, Client(given.server, key, progress=progress) as client:
-            job = client.submit(Path(given.observations[0]), Path(given.references), **options)
-            # The suffix of what is received says its format.
-            received = path.with_name(f"{path.name}.{given.to}") if given.to else path
-            job.download(received).replace(path)
+        with Client(given.server, key, progress=progress) as client:
+            if _is_address(given.output):
+                job = client.submit(observations, references, output=given.output, **options)
+            else:
+                job = client.submit(observations, references, **options)
+                with _output(given) as path:
+                    # The suffix of what is received says its format.
+                    received = path.with_name(f"{path.name}.{given.to}") if given.to else path
+                    job.download(received).replace(path)
             counts = job.report()["counts"]
             job.dismiss()
     except ServiceRefused as error:

@@ -10,6 +10,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.client import Client, ServiceRefused
+from georesolve.commands import main
 from georesolve.workers.places import OutputFailed, place_of
 from georesolve.workers.sources import object_store
 from tests import oracle
@@ -427,6 +429,38 @@ def test_a_result_is_written_elsewhere(service, observations, output):
     assert service.get("/datasets").json()["used_bytes"] <= before + 20_000
     service.delete(job).raise_for_status()
     assert output.content() == lies
+
+
+def written(output):
+    """The result in a place, read as its manifest lists it."""
+    files = output.content()
+    names = [part["href"] for part in json.loads(files["_manifest.json"])["parts"]]
+    return pa.concat_tables(pq.read_table(pa.BufferReader(files[name])) for name in names)
+
+
+def test_the_client_and_the_command_name_addresses(service, store, folder, tmp_path, capsys):
+    place, output = f"open/{tmp_path.name}", Output("s3", folder, store, tmp_path.name)
+    observations, references = lay(place, OBSERVATIONS, store), lay_references(place, store)
+    url = str(service.base_url)
+    with Client(url) as client:
+        job = client.submit(observations, references, output=output.href)
+        parts = job.parts()["parts"]
+        assert sum(part["rows"] for part in parts) == OBSERVATIONS.num_rows
+        names = [name for name in output.names() if name.startswith("0")]
+        assert [part["href"] for part in parts] == sorted(output.href + name for name in names)
+        with pytest.raises(ServiceRefused, match=output.href):
+            job.to_arrow()
+        job.dismiss()
+        check(written(output))
+        check(client.nearest(observations, references))
+    other = Output("file", folder, store, f"{tmp_path.name}-2")
+    flags = ("nearest", observations, references, "-o", other.href)
+    assert main([*flags, "--server", url]) == 0
+    assert "matched" in capsys.readouterr().err
+    check(written(other))
+    with pytest.raises(SystemExit):
+        main(flags)
+    assert "name one with --server" in capsys.readouterr().err
 
 
 def test_a_form_names_an_output(service, observations, output):
