@@ -111,18 +111,12 @@ class PointSet(Protocol):
     def sha256(self) -> str: ...  # noqa: D102
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A point set in canonical Parquet.
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a point set in canonical Parquet, wherever it lies: numbers and names.
 
     Attributes
     ----------
-    file
-        Where it lies, in a folder that every worker sees or in an object store; its rows, while it
-        is in passing; or which files of its owner it is. Of these nothing is known but what their
-        footers say: no row is counted as invalid, and `bbox` is None.
-    digest
-        Its `sha256` where that is known.
     rows, invalid_rows
         Number of rows, and of those whose coordinates are not valid.
     lat, lon, id
@@ -139,8 +133,6 @@ class Dataset:
         Rows at exactly (0, 0); none where they were not counted.
     """
 
-    file: Content
-    digest: str | None
     rows: int
     invalid_rows: int
     lat: str
@@ -151,6 +143,24 @@ class Dataset:
     first_invalid: tuple[InvalidRow, ...]
     widths: tuple[Width, ...]
     null_island: NullIsland = field(default_factory=NullIsland)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(Facts):
+    """A point set in canonical Parquet.
+
+    Attributes
+    ----------
+    file
+        Where it lies, in a folder that every worker sees or in an object store; its rows, while it
+        is in passing; or which files of its owner it is. Of these nothing is known but what their
+        footers say: no row is counted as invalid, and `bbox` is None.
+    digest
+        Its `sha256` where that is known.
+    """
+
+    file: Content
+    digest: str | None
 
     @property
     def sha256(self) -> str:

@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
-from georesolve.workers.datasets import Dataset, InvalidRow
-from georesolve.workers.evidence import NullIsland
+from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
 from georesolve.workers.sources import Manifest
-from georesolve.workers.widths import Width
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest", "echo"]
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
+_FACTS = TypeAdapter(Facts)
 REMOVED = "removed after its success"
 """The message of a job that was deleted when it had its result."""
 
@@ -169,16 +169,13 @@ def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
     """A row of the table of datasets, with its file."""
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
-    stored["digest"] = stored.pop("sha256")
-    stored["file"] = file if manifest is None else Manifest.of(manifest)
-    stored["columns"] = tuple(stored["columns"])
-    stored["bbox"] = tuple(stored["bbox"]) if stored["bbox"] else None
-    stored["widths"] = tuple(Width(*width) for width in stored["widths"])
-    stored["first_invalid"] = tuple(InvalidRow(*invalid) for invalid in stored["first_invalid"])
-    at_zero, first = stored["null_island"]
-    stored["null_island"] = NullIsland(at_zero, tuple(first))
+    dataset = Dataset(
+        file=file if manifest is None else Manifest.of(manifest),
+        digest=stored.pop("sha256"),
+        **vars(_FACTS.validate_python(stored)),
+    )
     fields = {name: row[name] for name in row if name != "sha256"}
-    return DatasetRow(**{**fields, "dataset": Dataset(**stored)})
+    return DatasetRow(**{**fields, "dataset": dataset})
 
 
 def job_state(row: sa.RowMapping) -> JobState:

@@ -36,10 +36,9 @@ from georesolve.service.errors import (
 from georesolve.service.uploads import sandbox
 from georesolve.service.uploads.children import Child, Children, NotStarted
 from georesolve.service.uploads.decoding import Cut, Decode, Join, Limits, Task, serve
-from georesolve.workers.datasets import Dataset, InvalidRow
-from georesolve.workers.evidence import Evidence, NullIsland
+from georesolve.workers.datasets import Dataset, Facts
+from georesolve.workers.evidence import Evidence
 from georesolve.workers.files import sha256_of
-from georesolve.workers.widths import Width
 
 logger = logging.getLogger(__name__)
 
@@ -64,25 +63,15 @@ class _Answer(BaseModel):
 
 
 class _Decoded(_Answer):
-    rows: int
-    invalid_rows: int
-    lat: str
-    lon: str
-    id: str | None
-    columns: tuple[str, ...]
-    bbox: tuple[float, float, float, float] | None
-    first_invalid: tuple[InvalidRow, ...]
-    widths: tuple[Width, ...]
-    null_island: NullIsland
+    facts: Facts
     types: list[str]
     points: str | None
     evidence: Evidence
 
     def of(self, target: Path) -> Decoded:
-        beside = ("types", "points", "evidence")
-        known = {name: value for name, value in self if name not in beside}
-        origin = Origin(Columns(self.lat, self.lon, self.id), self.points)
-        return Decoded(Dataset(file=target, digest=None, **known), Findings(origin, self.evidence))
+        dataset = Dataset(file=target, digest=None, **vars(self.facts))
+        origin = Origin(Columns(dataset.lat, dataset.lon, dataset.id), self.points)
+        return Decoded(dataset, Findings(origin, self.evidence))
 
 
 class _Cut(_Answer):
@@ -207,7 +196,7 @@ def _in_ranges(room: _Room, target: Path) -> Decoded | None:
         with ThreadPoolExecutor(len(tasks), "range") as threads:
             answers = list(threads.map(lambda task: _answer_to(task, _Decoded, share), tasks))
         # A column may hold numbers in one range, and text in another.
-        if len({(one.columns, tuple(one.types)) for one in answers}) > 1:
+        if len({(one.facts.columns, *one.types) for one in answers}) > 1:
             return None
         _answer_to(Join(source, target, targets[1:]), _Joined, room)
     except (InvalidInput, TooLarge, StorageFull):

@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
 from georesolve.service.uploads.sandbox import confine, libraries
 from georesolve.workers.appending import append
-from georesolve.workers.datasets import streamed
+from georesolve.workers.datasets import Facts, streamed
 
 _MEMORY = Path("/proc/self/statm")
 
@@ -57,9 +57,8 @@ class Decode(NamedTuple):
     def answer(self, limits: Limits) -> dict[str, Any]:
         """The numbers and names of the dataset, and what its rows showed."""
         dataset, findings = decode(self.source, self.target, limits)
-        known = vars(dataset)
         return {
-            **{name: known[name] for name in known if name not in ("file", "digest")},
+            "facts": {one.name: getattr(dataset, one.name) for one in fields(Facts)},
             "types": [str(type) for type in pq.read_schema(self.target).types],
             "points": findings.origin.points,
             "evidence": findings.evidence.as_json(),
