@@ -13,7 +13,7 @@ import platform
 import struct
 import sysconfig
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,9 +165,10 @@ def _restrict_files(abi: int, readable: Iterable[Path], writable: Iterable[Path]
     rules |= dict.fromkeys(readable, _READ_FILE)
     rules |= dict.fromkeys(writable, (_READ_FILE | _WRITE_FILE | _TRUNCATE) & files)
     for path, rights in rules.items():
-        with _opened(path) as descriptor:
-            rule = struct.pack("=Qi", rights, descriptor)
-            _must(_libc.syscall, _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = struct.pack("=Qi", rights, descriptor)
+        _must(_libc.syscall, _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, rule, 0)
+        os.close(descriptor)
     _must(_libc.syscall, _LANDLOCK_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 
@@ -182,15 +183,6 @@ def libraries() -> tuple[Path, ...]:
     python = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
     return tuple(path for path in map(Path, {*python, *system}) if path.is_dir())
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _restrict_calls() -> None:

@@ -182,17 +182,21 @@ def test_newlines_in_quotes_make_no_rows(tmp_path):
 
 
 def test_csv_values_are_carried_as_given(tmp_path):
-    content = b"""lat,lon,id,code,country,number,note
-1,2,12345678901234567890,007,NA,10,
-3,4,12345678901234567891,1E3,NA,-7,""
+    content = b"""lat,lon,id,code,country,number,note,padded,hex,sign
+1,2,12345678901234567890,007,NA,10,,007,0x10,-0
+3,4,12345678901234567891,1E3,NA,0,"",8,1,1
+5,6,12345678901234567892,2,NA,-7,"",8,1,
 """
     _, _, read, _ = stored(tmp_path, content, "csv")
-    assert read.select(["id", "code", "country", "number", "note"]).to_pydict() == {
-        "id": ["12345678901234567890", "12345678901234567891"],
-        "code": ["007", "1E3"],
-        "country": ["NA", "NA"],
-        "number": [10, -7],
-        "note": [None, ""],
+    assert read.drop_columns(["lat", "lon"]).to_pydict() == {
+        "id": ["12345678901234567890", "12345678901234567891", "12345678901234567892"],
+        "code": ["007", "1E3", "2"],
+        "country": ["NA", "NA", "NA"],
+        "number": [10, 0, -7],
+        "note": [None, "", ""],
+        "padded": ["007", "8", "8"],
+        "hex": ["0x10", "1", "1"],
+        "sign": ["-0", "1", None],
     }
 
 
