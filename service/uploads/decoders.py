@@ -138,8 +138,6 @@ def decode_in_child(
         When the process failed otherwise.
     """
     room = _Room(source, limits, time.monotonic() + limits.seconds, stop)
-    if source.unpacked is not None:
-        source.unpacked.touch()
     try:
         decoded = _in_ranges(room, target)
         if decoded is None:
@@ -150,7 +148,7 @@ def decode_in_child(
         raise
     finally:
         if source.unpacked is not None:
-            source.unpacked.unlink()
+            source.unpacked.unlink(missing_ok=True)
 
 
 class _Room(NamedTuple):
