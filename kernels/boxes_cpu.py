@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates_cpu import aligned, unit_vectors
-from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_node
+from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_for_write, prefetch_node
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -23,6 +23,8 @@ ALL = 5.0
 """Bound while nothing is found: above every squared chord, below the distance of padding."""
 STACK = 8 * 12
 """Nodes that wait: at most 8 at each level, and 8 ** 12 leaves are beyond any memory."""
+_AHEAD = 4
+"""Leaves between the one that is filled and the one whose references are asked for."""
 _GRAIN = 1 << 13
 """References that are worth a thread."""
 
@@ -60,6 +62,7 @@ def _fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, bo
     x = np.empty(WIDTH)
     y = np.empty(WIDTH)
     z = np.empty(WIDTH)
+    members = np.empty(WIDTH, np.int64)
     for node in range(n_nodes * thread // threads, n_nodes * (thread + 1) // threads):
         for child in range(WIDTH):
             leaf = node * WIDTH + child
@@ -68,17 +71,22 @@ def _fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, bo
                 boxes[node, 3 + axis, child] = -FAR
             if leaf >= n_leaves:
                 continue
-            first = order[leaf * WIDTH] & ROW
-            x[child], y[child], z[child] = vectors[first, 0], vectors[first, 1], vectors[first, 2]
-            # Rows ascend within a leaf; the few missing ones of the last leaf come at its end.
-            used = min(WIDTH, n - leaf * WIDTH)
+            first = leaf * WIDTH
+            used = min(WIDTH, n - first)
+            for j in range(WIDTH):
+                ahead = min(first + _AHEAD * WIDTH + j, n - 1)
+                prefetch_for_write(vectors, order[ahead] & ROW, 0)
+                # The few missing ones of the last leaf come at its end.
+                members[j] = order[first + j] & ROW if j < used else ROW
+            row = order[first] & ROW
+            x[child], y[child], z[child] = vectors[row, 0], vectors[row, 1], vectors[row, 2]
             for j in range(used):
-                row = order[leaf * WIDTH + j] & ROW
-                place = j
-                while place > 0 and rows[leaf, place - 1] > row:
-                    rows[leaf, place] = rows[leaf, place - 1]
-                    place -= 1
-                rows[leaf, place] = row
+                # Rows ascend within a leaf. Counted, because a processor cannot guess a sort's
+                # branches.
+                place = 0
+                for other in range(WIDTH):
+                    place += members[other] < members[j]
+                rows[leaf, place] = members[j]
             for j in range(WIDTH):
                 if j >= used:
                     rows[leaf, j] = rows[leaf, 0]
