@@ -6,6 +6,7 @@ ones gets several narrower instructions. Squared chords and bounds are made by t
 `kernels.distance.squared_chord`, and lists are ordered as `kernels.distance.closer` says.
 """
 
+import math
 from typing import Any
 
 from llvmlite import ir
@@ -26,6 +27,16 @@ _READ = 0
 _WRITE = 1
 _KEEP = 3
 _DATA = 1
+_SORT = [
+    *((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3)),
+    *((4, 5), (6, 7), (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6)),
+]
+"""Comparisons that sort eight entries."""
+_MERGE = [
+    *((0, 4), (1, 5), (2, 6), (3, 7), (0, 2), (1, 3), (4, 6), (5, 7)),
+    *((0, 1), (2, 3), (4, 5), (6, 7)),
+]
+"""Comparisons that sort eight entries which rise and fall once."""
 
 
 def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: Any) -> Any:
@@ -91,6 +102,22 @@ def _comes_before(builder: Any, new: Any, other: Any) -> Any:
     tied = builder.fcmp_ordered("==", new[0], other[0])
     lower = builder.fcmp_ordered("<", new[1], other[1])
     return builder.or_(nearer, builder.and_(tied, lower))
+
+
+def _exchange(builder: Any, entries: list[Any], pairs: list[tuple[int, int]]) -> None:
+    """Put the nearer of two entries, (squared chord, row) of eight points, before the other."""
+    for i, j in pairs:
+        a, b = entries[i], entries[j]
+        before = _comes_before(builder, b, a)
+        entries[i] = tuple(builder.select(before, y, x) for x, y in zip(a, b, strict=True))
+        entries[j] = tuple(builder.select(before, x, y) for x, y in zip(a, b, strict=True))
+
+
+def _store_entries(context: Any, builder: Any, entries: Any, new_type: Any, new: Any) -> None:
+    """Write eight entries into an array of shape (16, 8): squared chords, then rows."""
+    for j, entry in enumerate(entries):
+        for line, value in zip((j, 8 + j), entry, strict=True):
+            _store(builder, value, _address(context, builder, new_type, new, line, 0))
 
 
 def _bits(builder: Any, mask: Any, count: int) -> Any:
@@ -217,89 +244,115 @@ def compare_leaf(typing_context, points, rows, leaf, lanes):  # type: ignore[no-
 
 
 @intrinsic
-def references_within(typing_context, points, leaf, lanes, lane, chords):  # type: ignore[no-untyped-def]
-    """Which of a leaf's eight references are at most a point's bound from it, as bits.
+def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # type: ignore[no-untyped-def]
+    """Sort a leaf's eight references for each of eight points, nearest first.
+
+    Returns whether one of them is at most a point's bound from it; where none is, nothing is written.
 
     Parameters
     ----------
     points : float64 array, shape (n_leaves, 3, 8)
-        x, y and z of the references of each leaf; NaN is never within.
+        x, y and z of the references of each leaf; NaN is as far as nothing is.
+    rows : float64 array, shape (n_leaves, 8)
+        Their rows.
     leaf : int
         Which leaf.
-    lanes : float64 array, shape (>= 4, 16)
+    lanes : float64 array, shape (4, 16)
         Rows x, y, z and the greatest squared chord of each point.
-    lane : int
-        Which point.
-    chords : float64 array, shape (8,)
-        Takes the eight squared chords.
+    half : int
+        Which eight of the points: 0 or 8 is the first.
+    own : float64 array, shape (16,)
+        A row for each point that it does not find.
+    new : float64 array, shape (16, 8)
+        Takes eight squared chords and eight rows of each point.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points_type, _, lanes_type, _, chords_type = signature.args
-        points, leaf, lanes, lane, chords = arguments
+        points_type, rows_type, _, lanes_type, _, own_type, new_type = signature.args
+        points, rows, leaf, lanes, half, own, new = arguments
 
-        def own(row: int) -> Any:
-            value = builder.load(_address(context, builder, lanes_type, lanes, row, lane))
-            return _splat(builder, value, _EIGHT)
+        def line(array_type: Any, array: Any, *indices: Any) -> Any:
+            return _load(builder, _address(context, builder, array_type, array, *indices), _EIGHT)
 
-        there = [
-            _load(builder, _address(context, builder, points_type, points, leaf, axis, 0), _EIGHT)
-            for axis in range(3)
-        ]
-        square = _square(builder, [own(axis) for axis in range(3)], there)
-        _store(builder, square, _address(context, builder, chords_type, chords, 0))
-        return _bits(builder, builder.fcmp_ordered("<=", square, own(3)), 8)
+        def every(array_type: Any, array: Any, *indices: Any) -> Any:
+            address = _address(context, builder, array_type, array, leaf, *indices)
+            return _splat(builder, builder.load(address), _EIGHT)
 
-    return types.int64(points, types.intp, lanes, types.intp, chords), generate
+        *point, worst = (line(lanes_type, lanes, row, half) for row in range(4))
+        left_out = line(own_type, own, half)
+        nothing = ir.Constant(_EIGHT, [math.inf] * 8)
+        entries = []
+        within = None
+        for j in range(8):
+            there = [every(points_type, points, axis, j) for axis in range(3)]
+            square, row = _square(builder, point, there), every(rows_type, rows, j)
+            found = builder.fcmp_ordered("<=", square, worst)
+            found = builder.and_(found, builder.fcmp_ordered("!=", row, left_out))
+            within = found if within is None else builder.or_(within, found)
+            entries.append((builder.select(found, square, nothing), row))
+        some = builder.icmp_unsigned("!=", _bits(builder, within, 8), _LONG(0))
+        with builder.if_then(some):
+            _exchange(builder, entries, _SORT)
+            _store_entries(context, builder, entries, new_type, new)
+        return some
+
+    kinds = (points, rows, types.intp, lanes, types.intp, own, new)
+    return types.boolean(*kinds), generate
 
 
 @intrinsic
-def insert_eight(typing_context, chords, rows, lane, first, chord2, row):  # type: ignore[no-untyped-def]
-    """Insert a reference into eight entries of a list in the order of `kernels.distance.closer`.
+def merge_eight(typing_context, chords, rows, first, half, new):  # type: ignore[no-untyped-def]
+    """Merge eight sorted references of each of eight points into eight entries of their lists.
 
-    The last of the eight falls out; where the reference belongs further up, the entry before the
-    eight moves in instead of it. Returns whether the first of the eight had to move: then the eight
-    before these come next.
+    What falls out of these is left for the eight entries after them.
 
     Parameters
     ----------
-    chords, rows : float64 array, shape (n, m)
-        Squared chords and rows, a list in each line, nearest first.
-    lane, first : int
-        Which list, and the first of the eight, above 0.
-    chord2, row : float
-        The reference.
+    chords, rows : float64 array, shape (m, 16)
+        Squared chords and rows, a list in each column, in the order of `kernels.distance.closer`.
+    first : int
+        The first of the eight entries.
+    half : int
+        Which eight of the points: 0 or 8 is the first.
+    new : float64 array, shape (16, 8)
+        Squared chords and rows that are merged; takes those that fell out.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        chords_type, rows_type = signature.args[:2]
-        chords, rows, lane, first, chord2, row = arguments
-        before = builder.sub(first, _LONG(1))
+        chords_type, rows_type, _, _, new_type = signature.args
+        chords, rows, first, half, new = arguments
 
-        def entries(place: Any) -> tuple[Any, Any]:
+        def entry(array_type: Any, array: Any, place: Any, lane: Any) -> Any:
+            return _address(context, builder, array_type, array, place, lane)
+
+        def load(j: int) -> tuple[Any, Any]:
+            place = builder.add(first, _LONG(j))
             return (
-                _address(context, builder, chords_type, chords, lane, place),
-                _address(context, builder, rows_type, rows, lane, place),
+                _load(builder, entry(chords_type, chords, place, half), _EIGHT),
+                _load(builder, entry(rows_type, rows, place, half), _EIGHT),
             )
 
-        new = [_splat(builder, value, _EIGHT) for value in (chord2, row)]
-        here = [_load(builder, address, _EIGHT) for address in entries(first)]
-        # Shifted in registers: a load across two stores waits until both have left for the cache.
-        moved = ir.Constant(ir.VectorType(_INT, 8), [8, *range(7)])
-        left = [
-            builder.shuffle_vector(own, _splat(builder, builder.load(address), _EIGHT), moved)
-            for own, address in zip(here, entries(before), strict=True)
-        ]
+        def load_new(j: int) -> tuple[Any, Any]:
+            return (
+                _load(builder, entry(new_type, new, _LONG(j), _LONG(0)), _EIGHT),
+                _load(builder, entry(new_type, new, _LONG(8 + j), _LONG(0)), _EIGHT),
+            )
 
-        moves, moves_in = _comes_before(builder, new, here), _comes_before(builder, new, left)
-        for i, address in enumerate(entries(first)):
-            value = builder.select(moves_in, left[i], new[i])
-            _store(builder, builder.select(moves, value, here[i]), address)
-        return builder.extract_element(moves, _INT(0))
+        moves = _bits(builder, _comes_before(builder, load_new(0), load(7)), 8)
+        with builder.if_then(builder.icmp_unsigned("!=", moves, _LONG(0))):
+            # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
+            entries = [load(j) for j in range(8)] + [load_new(7 - j) for j in range(8)]
+            _exchange(builder, entries, [(j, 8 + j) for j in range(8)])
+            _exchange(builder, entries, [(a + b, a + c) for a in (0, 8) for b, c in _MERGE])
+            for j in range(8):
+                place = builder.add(first, _LONG(j))
+                chord2, row = entries[j]
+                _store(builder, chord2, entry(chords_type, chords, place, half))
+                _store(builder, row, entry(rows_type, rows, place, half))
+            _store_entries(context, builder, entries[8:], new_type, new)
+        return context.get_dummy_value()
 
-    return types.boolean(
-        chords, rows, types.intp, types.intp, types.float64, types.float64
-    ), generate
+    return types.void(chords, rows, types.intp, types.intp, new), generate
 
 
 @intrinsic

@@ -12,11 +12,11 @@ from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, p
 from georesolve.kernels.lanes_cpu import (
     children_within,
     greatest_of_16,
-    insert_eight,
     lanes_within,
     load_lanes,
     lowest_bit,
-    references_within,
+    merge_eight,
+    sort_leaf,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
@@ -26,30 +26,17 @@ _BLOCK = 64
 
 
 @njit
-def _scan_leaf(points, rows, leaf, lane_bits, lanes, own, k, near, chords, numbers):  # type: ignore[no-untyped-def]
-    """Put a leaf's references into the lists of some lanes; returns the worst entry of all lists.
+def _scan_leaf(points, rows, leaf, lane_bits, lanes, own, k, new, chords, numbers):  # type: ignore[no-untyped-def]
+    """Put a leaf's references into the lists of the lanes; returns the worst entry of all lists.
 
-    A list begins at entry `WIDTH` of a lane's line in `chords` and `numbers`, behind one that is
-    closer than anything.
+    Lists of eight lanes are sorted together, where one of the eight is among some bits.
     """
-    worst_entry = WIDTH + k - 1
-    while lane_bits:
-        lane = lowest_bit(lane_bits)
-        lane_bits &= lane_bits - 1
-        bits = references_within(points, leaf, lanes, lane, near)
-        while bits:
-            j = lowest_bit(bits)
-            bits &= bits - 1
-            row = rows[leaf, j]
-            if row == own[lane]:
-                continue
-            # From the end of the list to the eight entries where the reference belongs.
-            place = chords.shape[1] - WIDTH
-            while insert_eight(chords, numbers, lane, place, near[j], row):
-                place -= WIDTH
-                if place < WIDTH:
-                    break
-        lanes[3, lane] = min(chords[lane, worst_entry], ALL)
+    for half in range(0, LANES, WIDTH):
+        if (lane_bits >> half) & 255 and sort_leaf(points, rows, leaf, lanes, half, own, new):
+            for first in range(0, chords.shape[0], WIDTH):
+                merge_eight(chords, numbers, first, half, new)
+            for lane in range(half, half + WIDTH):
+                lanes[3, lane] = min(chords[k - 1, lane], ALL)
     return greatest_of_16(lanes, 3)
 
 
@@ -64,25 +51,19 @@ def search_lists(  # type: ignore[no-untyped-def]
     n_packets = (n + LANES - 1) // LANES
     start = n_packets * thread // threads
     stop = n_packets * (thread + 1) // threads
-    entries = WIDTH + (k + WIDTH - 1) // WIDTH * WIDTH
-    chords = aligned_rows(LANES, entries)
-    numbers = aligned_rows(LANES, entries)
+    entries = (k + WIDTH - 1) // WIDTH * WIDTH
+    chords = aligned_rows(entries, LANES)
+    numbers = aligned_rows(entries, LANES)
+    new = aligned_rows(2 * WIDTH, WIDTH)
     # Of the packet, in rows: x, y, z, worst squared chord of the list.
     lanes = aligned_rows(4, LANES)
     own = np.empty(LANES)
-    near_chords = np.empty(WIDTH)
     boxes_of = aligned_rows(1, WIDTH)
     box = boxes_of[0]
     places = np.empty(LANES, np.int64)
     stack = np.empty(STACK, np.int64)
     x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     keys = np.empty(_BLOCK, np.int64)
-    for lane in range(LANES):
-        # Below every bound: a lane that is not used finds nothing.
-        lanes[3, lane] = -1.0
-        for j in range(WIDTH):
-            chords[lane, j] = -1.0
-            numbers[lane, j] = -1.0
     for packet in range(start, stop):
         at = (packet - start) % _BLOCK
         if at == 0:
@@ -94,15 +75,15 @@ def search_lists(  # type: ignore[no-untyped-def]
         first = packet * LANES
         used = min(LANES, n - first)
         for lane in range(LANES):
-            # Lanes that are not used repeat the last observation in the packet's box.
+            # Lanes that are not used repeat the last observation.
             i = order[first + min(lane, used - 1)] & ROW
             places[lane] = i
-            lanes[3, lane] = ALL if lane < used else -1.0
+            lanes[3, lane] = ALL
             own[lane] = first_row + i if exclude_self else -1
-        for lane in range(used):
-            for j in range(WIDTH, entries):
-                chords[lane, j] = np.inf
-                numbers[lane, j] = np.inf
+        for j in range(entries):
+            for lane in range(LANES):
+                chords[j, lane] = np.inf
+                numbers[j, lane] = np.inf
         load_lanes(points, places, lanes, boxes_of, 0)
         # So many leaves along the curve that k are found: a bound from the start.
         leaf = leaf_of(leaf_keys, keys[at], 0)
@@ -111,8 +92,7 @@ def search_lists(  # type: ignore[no-untyped-def]
         worst = ALL
         for child in range(near, near_stop):
             worst = _scan_leaf(
-                leaf_points, rows, child, (1 << used) - 1, lanes, own, k,
-                near_chords, chords, numbers,
+                leaf_points, rows, child, (1 << LANES) - 1, lanes, own, k, new, chords, numbers
             )  # fmt: skip
         stack[0] = boxes.shape[0] - 1
         top = 1
@@ -135,13 +115,12 @@ def search_lists(  # type: ignore[no-untyped-def]
                 lane_bits = lanes_within(lanes, boxes, node, j)
                 if lane_bits:
                     worst = _scan_leaf(
-                        leaf_points, rows, child, lane_bits, lanes, own, k,
-                        near_chords, chords, numbers,
+                        leaf_points, rows, child, lane_bits, lanes, own, k, new, chords, numbers
                     )  # fmt: skip
                     bits &= children_within(boxes, node, box, worst)
         for lane in range(used):
             i = order[first + lane] & ROW
             for j in range(k):
-                found = chords[lane, WIDTH + j]
+                found = chords[j, lane]
                 chord2[i, j] = found
-                reference[i, j] = np.int64(numbers[lane, WIDTH + j]) if found < np.inf else -1
+                reference[i, j] = np.int64(numbers[j, lane]) if found < np.inf else -1
