@@ -16,6 +16,7 @@ from georesolve.kernels.lanes_cpu import (
     load_lanes,
     lowest_bit,
     merge_eight,
+    prefetch_for_write,
     sort_leaf,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
@@ -78,6 +79,11 @@ def search_lists(  # type: ignore[no-untyped-def]
             # Lanes that are not used repeat the last observation.
             i = order[first + min(lane, used - 1)] & ROW
             places[lane] = i
+            prefetch_for_write(points, order[min(first + LANES + lane, n - 1)] & ROW, 0)
+            # Its line of the answer lies anywhere, and is soon written.
+            for j in range(0, k, WIDTH):
+                prefetch_for_write(chord2, i, j)
+                prefetch_for_write(reference, i, j)
             lanes[3, lane] = ALL
             own[lane] = first_row + i if exclude_self else -1
         for j in range(entries):
