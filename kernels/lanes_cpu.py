@@ -247,7 +247,7 @@ def compare_leaf(typing_context, points, rows, leaf, lanes):  # type: ignore[no-
 def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # type: ignore[no-untyped-def]
     """Sort a leaf's eight references for each of eight points, nearest first.
 
-    Returns whether one of them is at most a point's bound from it; where none is, nothing is written.
+    Returns whether one of them is at most a point's bound from it; if none is, nothing is written.
 
     Parameters
     ----------
