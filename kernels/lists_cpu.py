@@ -3,6 +3,9 @@
 A packet first looks into the leaves around its own key, enough of them to fill the lists, which
 gives a bound. It then walks the tree from the root, leaving out every box that is farther from its
 own box than the worst entry of all its lists.
+
+A leaf's references are sorted for eight observations at a time and merged into their lists, both by
+networks of comparisons that are the same for all: no branch depends on what is found.
 """
 
 import numpy as np
@@ -30,7 +33,7 @@ _BLOCK = 64
 def _scan_leaf(points, rows, leaf, lane_bits, lanes, own, k, new, chords, numbers):  # type: ignore[no-untyped-def]
     """Put a leaf's references into the lists of the lanes; returns the worst entry of all lists.
 
-    Lists of eight lanes are sorted together, where one of the eight is among some bits.
+    Eight lanes at a time, and only where one of the eight is among the bits.
     """
     for half in range(0, LANES, WIDTH):
         if (lane_bits >> half) & 255 and sort_leaf(points, rows, leaf, lanes, half, own, new):
