@@ -8,8 +8,9 @@
 Observations with ids lie in files of up to 2^24 rows, references with ids in one file. The service
 is given their addresses, its workers read them there and write the parts of the result beside
 them. Rows a second, the bytes of the result, what the folder of the service's data grew by, and of
-each process its CPU seconds and the most memory of its own that it held during a job. The floors
-are those of `pipeline`. An object store is found as its other clients find it
+each process its CPU seconds and the most memory of its own that it held during a job; and what the
+threads of the workers did with their time: a control path that limits shows as `waiting`. The
+floors are those of `pipeline`. An object store is found as its other clients find it
 (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``).
 """
 
@@ -40,12 +41,15 @@ from georesolve.intake.hrefs import Sources
 from georesolve.intake.point_table import Bounds
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.places import Folder, Place, place_of
+from georesolve.workers.plan import CHUNKS_IN_HAND
 from georesolve.workers.sources import Manifest
 
 _FILE_ROWS = 2**24
 _ROW_GROUP = 2**20
 _WRITERS = 8
 _LOOK_SECONDS = 0.2
+_STAGES = ("read", "index", "resolve", "verify", "write")
+"""What a chunk does, in the report of its job."""
 
 
 def write_points(place: Place, rows: int, seed: int) -> None:
@@ -274,6 +278,17 @@ def _show(figures: dict[str, Any]) -> None:
             f"{name:<34}{median:9.3f} s [{min(values):.3f}, {max(values):.3f}]"
             f"{job / median:8.3f} job / it{rows / median / 1e6:9.1f} M rows/s"
         )
+    threads = figures["workers"] * CHUNKS_IN_HAND[figures["device"]]
+    last, stages = figures["seconds"]["job"][-1], figures["stages"]
+    done = {name: stages.get(name, 0.0) for name in _STAGES}
+    waiting = threads * last - sum(done.values())
+    shares = {**done, "waiting": waiting}
+    print(f"of {threads} threads of workers in {last:.3f} s of the last job: ", end="")
+    print(", ".join(f"{name} {each / threads / last:.0%}" for name, each in shares.items()))
+    print(
+        f"outside of chunks: queue {stages['queue']:.3f} s, after the last one "
+        f"{stages['assemble']:.3f} s"
+    )
     for name, values in figures["cpu seconds"].items():
         mib = figures["memory bytes"].get(name, 0) / 2**20
         print(f"{name:<34}{statistics.median(values):9.3f} CPU s{mib:9.0f} MiB at most")

@@ -139,7 +139,9 @@ def test_a_job_between_files(tmp_path, capsys, device):
     # The random bits of a distance alone take more than 4 bytes.
     assert figures["result bytes"] > 4 * 2**17
     assert not list(place.rglob("*.parquet"))
-    assert "131,072 x 256" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "131,072 x 256" in told
+    assert "of the last job: read " in told
 
 
 def test_ckdtree_answers_as_ours_does():
