@@ -304,7 +304,7 @@ def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # typ
 def merge_eight(typing_context, chords, rows, first, half, new):  # type: ignore[no-untyped-def]
     """Merge eight sorted references of each of eight points into eight entries of their lists.
 
-    What falls out of these is left for the eight entries after them.
+    What falls out of these is left for the eight entries after them, where there are any.
 
     Parameters
     ----------
@@ -343,13 +343,17 @@ def merge_eight(typing_context, chords, rows, first, half, new):  # type: ignore
             # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
             entries = [load(j) for j in range(8)] + [load_new(7 - j) for j in range(8)]
             _exchange(builder, entries, [(j, 8 + j) for j in range(8)])
-            _exchange(builder, entries, [(a + b, a + c) for a in (0, 8) for b, c in _MERGE])
-            for j in range(8):
+            nearer, others = entries[:8], entries[8:]
+            _exchange(builder, nearer, _MERGE)
+            for j, (chord2, row) in enumerate(nearer):
                 place = builder.add(first, _LONG(j))
-                chord2, row = entries[j]
                 _store(builder, chord2, entry(chords_type, chords, place, half))
                 _store(builder, row, entry(rows_type, rows, place, half))
-            _store_entries(context, builder, entries[8:], new_type, new)
+            length = context.make_array(chords_type)(context, builder, chords).shape
+            length = builder.extract_value(length, 0)
+            with builder.if_then(builder.icmp_signed("<", builder.add(first, _LONG(8)), length)):
+                _exchange(builder, others, _MERGE)
+                _store_entries(context, builder, others, new_type, new)
         return context.get_dummy_value()
 
     return types.void(chords, rows, types.intp, types.intp, new), generate
