@@ -39,7 +39,7 @@ _DISTANCE = "distance_m"
 _ROW_BYTES = 24
 _HEAD_BYTES = mmap.PAGESIZE
 _GRAIN = 1 << 15
-_SCRATCHES = 8
+_SCRATCHES = 16
 """Files that the runs lie in by turns."""
 _STEP = 256
 """Of so many points of a run one is in its sample."""

@@ -5,6 +5,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
@@ -117,26 +118,30 @@ class Maps:
         return folder
 
     def _made(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
+        # Of several fronts one makes it: the folder is there for as long as the job. Neither map
+        # nor distances keep all cores busy by themselves.
+        with _locked(folder), ThreadPoolExecutor(1) as beside:
+            distances = beside.submit(self.distances, folder, manifest)
+            return Drawn(self._map(folder, manifest, observations), distances.result())
+
+    def _map(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Map:
         path = folder / MAP_NAME
-        # Of several fronts one makes it: the folder is there for as long as the job.
-        with _locked(folder):
-            distances = self.distances(folder, manifest)
-            with suppress(FileNotFoundError, ValueError, KeyError):
-                map = Map(path, manifest.digest)
-                os.utime(path)
-                return Drawn(map, distances)
-            path.unlink(missing_ok=True)
-            size_bytes = map_bytes(manifest)
-            # While it is made it stands there twice.
-            if not self._folder.has_room_for(size_bytes, size_bytes):
-                raise StorageFull(
-                    f"the map of this result takes {size_bytes} bytes of the disk, and as many "
-                    f"more while it is made: --index-bytes is {self._folder.most_bytes}, and "
-                    f"--free-bytes ({self._folder.free_bytes}) must stay free",
-                    headers={"Retry-After": "60"},
-                )
-            write_map(path, manifest, observations())
-            return Drawn(Map(path, manifest.digest), distances)
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            map = Map(path, manifest.digest)
+            os.utime(path)
+            return map
+        path.unlink(missing_ok=True)
+        size_bytes = map_bytes(manifest)
+        # While it is made it stands there twice.
+        if not self._folder.has_room_for(size_bytes, size_bytes):
+            raise StorageFull(
+                f"the map of this result takes {size_bytes} bytes of the disk, and as many more "
+                f"while it is made: --index-bytes is {self._folder.most_bytes}, and --free-bytes "
+                f"({self._folder.free_bytes}) must stay free",
+                headers={"Retry-After": "60"},
+            )
+        write_map(path, manifest, observations())
+        return Map(path, manifest.digest)
 
     @staticmethod
     def distances(folder: Path, manifest: Manifest) -> Distances:
