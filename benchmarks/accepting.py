@@ -121,7 +121,7 @@ def main() -> None:
     ratio = statistics.median(seconds["accepted"]) / statistics.median(seconds["floor"])
     print(f"accepted / floor {ratio:.2f}")
     if options.json:
-        report = {"options": vars(options), "seconds": seconds, "machine": machine()}
+        report = {"options": vars(options) | {"json": None}, "seconds": seconds, "machine": machine()}
         options.json.write_text(json.dumps(report, indent=1, default=str))
 
 
