@@ -25,8 +25,8 @@ _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, le=86_400.0)]
 Role = Literal["front", "runner"]
 _PREFIX = "GEORESOLVE_"
-_NO_SETTINGS = ("TAG",)
-"""Variables of the same prefix that docker-compose.yml reads, and passes on with all of `.env`."""
+_NO_SETTINGS = ("TAG", "KEY")
+"""Variables of the same prefix: docker-compose.yml's own, which `.env` passes on, and clients'."""
 _MOST_FRONTS = 16
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
