@@ -61,7 +61,10 @@ class Stack:
     def up(self) -> None:
         """Start what does not run, and wait until all is healthy."""
         start = time.monotonic()
-        self.compose("up", "--detach", "--wait", "--wait-timeout", str(START_SECONDS))
+        # Not --wait: the engine calls a container unhealthy between its end and its next start, and
+        # Compose gives up at once. A worker that lost its scheduler is started anew like this.
+        self.compose("up", "--detach")
+        self.wait_until_healthy()
         self.seconds["up"] = time.monotonic() - start
 
     def recreate(self, service: str) -> None:
@@ -103,7 +106,7 @@ class Stack:
         return self.run_in(service, "cat", path)
 
     def wait_until_healthy(self) -> None:
-        """Wait for what the engine starts anew by itself."""
+        """Wait until all containers are healthy, some of them perhaps started anew meanwhile."""
 
         def healthy():
             states = [one["State"] for one in self.containers().values()]
