@@ -88,16 +88,43 @@ class Line(socketserver.ThreadingTCPServer):
         Of each connection and direction; None for all that comes.
     is_cut
         Whether nothing comes through.
+    gate
+        Holds back some of what clients ask; None where all passes.
     """
 
     daemon_threads = True
     bytes_a_second = None
     is_cut = False
+    gate = None
 
     def __init__(self, target):
         super().__init__(("127.0.0.1", 0), _Connection)
         self.target = target
         self.environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.server_address[1]}"}
+
+
+class Gate:
+    """Holds back what is asked of one object, from the second question on, until it is opened.
+
+    Attributes
+    ----------
+    is_reached
+        Set once something is held back.
+    is_open
+        Set by who lets it through.
+    """
+
+    def __init__(self, name):
+        self._name = name.encode()
+        self._asked = 0
+        self.is_reached, self.is_open = threading.Event(), threading.Event()
+
+    def pass_on(self, piece):
+        """Called with each piece of what clients ask; returns when it may go on."""
+        self._asked += self._name in piece
+        if self._asked > 1 and self._name in piece:
+            self.is_reached.set()
+            self.is_open.wait()
 
 
 class _Connection(socketserver.BaseRequestHandler):
@@ -116,6 +143,8 @@ class _Connection(socketserver.BaseRequestHandler):
             while (piece := source.recv(1 << 14)) and not self.server.is_cut:
                 if pace := self.server.bytes_a_second:
                     time.sleep(len(piece) / pace)
+                if self.server.gate and source is self.request:
+                    self.server.gate.pass_on(piece)
                 sink.sendall(piece)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)

@@ -54,7 +54,7 @@ def file_response(
     name: str | None = None,
     pieces: Iterable[Piece] = (),
 ) -> Response:
-    """Answer with the bytes of a file, or with 304 to whom has them already.
+    """Answer with the bytes of a file, or with 304 to whom has them already; opens it.
 
     Parameters
     ----------

@@ -151,17 +151,20 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
                 f"/jobs/{job.id}/results/parts lists those that it has"
             )
         extent = Extent(part, 0, part.size_bytes)
-        look = await asyncio.to_thread(manifest.look, extent)
-        return file_response(
-            partial(manifest.open, extent),
-            part.size_bytes,
-            part.digest,
-            look,
-            PARQUET,
-            request,
-            name=name,
-            pieces=_pieces(service, job, manifest, [extent]),
-        )
+
+        def answer() -> Response:
+            return file_response(
+                partial(manifest.open, extent),
+                part.size_bytes,
+                part.digest,
+                manifest.look(extent),
+                PARQUET,
+                request,
+                name=name,
+                pieces=_pieces(service, job, manifest, [extent]),
+            )
+
+        return await asyncio.to_thread(answer)
 
 
 @lru_cache(_KEPT_MANIFESTS)

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import pairwise
 
@@ -29,7 +30,7 @@ from tests.conftest import (
     store_points,
     wait_until,
 )
-from tests.object_store import BUCKET, SECRET, line_to, seaweed
+from tests.object_store import BUCKET, SECRET, Gate, line_to, seaweed
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
 from tests.service.test_uploads import begin, offset_of, send, text
@@ -174,6 +175,35 @@ def test_what_one_front_takes_the_other_gives(apart, fronts, runner, service):
     assert not [key for key in apart.keys("datasets") if here in key]
     logs = b"".join(path.read_bytes() for path in apart.folder.glob("*.log"))
     assert SECRET.encode() not in logs
+
+
+@pytest.mark.timeout(300)
+def test_while_one_client_waits_for_the_object_store_others_are_answered(apart, fronts, runner):
+    a, _ = fronts
+    places = points(1000, 7)
+    dataset, job = register(a, places), start_job(a, points(500, 8), places)
+    assert finished(a, job)["status"] == "successful"
+    (part,) = a.get(f"{job}/results/parts").json()["parts"]
+    for address, name in (
+        (f"/datasets/{dataset}/data.parquet", f"{dataset}.parquet"),
+        (part["href"], part["href"].rpartition("/")[2]),
+    ):
+        content = a.get(address).content
+        # Held back is not the look at the object, but what opens it.
+        apart.line.gate = gate = Gate(name)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(a.get, address)
+                try:
+                    wait_until(gate.is_reached.is_set)
+                    # Less than the store itself may take.
+                    assert a.get("/livez", timeout=40).is_success
+                    assert not waiting.done()
+                finally:
+                    gate.is_open.set()
+                assert waiting.result().content == content
+        finally:
+            apart.line.gate = None
 
 
 @pytest.mark.timeout(300)
