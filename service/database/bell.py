@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -37,27 +37,25 @@ class Bell:
     def heard(self, wake: Callable[[], None]) -> Iterator[None]:
         """Have the event loop of the caller call a function each time that it rings.
 
-        On a file system without pipes it is not heard, and the log says so.
+        On a file system without pipes, or where something else has its name, it is not heard, and
+        the log says so.
         """
         loop = asyncio.get_running_loop()
-        try:
-            with suppress(FileExistsError):
-                os.mkfifo(self._path, 0o600)
-            # To write, too: without a writer a pipe is at its end all the time.
-            pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
-        except OSError as error:
-            logger.warning("fronts cannot ring, and jobs start some moments later: %s", error)
-            yield
-            return
 
-        def hear() -> None:
+        def hear(pipe: int) -> None:
             with suppress(BlockingIOError):
                 os.read(pipe, _MOST_BYTES)
             wake()
 
-        loop.add_reader(pipe, hear)
-        try:
+        with ExitStack() as opened:
+            try:
+                with suppress(FileExistsError):
+                    os.mkfifo(self._path, 0o600)
+                # To write, too: without a writer a pipe is at its end all the time.
+                pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+                opened.callback(os.close, pipe)
+                loop.add_reader(pipe, hear, pipe)
+                opened.callback(loop.remove_reader, pipe)
+            except OSError as error:
+                logger.warning("fronts cannot ring, and jobs start some moments later: %s", error)
             yield
-        finally:
-            loop.remove_reader(pipe)
-            os.close(pipe)

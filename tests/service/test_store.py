@@ -20,6 +20,7 @@ from alembic.script import ScriptDirectory
 
 from georesolve.service.clock import now
 from georesolve.service.database import lease as lease_module
+from georesolve.service.database.bell import Bell
 from georesolve.service.database.engine import open_database
 from georesolve.service.database.keys import hash_of, prefix_of
 from georesolve.service.database.lease import Lease
@@ -460,6 +461,19 @@ def test_a_runner_hears_of_a_job_from_another_process_before_it_looks(tmp_path):
         for _ in range(2):
             asyncio.run(hear(3))
             accept()
+
+
+def test_what_is_no_pipe_in_the_place_of_the_bell_does_not_end_the_runner(tmp_path, caplog):
+    (tmp_path / ".bell").touch()
+    rung = []
+
+    async def hear():
+        with Bell(tmp_path).heard(lambda: rung.append(True)):
+            await asyncio.to_thread(Bell(tmp_path).ring)
+
+    asyncio.run(hear())
+    assert not rung
+    assert "fronts cannot ring, and jobs start some moments later" in caplog.text
 
 
 def test_one_runner_has_the_lease_and_another_one_gets_it(store, monkeypatch):
