@@ -123,6 +123,8 @@ def run(given: argparse.Namespace) -> int:
         given.parser.error("-o FILE says where the result goes; - is standard output")
     if _is_address(given.output or "") and not given.server:
         given.parser.error("-o with an address is for services: name one with --server")
+    if _is_address(given.output or "") and given.to:
+        given.parser.error("at an address a service writes Parquet files: leave --to out")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
     # A second is lost to what is imported here: not before `--help` is answered.

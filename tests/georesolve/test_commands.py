@@ -129,6 +129,10 @@ def test_what_is_refused_leaves_nothing(files, tmp_path, capsys, flags, exit_cod
         (["nearest", "a.csv", "b.csv"], "-o FILE says where the result goes"),
         (["nearest", "a.csv", "b.csv", "--max-distance", "5 parsec"], "write a number and one of"),
         (["nearest", "a.csv"], "REFERENCES"),
+        (
+            ["nearest", "a.csv", "b.csv", "-o", "s3://out/", "--server", "http://host", "--to=csv"],
+            "leave --to out",
+        ),
         ([], "COMMAND"),
     ],
 )
