@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import finished, look_up, points, run_nearest, running_service, wait_until
+from tests.conftest import (
+    finished,
+    look_up,
+    points,
+    roles_of,
+    run_nearest,
+    running_service,
+    wait_until,
+)
 from tests.service.test_connections import head, opened
 from tests.service.test_jobs import PARQUET, parquet
 
@@ -41,9 +49,10 @@ def attacked(tmp_path, device, monkeypatch):
 
 
 def peak(client):
-    """The most memory that a service ever had, in MB."""
-    status = Path(f"/proc/{client.process.pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+    """The most memory that what answers for a service ever had, in MB."""
+    fronts = roles_of(client.process, "front")
+    told = [Path(f"/proc/{front.pid}/status").read_text() for front in fronts]
+    return sum(int(status.partition("VmHWM:")[2].split()[0]) for status in told) >> 10
 
 
 def send(connection, content):
