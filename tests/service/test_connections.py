@@ -1,5 +1,6 @@
-"""Connections: the size and time of headers, idle ones, their number, and what a trailer is."""
+"""Connections: how they are dealt out, their headers, idle ones, their number, trailers."""
 
+import asyncio
 import json
 import socket
 import time
@@ -8,6 +9,7 @@ from contextlib import ExitStack, closing
 import httpx
 import pytest
 
+from georesolve.service.http.accepting import Acceptor
 from tests.conftest import NO_CLUSTER, roles_of, running_service
 from tests.service.test_keys import new_key
 
@@ -45,6 +47,33 @@ def send_all(connection, *pieces, pause=0.0):
     for piece in pieces:
         connection.sendall(piece)
         time.sleep(pause)
+
+
+def test_connections_go_to_the_fronts_that_have_fewest():
+    """Three fronts in one event loop: if that is late, it is late for all of them."""
+
+    async def dealt():
+        counts = [0, 5, 0]
+        with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+            fronts = []
+            for own in range(len(counts)):
+                # As a process of its own has it.
+                listens = stack.enter_context(listening.dup())
+                fronts.append(Acceptor([listens], counts, own))
+                fronts[-1].start(asyncio.Protocol)
+            for taken in range(sum(counts) + 1, 31):
+                # By then those that left the last one to another wait for the next.
+                await asyncio.sleep(0.02)
+                stack.enter_context(socket.create_connection(listening.getsockname()))
+                while sum(counts) < taken:
+                    await asyncio.sleep(0)
+                assert max(counts) <= max(5, taken // 3 + 1), counts
+            for front in fronts:
+                front.stop()
+            await asyncio.sleep(0)
+        return counts
+
+    assert asyncio.run(dealt()) == [10, 10, 10]
 
 
 def head(*lines, start="GET /livez"):
