@@ -20,6 +20,7 @@ from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
 from georesolve.service.maps.picture import empty_tile, picture
 from georesolve.service.results.response import manifest_of, result_of, set_of
+from georesolve.workers.distances import Distances
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
 from georesolve.workers.result import TableRows
@@ -193,6 +194,9 @@ async def get_distances(job: Job, service: ServiceContext) -> Spread:
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
     manifest = await asyncio.to_thread(manifest_of, service, job)
+
+    def measured() -> Distances:
+        return service.maps.distances(service.maps.folder(job.id), manifest)
+
     with result_of(job):
-        measure = partial(service.maps.distances, service.maps.folder(job.id), manifest)
-        return Spread.of(await service.maps.run(measure))
+        return Spread.of(await service.maps.run(measured))
