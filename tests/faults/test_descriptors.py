@@ -3,14 +3,15 @@
 import psutil
 import pytest
 
-from tests.conftest import finished, points, roles_of, running_service, wait_until
-from tests.service.test_jobs import start_job
+from tests.conftest import finished, roles_of, running_service, wait_until
+from tests.service.test_jobs import shorter, start_job
 
 
-@pytest.mark.timeout(200)
-def test_a_job_waits_until_files_can_be_opened_again(tmp_path, device):
+@pytest.mark.timeout(300)
+def test_a_job_waits_until_files_can_be_opened_again(tmp_path, device, long_job):
     with running_service(tmp_path / "data", "--device", device) as client:
-        job = start_job(client, points(100_000, 1), points(20_000, 2), algorithm="brute")
+        observations, references, options = shorter(long_job)
+        job = start_job(client, observations, references, **options)
         wait_until(lambda: client.get(job).json()["status"] == "running")
         [process] = roles_of(client.process, "runner")
         before = process.rlimit(psutil.RLIMIT_NOFILE)

@@ -20,11 +20,16 @@ GUILTY = 500
 """Observations that a chunk of the guilty job has, and no other."""
 
 
+HAS_FAILED = "the guilty job has failed"
+"""A file: others take their time until it is there."""
+
+
 def resolve_or_die(frame, job):
     """Ends the worker with the chunks of one job, and takes its time with those of others."""
     if len(frame) == GUILTY:
         os._exit(1)
-    time.sleep(0.1)
+    if not job.folder.with_name(HAS_FAILED).exists():
+        time.sleep(0.5)
     return resolve(frame, job)
 
 
@@ -56,6 +61,7 @@ def test_a_chunk_that_ends_its_workers_fails_its_own_job_only(device, tmp_path, 
         with pytest.raises(WorkerLost, match=f"0 to {GUILTY - 1} ended their workers in 3"):
             run(cluster, guilty, ignore, goes_on)
         assert not other.done()
+        (tmp_path / HAS_FAILED).touch()
         result, progress = other.result()
     assert result.digest == expected.digest
     assert progress.counts["matched"] == 60_000
