@@ -1,7 +1,8 @@
 """One key sends as much as it can: `python -m tests.faults.flood URL KEY CLIENTS BODY`.
 
-So many clients at a time send the same body again and again, until the process is told to end. Then
-it writes the seconds that each answer took, and how many there were by status, as JSON.
+So many clients at a time send the same body again and again, until the process is told to end. It
+writes a line with the first answer, and in the end the seconds that each one took, and how many
+there were by status, as JSON.
 """
 
 import asyncio
@@ -26,6 +27,9 @@ async def flood(url, key, clients, body):
             while True:
                 start = time.monotonic()
                 answer = await client.post("/nearest", content=body, headers=headers)
+                if not seconds:
+                    sys.stdout.write("\n")
+                    sys.stdout.flush()
                 seconds.append(time.monotonic() - start)
                 statuses[answer.status_code] += 1
 

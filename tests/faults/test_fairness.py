@@ -34,7 +34,7 @@ def keys(tmp_path_factory, device):
 
 @contextmanager
 def flooding(holder, clients, body, tmp_path):
-    """A process that floods the service with a key; yields what it saw, in the end."""
+    """A process that floods the service with a key from now on; yields what it saw, in the end."""
     path = tmp_path / "body"
     path.write_bytes(body)
     key = holder.headers["authorization"].removeprefix("Bearer ")
@@ -43,6 +43,8 @@ def flooding(holder, clients, body, tmp_path):
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     seen = {}
     try:
+        # Its first answer: to start takes seconds on a busy machine.
+        assert process.stdout.readline() == "\n"
         yield seen
         process.send_signal(signal.SIGTERM)
         seen |= json.loads(process.communicate(timeout=60)[0])
