@@ -150,7 +150,7 @@ def test_a_line_that_holds_everything_up_is_given_up_or_waited_for(service, resu
             start = time.monotonic()
             with pytest.raises(ServiceUnreachable, match="was cut off") as error:
                 job.refresh()
-            assert time.monotonic() - start < 20
+            assert time.monotonic() - start < 60
             assert "It goes on for 1 s: give it more with" in error.value.__notes__[0]
         with Client(line.address, timeout_s=1) as client, ThreadPoolExecutor(1) as pool:
             download = pool.submit(lambda: client.job(id).download(tmp_path / "matches.parquet"))
@@ -165,7 +165,7 @@ def test_what_is_unreachable_is_told_with_its_address():
         start = time.monotonic()
         with pytest.raises(ServiceUnreachable) as error:
             client.nearest(OBSERVATIONS, REFERENCES)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 45
     told = str(error.value)
     assert f"http://127.0.0.1:{port}/resolve cannot be reached" in told
     assert "Connection refused" in told

@@ -11,7 +11,7 @@ from georesolve.workers.cluster import open_cluster
 from georesolve.workers.plugin import WorkerCheckError
 from georesolve.workers.search import WrongAnswer
 from georesolve.workers.settings import ClusterSettings
-from tests.conftest import ROOT, wait_until
+from tests.conftest import ROOT, START_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_a_worker_that_joins_with_a_device_that_fails_takes_no_work(device, brok
         wait_until(lambda: not cluster.workers())
         # Dask starts another one, which joins and is closed; it would have had this task.
         task = cluster.client.submit(os.getpid)
-        wait_until(lambda: not cluster.client.cluster.workers, seconds=90)
+        wait_until(lambda: not cluster.client.cluster.workers, seconds=START_SECONDS)
         assert not cluster.workers()
         assert not task.done()
         broken.unlink()
         cluster.restore()
-        assert task.result(60) != pid
+        assert task.result(START_SECONDS) != pid

@@ -14,13 +14,13 @@ from distributed import Client
 from distributed.security import Security
 
 from tests import oracle
-from tests.conftest import ROOT, finished, points, sphere, wait_until
+from tests.conftest import ROOT, START_SECONDS, finished, points, sphere, wait_until
 from tests.deploy.hosts import Hosts, require_hosts
 from tests.service.test_jobs import parquet
 
 M, N = 120_000, 120_000
 REFUSED = "Timed out|closed|reset"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def cluster(certificates, tmp_path_factory):
         arguments = (*listen, "--scheduler-file", str(file))
         process = hosts.start("service", "georesolve", "serve", *arguments, **reads)
         with httpx.Client(base_url=f"http://{at['service']}:8000", timeout=60) as client:
-            wait_until(lambda: workers_of(client) == 2, seconds=120, process=process)
+            wait_until(lambda: workers_of(client) == 2, START_SECONDS, process=process)
             yield hosts, client
 
 
@@ -76,7 +76,7 @@ def test_only_who_has_a_certificate_is_let_in(cluster, certificates, tmp_path):
         pair = {"tls_client_cert": f"{folder}/dask.crt", "tls_client_key": f"{folder}/dask.key"}
         security = Security(tls_ca_file=f"{certificates}/ca.crt", require_encryption=True, **pair)
         if is_let_in:
-            with Client(f"tls://{address}", security=security, timeout=10) as client:
+            with Client(f"tls://{address}", security=security, timeout=60) as client:
                 assert client.scheduler.address.startswith("tls://")
         else:
             with pytest.raises(OSError, match=REFUSED):
