@@ -71,9 +71,12 @@ class Job:
     indexes: IndexFolder | None = None
     output: str | None = None
 
-    def __dask_tokenize__(self) -> str:
-        """What Dask calls it by: its id, where it would read all of it again for each task."""
-        return self.id
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        """What Dask calls it by, where it would read all of it again for each task.
+
+        Jobs of this process may have the same id, and none has the folder of another.
+        """
+        return self.id, str(self.folder)
 
     @property
     def place(self) -> Place:

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from dataclasses import replace
 
+import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.partitions import resolve
+from georesolve.workers.partitions import read_chunk, resolve
 from georesolve.workers.parts import part_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
@@ -370,6 +371,19 @@ def test_tasks_are_named_without_a_look_at_the_sets(cluster, make_job, monkeypat
     monkeypatch.setattr(Dataset, "__dask_tokenize__", refuse, raising=False)
     job = make_job(points(5, 1), points(5, 2))
     assert run(cluster, job, ignore, never)[0].rows == 5
+
+
+def test_jobs_of_one_id_are_not_taken_for_each_other(cluster, make_job):
+    """Dask gives what it has of the same name already, for as long as that is in use."""
+    first, second = (
+        replace(make_job(points(100, seed), points(9, 2)), id="same") for seed in (1, 3)
+    )
+    in_use = dd.from_map(read_chunk, [Chunk(0, 100)], job=first, meta=pipeline._COORDINATES)
+    run(cluster, second, ignore, never)
+    sets = (points(100, 3), points(9, 2))
+    rows, _ = nearest(*(table[name].to_numpy() for table in sets for name in ("lat", "lon")))
+    assert read_matches(second)["reference"].to_pylist() == rows.tolist()
+    del in_use
 
 
 def test_chunks_are_begun_in_the_order_of_their_rows(cluster, make_job, monkeypatch):
