@@ -178,13 +178,17 @@ def children_of(process, word, *, recursive=False):
 
 def roles_of(process, role):
     """The processes of a service that are fronts, or its runner."""
-    return [
-        child for child in psutil.Process(process.pid).children() if child.name().startswith(role)
-    ]
+    found = []
+    for child in psutil.Process(process.pid).children():
+        # One that was killed may be waited for meanwhile, and has no name then.
+        with suppress(psutil.NoSuchProcess):
+            if child.name().startswith(role):
+                found.append(child)
+    return found
 
 
 def kill_with_children(process):
-    """Kill a process and what it started, as a power cut would."""
+    """Kill a process and what it started, and wait until all have ended, as a power cut would."""
     family = [psutil.Process(process.pid)]
     # A worker whose scheduler was killed may have ended by now, with what it had started.
     with suppress(psutil.ZombieProcess):
@@ -193,6 +197,16 @@ def kill_with_children(process):
         with suppress(psutil.NoSuchProcess):
             one.kill()
     process.wait()
+    # What the next service finds locked, or its port taken, it takes for another one's.
+    wait_until(lambda: all(map(_has_ended, family)))
+
+
+def _has_ended(process):
+    """Whether a process holds nothing any more; one that nobody waits for is a zombie."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_for_url(process, log, start):

@@ -107,7 +107,8 @@ class Stage:
         return True
 
     def settle(self):
-        """Let what was left by what was killed be removed."""
+        """Let one start alone, which removes what was left by what was killed."""
+        self._kill("service")
 
     def close(self):
         """End everything."""
@@ -152,7 +153,7 @@ class PostgresStage(Stage):
         other = self._processes.pop("other service")
         if other.poll() is None:
             kill_with_children(other)
-        self._kill("service")
+        super().settle()
 
     def close(self):
         """End everything."""
