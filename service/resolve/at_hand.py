@@ -11,6 +11,7 @@ from functools import partial
 from os import sched_getaffinity
 from typing import TypeVar
 
+from georesolve.intake.errors import Refused
 from georesolve.service.errors import QueueFull, TooManyJobs
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
@@ -76,7 +77,8 @@ class AtHand:
         quickly
             Called first, and by this thread, that of the event loop, which would otherwise wait
             for the other one to let go of Python's lock. It takes some milliseconds, waits for
-            nothing, and returns None where `function` is to be called.
+            nothing, and returns None where `function` is to be called. That is called, too, when
+            it fails other than with a refusal: to find out why may take reading a file.
 
         Raises
         ------
@@ -103,7 +105,14 @@ class AtHand:
                     # Those that came at the same time stand in line before the first of them
                     # begins: so their owners take turns.
                     await asyncio.sleep(0)
-                    if (found := quickly()) is not None:
+                    try:
+                        found = quickly()
+                    except Refused:
+                        raise
+                    except Exception as error:
+                        logger.warning("a small request is answered by a thread: %r", error)
+                        found = None
+                    if found is not None:
                         return found
                 # What is logged in the thread is about the same request.
                 call = partial(contextvars.copy_context().run, function)

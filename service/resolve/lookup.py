@@ -71,13 +71,17 @@ class Matches(NamedTuple):
     seconds: dict[str, float]
 
 
-def look_up(service: Service, asked: Asked, format: Format, start: float) -> Matches:
+def look_up(
+    service: Service, asked: Asked, format: Format, start: float, *, quickly: bool = False
+) -> Matches:
     """Answer a small request in this thread.
 
     Parameters
     ----------
     start
         By `time.perf_counter`, since when it waits.
+    quickly
+        Whether this thread may not read files to find out what an error comes from.
 
     Raises
     ------
@@ -105,7 +109,7 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
     except Exception:
         # A dataset may be damaged, or removed meanwhile.
         for one in inputs:
-            if isinstance(one, DatasetRow):
+            if isinstance(one, DatasetRow) and not quickly:
                 service.library.whole(one.id, every_byte=True)
         raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)

@@ -95,7 +95,7 @@ def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matc
     observations, references = (one.dataset for one in asked.inputs)
     if not is_quick(observations, references, asked.options):
         return None
-    return _of_sets(service, asked, format, start)
+    return _of_sets(service, asked, format, start, quickly=True)
 
 
 def _at_hand(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
@@ -104,12 +104,14 @@ def _at_hand(service: Service, sent: Sent, format: Format, start: float) -> Matc
     return None if asked is None else _of_sets(service, asked, format, start)
 
 
-def _of_sets(service: Service, asked: Asked, format: Format, start: float) -> Matches:
+def _of_sets(
+    service: Service, asked: Asked, format: Format, start: float, *, quickly: bool = False
+) -> Matches:
     asked.check()
     if why := why_too_large(asked):
         raise TooLarge(f"{why}: {_BEYOND}")
     try:
-        return look_up(service, asked, format, start)
+        return look_up(service, asked, format, start, quickly=quickly)
     except NotResident as error:
         raise NotReady(f"{error}: try again", headers={"Retry-After": "2"}) from None
     except NotAtHand as error:

@@ -7,7 +7,7 @@ from os import sched_getaffinity
 
 import pytest
 
-from georesolve.service.errors import QueueFull, TooManyJobs
+from georesolve.service.errors import InvalidInput, QueueFull, TooManyJobs
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.settings import Settings
 
@@ -118,6 +118,22 @@ def test_what_is_quick_is_answered_by_the_event_loop_in_turn(at_hand):
         # Those that had a place, and one more for each that ended at that moment.
         assert [name for name, _ in begun].index("ben") <= 2 * THREADS
         assert await at_hand.answer("ann", threading.get_ident, lambda: None) != here
+
+    asyncio.run(check())
+
+
+def test_what_fails_in_the_event_loop_is_looked_into_by_a_thread(at_hand):
+    def fail(error):
+        raise error
+
+    async def check():
+        def of(error):
+            return at_hand.answer("ann", threading.get_ident, lambda: fail(error))
+
+        for error in (OSError("a file that was cut off"), ValueError("a bug of ours")):
+            assert await of(error) != threading.get_ident()
+        with pytest.raises(InvalidInput, match="no rows"):
+            await of(InvalidInput("no rows"))
 
     asyncio.run(check())
 
