@@ -39,6 +39,8 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
     Metadata that nobody can read say nothing: they are refused by `geometry_of` where they count.
     """
+    if schema.metadata is None:
+        return {}
     try:
         geo = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
         about = {name: dict(geo["columns"][name]) for name in geo.get("columns", {})}

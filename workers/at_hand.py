@@ -127,7 +127,8 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     loaded = time.perf_counter()
     with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
         answer: Answer = search(references, lat_deg, lon_deg, options)
-    found = answered(answer, valid_rows(lat_deg, lon_deg), references.valid_rows, options)
+    valid = _valid(job.observations, lat_deg, lon_deg)
+    found = answered(answer, valid, references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(options.k, chunk, found)
     try:
@@ -163,6 +164,13 @@ def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(observations.file, Manifest):
         observations.file.refuse_implausible(observations.file.evidence(table))
     return table.column(0).to_numpy(), table.column(1).to_numpy()
+
+
+def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
+    """Which rows are valid; those of files of their owner are not counted before."""
+    if observations.invalid_rows or isinstance(observations.file, Manifest):
+        return valid_rows(lat_deg, lon_deg)
+    return np.ones(lat_deg.size, bool)
 
 
 def _warm_up(job: Job, columns: list[str]) -> None:

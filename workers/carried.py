@@ -84,10 +84,12 @@ def carried(
 
 def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:
     """Memory that the carried columns take: of the references just so much, of others at most."""
-    of_observations = Carried(observations=job.widths().observations)
-    size = carried_bytes(chunk.stop - chunk.start, job.options.k, of_observations)
-    taken = rows["reference"].drop_null().to_numpy()
-    for name in job.carried()[1]:
-        widths = resident_column(job.references, name).widths
-        size += widths * taken.size if isinstance(widths, int) else int(widths[taken].sum())
+    of_observations, of_references = job.carried()
+    widths = Carried(observations=job.observations.width(of_observations))
+    size = carried_bytes(chunk.stop - chunk.start, job.options.k, widths)
+    if of_references:
+        taken = rows["reference"].drop_null().to_numpy()
+        for name in of_references:
+            each = resident_column(job.references, name).widths
+            size += each * taken.size if isinstance(each, int) else int(each[taken].sum())
     return size

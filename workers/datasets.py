@@ -68,7 +68,9 @@ class InMemory:
 
     def read(self, start: int, stop: int, columns: list[str]) -> pa.Table:
         """Some columns of the rows from `start` up to, not including, `stop`."""
-        return pa.concat_tables(self.groups).select(columns).slice(start, stop - start)
+        [first, *others] = self.groups
+        table = pa.concat_tables(self.groups) if others else first
+        return table.select(columns).slice(start, stop - start)
 
 
 Content: TypeAlias = Path | Object | InMemory | Manifest
@@ -190,20 +192,18 @@ class _Tally:
     def __init__(self, columns: Iterable[str]) -> None:
         self._widths = dict.fromkeys(columns, Width())
 
-    def add(self, group: Iterable[pa.RecordBatch]) -> None:
-        """Count a row group, which may come in pieces."""
-        sums, widest = Counter[str](), Counter[str]()
-        for piece in group:
-            for name, values in zip(piece.schema.names, piece.columns, strict=True):
+    def add(self, group: pa.Table) -> None:
+        """Count a row group."""
+        for name, column in zip(group.schema.names, group.columns, strict=True):
+            total = widest = 0
+            for values in column.chunks:
                 each = value_bytes(values)
                 if isinstance(each, int):
-                    total, most = each * len(values), each if len(values) else 0
+                    total, most = total + each * len(values), each if len(values) else 0
                 else:
-                    total, most = int(each.sum()), int(each.max(initial=0))
-                sums[name] += total
-                widest[name] = max(widest[name], most)
-        for name, total in sums.items():
-            self._widths[name] = self._widths[name].with_group(total, widest[name])
+                    total, most = total + int(each.sum()), int(each.max(initial=0))
+                widest = max(widest, most)
+            self._widths[name] = self._widths[name].with_group(total, widest)
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -306,7 +306,7 @@ def write_dataset(
             census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             table = pa.Table.from_arrays(columns, schema=schema)
-            tally.add(table.to_batches())
+            tally.add(table)
             yield table
 
     file: Path | InMemory

@@ -235,7 +235,7 @@ class Evidence:
         if not (_are_degrees(*low) and _are_degrees(*high)):
             return False
         may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
-        if may_be_zero and ((lat == 0) & (lon == 0)).any():
+        if may_be_zero and not lat.all() and ((lat == 0) & (lon == 0)).any():
             return False
         self.rows += lat.size
         self.valid += lat.size

@@ -63,6 +63,10 @@ def value_bytes(array: pa.Array) -> "int | np.ndarray":
     for, a null of variable length as an empty value.
     """
     type = array.type
+    if pa.types.is_primitive(type):
+        # Most are, and to ask for all others takes longer than to count one of these.
+        width: int = max(1, type.bit_width // 8)
+        return width
     if isinstance(type, pa.BaseExtensionType):
         return value_bytes(array.storage)
     if pa.types.is_dictionary(type):

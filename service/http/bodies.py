@@ -2,8 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,20 +13,9 @@ from georesolve.service.http.prefix import own_path
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.receiving import Digest
 
-_LITTLE_BYTES = 256 << 10
-"""So much takes less time than a thread takes to get its turn."""
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
-
-T = TypeVar("T")
-
-
-async def off_the_loop(function: Callable[[bytes | bytearray], T], content: bytes | bytearray) -> T:
-    """Call a function with bytes, in a thread if they are many: others are answered meanwhile."""
-    if len(content) <= _LITTLE_BYTES:
-        return function(content)
-    return await asyncio.to_thread(function, content)
 
 
 def media_type(headers: Headers) -> str:
@@ -93,7 +81,8 @@ class _Body:
                 f"the body has {self._declared} bytes, and the limit is {self._limit} bytes: "
                 f"{self._advice}"
             )
-        await self._look(self._size, self._declared - self._size)
+        if self._is_stored:
+            await self._look(self._size, self._declared - self._size)
         try:
             async with asyncio.timeout(self._pause if self._is_coming else None):
                 message = await self._receive()
@@ -153,7 +142,8 @@ class _Body:
                     raise TooLarge(
                         f"the body unpacks to more than the limit of {self._limit} bytes: send less"
                     )
-                await self._look(size)
+                if self._is_stored:
+                    await self._look(size)
                 yield {"type": "http.request", "body": piece, "more_body": True}
         if size and not unpacker.eof:
             raise InvalidRequest(
@@ -162,8 +152,8 @@ class _Body:
         yield {"type": "http.request", "body": b"", "more_body": False}
 
     async def _look(self, size: int, coming: int = 0) -> None:
-        """Look once in a while whether the disk has room for what is stored."""
-        if self._is_stored and size >= self._looked_at:
+        """Look once in a while whether the disk has room for more of what is stored."""
+        if size >= self._looked_at:
             disk: Disk = self._scope["app"].state.service.disk
             await asyncio.to_thread(disk.refuse_when_low, max(coming, 0))
             self._looked_at = size + LOOK_BYTES

@@ -11,8 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +24,7 @@ from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.flat_streams import flat_table
 from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
+from georesolve.intake.sources import Table
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
@@ -36,7 +36,7 @@ from georesolve.service.errors import (
     invalid_request,
     step,
 )
-from georesolve.service.http.bodies import media_type, off_the_loop
+from georesolve.service.http.bodies import media_type
 from georesolve.service.resolve.models import (
     JobParameters,
     MatchParameters,
@@ -216,8 +216,7 @@ def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
         )
 
 
-@asynccontextmanager
-async def json_content(request: Request, service: Service) -> AsyncIterator[bytearray]:
+def json_content(request: Request, service: Service) -> AbstractAsyncContextManager[bytearray]:
     """Hold the body of a request, which is JSON, in the memory that there is for bodies.
 
     Raises
@@ -230,8 +229,7 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
         When its digest is not the one that was sent with it.
     """
     _refuse_other_types(request, "application/json", "(files go to /resolve)")
-    async with content_of(request, service) as content:
-        yield content
+    return content_of(request, service)
 
 
 @asynccontextmanager
@@ -248,21 +246,6 @@ async def content_of(request: Request, service: Service) -> AsyncIterator[bytear
 def is_quickly_read(content: bytearray) -> bool:
     """Whether a body of JSON is so small that nobody notices when it is read."""
     return len(content) <= _QUICKLY_READ
-
-
-@asynccontextmanager
-async def _turn(service: Service, content: bytearray) -> AsyncIterator[None]:
-    """Wait until nobody else reads a large body, if this is one."""
-    if is_quickly_read(content):
-        yield
-        return
-    async with service.reading.place(service.owner):
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            # Meanwhile others were hardly answered. They have as long before the next is read.
-            await asyncio.sleep(time.monotonic() - start)
 
 
 def _check_structure(content: bytes | bytearray) -> None:
@@ -307,8 +290,15 @@ def _repeated_name(content: bytes | bytearray) -> str | None:
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large; raises as `read_json` does."""
-    async with _turn(service, content):
-        return await off_the_loop(partial(read_json, model), content)
+    if is_quickly_read(content):
+        return read_json(model, content)
+    async with service.reading.place(service.owner):
+        start = time.monotonic()
+        try:
+            return await asyncio.to_thread(read_json, model, content)
+        finally:
+            # Meanwhile others were hardly answered. They have as long before the next is read.
+            await asyncio.sleep(time.monotonic() - start)
 
 
 def read_json(model: type[M], content: bytes | bytearray) -> M:
@@ -366,8 +356,11 @@ def _made_at_hand(
 ) -> Ingested | DatasetRow | None:
     if isinstance(value, bytearray):
         start = time.perf_counter()
-        table = flat_table(value)
-        return None if table is None else service.ingest.from_table(table, reading, place, start)
+        rows = flat_table(value)
+        if rows is None:
+            return None
+        table = Table(rows.schema, iter(rows.to_batches()), rows.num_rows)
+        return service.ingest.from_table(table, reading, place, start)
     if isinstance(value, Upload) or _is_geojson(value) or _is_elsewhere(value):
         return None
     if (id := _dataset_of(value)) is not None:

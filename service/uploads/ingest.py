@@ -187,20 +187,21 @@ class Ingest:
                     f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
                     f"{name[:80]!r} has {len(values)}"
                 )
-        table = pa.table(
-            {
-                name: _numbers(values, name, pointer)
+        batch = pa.RecordBatch.from_arrays(
+            [
+                _numbers(values, name, pointer)
                 if name in (columns.lat, columns.lon)
                 else _any_values(values, name, pointer)
                 for name, values in arrays.items()
-            }
+            ],
+            [*arrays],
         )
+        table = Table(batch.schema, iter([batch]), rows)
         return self.from_table(table, reading, pointer, start)
 
-    def from_table(self, table: pa.Table, reading: Reading, file: str, start: float) -> Ingested:
+    def from_table(self, table: Table, reading: Reading, file: str, start: float) -> Ingested:
         """Make a dataset of numbers and texts in memory; `file` is what to call it in errors."""
-        batches = Table(table.schema, iter(table.to_batches()), table.num_rows)
-        dataset = canonicalise(batches, reading, file, None, self._limits)
+        dataset = canonicalise(table, reading, file, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
 
