@@ -1,5 +1,7 @@
 """What tests share: point sets, a real cluster, a real service."""
 
+import itertools
+import os
 import re
 import socket
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 
 import httpx
 import hypothesis
@@ -158,11 +161,23 @@ def shared_cluster(device):
         yield ("--device", device, "--scheduler", f"tcp://127.0.0.1:{port}")
 
 
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = itertools.count(10_000 + 2_000 * (_WORKER % 10) + SystemRandom().randrange(1_000))
+"""Each process that runs tests has its own; all are below those that connections are given."""
+
+
 def free_port():
-    """A port that nobody listens on."""
+    """A port that nobody listens on, and that no connection takes before it is used."""
+    return next(filter(_is_free, _PORTS))
+
+
+def _is_free(port):
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def children_of(process, word, *, recursive=False):
