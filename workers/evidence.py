@@ -35,6 +35,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from georesolve.kernels.coordinates import is_valid
+
 _METRES = 1_000
 _MOST_METRES = np.array([2.1e7, 6.1e7])
 _MOST = 0.5
@@ -163,7 +165,7 @@ class Evidence:
         """Take the next rows; missing numbers are NaN."""
         if self._add_valid(lat, lon):
             return
-        on_globe = _are_degrees(lat, lon)
+        on_globe = is_valid(lat, lon)
         if on_globe.any():
             self._widen_box(_low(lat[on_globe], lon[on_globe]), _high(lat[on_globe], lon[on_globe]))
         is_zero = (lat == 0) & (lon == 0)
@@ -172,14 +174,14 @@ class Evidence:
             zeros = np.flatnonzero(is_zero)
             self._note_zeros(zeros.size, zeros[:_FIRST_SHOWN].tolist())
             lat, lon = lat[counted], lon[counted]
-        valid = _are_degrees(lat, lon)
+        valid = is_valid(lat, lon)
         self.rows += lat.size
         self.valid += int(valid.sum())
         if lat.size:
             self._widen(_low(lat, lon), _high(lat, lon))
             self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
-        swapped = _are_degrees(lon, lat)
+        swapped = is_valid(lon, lat)
         self.valid_swapped += int(swapped.sum())
         if not valid.all():
             beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
@@ -232,7 +234,7 @@ class Evidence:
         if not lat.size:
             return False
         low, high = _low(lat, lon), _high(lat, lon)
-        if not (_are_degrees(*low) and _are_degrees(*high)):
+        if not (is_valid(*low) and is_valid(*high)):
             return False
         may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
         if may_be_zero and not lat.all() and ((lat == 0) & (lon == 0)).any():
@@ -371,11 +373,7 @@ def _most(one: _Point, other: _Point) -> _Point:
 
 def are_degrees(lat: Array, lon: Array) -> bool:
     """Whether all rows are valid, which shows in their bounds."""
-    return not lat.size or bool(_are_degrees(*_low(lat, lon)) and _are_degrees(*_high(lat, lon)))
-
-
-def _are_degrees(lat: Any, lon: Any) -> Any:
-    return (abs(lat) <= 90) & (lon >= -180) & (lon <= 360)
+    return not lat.size or bool(is_valid(*_low(lat, lon)) and is_valid(*_high(lat, lon)))
 
 
 def _low(lat: Array, lon: Array) -> _Point:

@@ -1,7 +1,7 @@
 """The bell: a named pipe in the data folder, by which a front tells the runner of a job at once.
 
-A runner of another machine does not hear it, and sees in the database what others changed: see
-`Changes`, which looks some times a second.
+A runner on another machine does not hear it. It sees the job in the database some moments later:
+see `Changes`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Bell:
         self._path = data_dir / ".bell"
 
     def ring(self) -> None:
-        """Wake who hears it; nothing happens where none does."""
+        """Wake the runner, if there is one on this machine."""
         with suppress(OSError):
             pipe = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
             try:
