@@ -156,7 +156,7 @@ def _ours(algorithm: Algorithm) -> Callable[[Any, Pair, int], np.ndarray]:
 def _by_way(packets: bool) -> Callable[[Any, Pair, int], np.ndarray]:
     def query(index: Any, points: Pair, k: int) -> np.ndarray:
         taken = Degrees(*points)
-        found = tree_cpu.search(index, taken, kernels.Query(k), packets=packets)
+        found = tree_cpu.search(index, taken, kernels.Query(k), cells=False, packets=packets)
         distances(found)
         return found.reference
 

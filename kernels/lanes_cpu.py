@@ -32,6 +32,10 @@ _SORT = [
     *((4, 5), (6, 7), (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6)),
 ]
 """Comparisons that sort eight entries."""
+_CORNERS = (0, 1, 4, 5)
+"""Lanes of a cell's corners, counted from its first: rows of corners are four lanes long."""
+_NINE = 0b0111_0111_0111
+"""Lanes that are the first corner of a cell."""
 _MERGE = [
     *((0, 4), (1, 5), (2, 6), (3, 7), (0, 2), (1, 3), (4, 6), (5, 7)),
     *((0, 1), (2, 3), (4, 5), (6, 7)),
@@ -118,6 +122,25 @@ def _store_entries(context: Any, builder: Any, entries: Any, new_type: Any, new:
     for j, entry in enumerate(entries):
         for line, value in zip((j, 8 + j), entry, strict=True):
             _store(builder, value, _address(context, builder, new_type, new, line, 0))
+
+
+def _joined(builder: Any, a: Any, b: Any, *chosen: int) -> Any:
+    kind = ir.VectorType(_INT, len(chosen))
+    return builder.shuffle_vector(a, b, ir.Constant(kind, list(chosen)))
+
+
+def _columns(builder: Any, points: list[Any]) -> list[Any]:
+    """Vectors of all x, all y and all z of points, of which each is a vector of four."""
+    columns = []
+    for axis in range(3):
+        pairs = zip(points[::2], points[1::2], strict=True)
+        parts = [_joined(builder, a, b, axis, 4 + axis) for a, b in pairs]
+        while len(parts) > 1:
+            both = range(2 * parts[0].type.count)
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [_joined(builder, a, b, *both) for a, b in pairs]
+        columns.append(parts[0])
+    return columns
 
 
 def _bits(builder: Any, mask: Any, count: int) -> Any:
@@ -360,6 +383,159 @@ def merge_eight(typing_context, chords, rows, first, half, new):  # type: ignore
 
 
 @intrinsic
+def lanes_near(typing_context, points, leaf, member, lanes, chord2, entry):  # type: ignore[no-untyped-def]
+    """Which of 16 points have a leaf's reference within their bound, as bits.
+
+    Parameters
+    ----------
+    points : float64 array, shape (n_leaves, 3, 8)
+        x, y and z of the references of each leaf; NaN is near to nothing.
+    leaf, member : int
+        Which leaf, and which of its references.
+    lanes : float64 array, shape (4, >= 16)
+        Rows x, y, z and the greatest squared chord of each point.
+    chord2 : float64 array, shape (n, 16)
+        Takes the squared chords of all points.
+    entry : int
+        In which line.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        points_type, _, _, lanes_type, chord2_type, _ = signature.args
+        points, leaf, member, lanes, chord2, entry = arguments
+        *own, bound = (
+            _load(builder, _address(context, builder, lanes_type, lanes, row, 0), _SIXTEEN)
+            for row in range(4)
+        )
+        places = [
+            _address(context, builder, points_type, points, leaf, axis, member) for axis in range(3)
+        ]
+        there = [_splat(builder, builder.load(place), _SIXTEEN) for place in places]
+        square = _square(builder, own, there)
+        _store(builder, square, _address(context, builder, chord2_type, chord2, entry, 0))
+        return _bits(builder, builder.fcmp_ordered("<=", square, bound), 16)
+
+    kinds = (points, types.intp, types.intp, lanes, chord2, types.intp)
+    return types.int64(*kinds), generate
+
+
+@intrinsic
+def bound_cells(typing_context, corners, near, bounds):  # type: ignore[no-untyped-def]
+    """Find the reference whose farthest corner of a cell is nearest, among those of its corners.
+
+    Lanes are the corners of three by three cells, four in a row; a cell is the lane of its first.
+
+    Parameters
+    ----------
+    corners, near : float64 array, shape (>= 3, 24)
+        Rows x, y, z of each corner, and of the reference nearest to it.
+    bounds : float64 array, shape (4, 16)
+        Takes the squared chords of that reference at the four corners of each cell.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        corners_type, near_type, bounds_type = signature.args
+        corners, near, bounds = arguments
+
+        def points(kind: Any, array: Any, lane: int) -> list[Any]:
+            rows = (_address(context, builder, kind, array, axis, lane) for axis in range(3))
+            return [_load(builder, row, _SIXTEEN) for row in rows]
+
+        places = [points(corners_type, corners, lane) for lane in _CORNERS]
+        least, chosen = None, []
+        for lane in _CORNERS:
+            reference = points(near_type, near, lane)
+            chords = [_square(builder, place, reference) for place in places]
+            most = _max(builder, _max(builder, *chords[:2]), _max(builder, *chords[2:]))
+            if least is None:
+                least, chosen = most, chords
+                continue
+            better = builder.fcmp_ordered("<", most, least)
+            least = builder.select(better, most, least)
+            pairs = zip(chords, chosen, strict=True)
+            chosen = [builder.select(better, new, old) for new, old in pairs]
+        for corner, value in enumerate(chosen):
+            _store(builder, value, _address(context, builder, bounds_type, bounds, corner, 0))
+        return context.get_dummy_value()
+
+    return types.void(corners, near, bounds), generate
+
+
+@intrinsic
+def cells_within(typing_context, chord2, entry, bounds):  # type: ignore[no-untyped-def]
+    """Which of three by three cells have a corner within its bound, as bits of 16 lanes.
+
+    Parameters
+    ----------
+    chord2 : float64 array, shape (n, 16)
+        Squared chords of the corners from something, a line each; the line after it is read, too.
+    entry : int
+        Which line.
+    bounds : float64 array, shape (4, 16)
+        Greatest squared chords of each cell's corners.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        chord2_type, _, bounds_type = signature.args
+        chord2, entry, bounds = arguments
+        within = None
+        for corner, lane in enumerate(_CORNERS):
+            own = _address(context, builder, chord2_type, chord2, entry, lane)
+            bound = _address(context, builder, bounds_type, bounds, corner, 0)
+            sides = (_load(builder, place, _SIXTEEN) for place in (own, bound))
+            here = builder.fcmp_ordered("<=", *sides)
+            within = here if within is None else builder.or_(within, here)
+        return builder.and_(_bits(builder, within, 16), _LONG(_NINE))
+
+    return types.int64(chord2, types.intp, bounds), generate
+
+
+@intrinsic
+def nearest_of_eight(typing_context, vectors, table, cell, x, y, z):  # type: ignore[no-untyped-def]
+    """Squared chord and row of what is nearest to a point among eight references.
+
+    Of equally near ones it is the lowest row.
+
+    Parameters
+    ----------
+    vectors : float64 array, shape (n, 4)
+        x, y, z of references, and anything.
+    table : int32 array, shape (m, 8)
+        Rows of references, not negative; one may come more than once.
+    cell : int
+        Which eight.
+    x, y, z : float
+        The point.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors_type, table_type, *_ = signature.args
+        vectors, table, cell, *point = arguments
+        first = _address(context, builder, table_type, table, cell, 0)
+        parts = []
+        for j in range(8):
+            row = builder.zext(builder.load(builder.gep(first, [_INT(j)])), _LONG)
+            place = _address(context, builder, vectors_type, vectors, row, 0)
+            parts.append(_load(builder, place, _FOUR))
+        there = _columns(builder, parts)
+        square = _square(builder, [_splat(builder, value, _EIGHT) for value in point], there)
+        kind = ir.FunctionType(_DOUBLE, [_EIGHT])
+        least = _call(builder, "llvm.vector.reduce.fmin.v8f64", kind, [square], ("nnan",))
+        same = builder.fcmp_ordered("==", square, _splat(builder, least, _EIGHT))
+        eight = ir.VectorType(_INT, 8)
+        rows = _load(builder, first, eight)
+        rows = builder.select(same, rows, ir.Constant(eight, [2**31 - 1] * 8))
+        kind = ir.FunctionType(_INT, [eight])
+        row = _call(builder, "llvm.vector.reduce.smin.v8i32", kind, [rows])
+        answer = [least, builder.zext(row, _LONG)]
+        return context.make_tuple(builder, signature.return_type, answer)
+
+    pair = types.Tuple((types.float64, types.int64))
+    kinds = (vectors, table, types.intp, types.float64, types.float64, types.float64)
+    return pair(*kinds), generate
+
+
+@intrinsic
 def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
     """Place of the lowest bit that is set; there is one."""
 
@@ -396,10 +572,6 @@ def load_lanes(typing_context, points, places, lanes, boxes, box):  # type: igno
             address = _address(context, builder, points_type, points, place, 0)
             parts.append(_load(builder, address, _FOUR))
 
-        def joined(a: Any, b: Any, *chosen: int) -> Any:
-            kind = ir.VectorType(_INT, len(chosen))
-            return builder.shuffle_vector(a, b, ir.Constant(kind, list(chosen)))
-
         def extreme(compare: str) -> Any:
             least = parts
             while len(least) > 1:
@@ -409,16 +581,10 @@ def load_lanes(typing_context, points, places, lanes, boxes, box):  # type: igno
                 ]
             return least[0]
 
-        around = joined(extreme("<"), extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7)
+        around = _joined(builder, extreme("<"), extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7)
         _store(builder, around, _address(context, builder, boxes_type, boxes, box, 0))
-        for axis in range(3):
-            rows = [
-                joined(a, b, axis, 4 + axis) for a, b in zip(parts[::2], parts[1::2], strict=True)
-            ]
-            while len(rows) > 1:
-                both = range(2 * rows[0].type.count)
-                rows = [joined(a, b, *both) for a, b in zip(rows[::2], rows[1::2], strict=True)]
-            _store(builder, rows[0], _address(context, builder, lanes_type, lanes, axis, 0))
+        for axis, row in enumerate(_columns(builder, parts)):
+            _store(builder, row, _address(context, builder, lanes_type, lanes, axis, 0))
         return context.get_dummy_value()
 
     return types.void(points, places, lanes, boxes, types.intp), generate

@@ -3,7 +3,8 @@
 References stand in a tree (`kernels.boxes_cpu`). Observations are sorted along the same curve
 (`kernels.order_cpu`) and walk the tree in packets: `kernels.packets_cpu` finds the nearest one,
 `kernels.lists_cpu` several. Where observations have little of their walks in common, each walks by
-itself (`kernels.singles_cpu`).
+itself (`kernels.singles_cpu`). Where there are many observations a reference, most of them are
+answered from a table of cells before that (`kernels.cells_cpu`).
 
 Nothing that could win or tie is left out, rounding included. Let an observation's coordinate a lie
 in the packet's [p, q] and a reference's b in the box's [l, h]. Then |a - b| >= g with
@@ -21,6 +22,7 @@ of every order, hence have no place in the tree and in no packet.
 import numpy as np
 
 from georesolve.kernels.boxes_cpu import Tree, build
+from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
@@ -39,6 +41,9 @@ _TAKE_GRAIN = 1 << 15
 _WINDOW = 1 << 20
 """Observations sorted at a time: their memory is used again for the next."""
 _PACKETS_FROM = 64
+_CELLS_FROM = 1 << 17
+_CELLS_SPREAD = 48
+"""Observations, and for each reference, from which a sample decides whether cells pay."""
 _SPREAD = 16
 _SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay: measured. Sixteen
@@ -64,6 +69,7 @@ def search(
     query: Query,
     *,
     measure: bool = False,
+    cells: bool | None = None,
     packets: bool | None = None,
     window: int | None = None,
 ) -> Found:
@@ -73,11 +79,14 @@ def search(
     ----------
     index, observations, query, measure
         As `kernels.brute_cpu.search` has them.
+    cells : bool, optional
+        Whether a table of cells answers what it can, for k = 1 and without `exclude_self`; left
+        out, what is measured to be faster.
     packets : bool, optional
         Whether observations are searched in packets; left out, what is measured to be faster.
     window : int, optional
-        Observations sorted at a time; left out, it depends on the number of references. Neither
-        has an effect on the answer.
+        Observations sorted at a time; left out, it depends on the number of references. None of
+        them has an effect on the answer.
     """
     lat_deg, lon_deg = readable(observations)
     n = lat_deg.size
@@ -88,6 +97,14 @@ def search(
         found.chord2.fill(np.nan if measure else np.inf)
         return found
     lists = query.k > 1 or query.exclude_self
+    tried = cells is None and _CELLS_FROM <= n >= _CELLS_SPREAD * tree.rows.size
+    if (cells or tried) and not lists:
+        left = search_cells(index, Degrees(lat_deg, lon_deg), found, sampled=tried)
+        if left is not None:
+            rest = Degrees(lat_deg[left], lon_deg[left])
+            some = search(index, rest, query, cells=False, packets=packets, window=window)
+            found.reference[left], found.chord2[left] = some
+            return Found(found.reference, distances(found)) if measure else found
     if packets is None:
         spread = _SPREAD_OF_LISTS if lists else _SPREAD
         packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size

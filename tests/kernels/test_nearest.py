@@ -8,11 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import get_num_threads, set_num_threads
 
-from georesolve.kernels import Query, build_index, find, measure, merge, nearest, tree_cpu
-from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.query import Degrees
+from georesolve.kernels import (
+    Query,
+    build_index,
+    cells_cpu,
+    find,
+    measure,
+    merge,
+    nearest,
+    tree_cpu,
+)
+from georesolve.kernels.coordinates_cpu import readable, unit_vectors
+from georesolve.kernels.query import Degrees, Found
 from tests import oracle
-from tests.kernels.point_sets import SETS, cities, points, sphere
+from tests.kernels.point_sets import SETS, box, cities, points, sphere
 
 ALGORITHMS = ["auto", "tree", "brute"]
 KS = [1, 2, 7, 64]
@@ -138,6 +147,44 @@ def test_packets_find_what_brute_force_finds(references, observations, k, exclud
     whole = find(index, *observations, k=k, exclude_self=exclude_self, algorithm="brute")
     for packets in (True, False):
         assert same_bytes(tree_cpu.search(index, seen, query, packets=packets), whole), packets
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_cells_find_the_same(name):
+    references, observations = SETS[name]
+    index = build_index(*references)
+    brute = find(index, *observations, algorithm="brute")
+    found = tree_cpu.search(index, Degrees(*observations), Query(), cells=True)
+    assert same_bytes(found, brute)
+
+
+@settings(max_examples=200, deadline=None)
+@given(points(), points())
+def test_cells_find_what_brute_force_finds(references, observations):
+    index = build_index(*references)
+    whole = find(index, *observations, algorithm="brute")
+    found = tree_cpu.search(index, Degrees(*observations), Query(), cells=True)
+    assert same_bytes(found, whole)
+
+
+@pytest.mark.parametrize(
+    ("draw", "share"), [(sphere, 0.9), (box, 0.9), (cities, None)], ids=["sphere", "box", "cities"]
+)
+def test_cells_answer_most_observations_of_references_that_are_spread_evenly(draw, share):
+    rng = np.random.default_rng(5)
+    index = build_index(*draw(rng, 1 << 11))
+    observations = readable(Degrees(*draw(rng, 1 << 17)))
+    n = observations.lat_deg.size
+    found = Found(np.empty((n, 1), np.int64), np.empty((n, 1)))
+    left = cells_cpu.search(index, observations, found)
+    assert (left is None) == (share is None)
+    if left is not None:
+        assert left.size <= (1.0 - share) * n
+        brute = find(index, *observations, algorithm="brute")
+        answered = np.setdiff1d(np.arange(n), left)
+        assert same_bytes([a[answered] for a in found], [a[answered] for a in brute])
+    answer = nearest(index, *observations)
+    assert same_bytes(answer, nearest(index, *observations, algorithm="brute"))
 
 
 @pytest.mark.parametrize("threads", range(1, get_num_threads() + 1))
