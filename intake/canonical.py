@@ -145,4 +145,5 @@ def _written(points: PointTable, target: Path | None) -> Dataset:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.
         pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
-    return replace(dataset, null_island=points.null_island)
+    island = points.null_island
+    return replace(dataset, null_island=island) if island.rows else dataset

@@ -65,6 +65,8 @@ def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | N
     InvalidInput
         When the column does not exist, holds no points, or is not in WGS 84 degrees.
     """
+    if named is None and schema.metadata is None:
+        return None
     try:
         geo: dict[str, Any] = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
         column = named if named is not None else geo.get("primary_column")

@@ -26,10 +26,10 @@ from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
-from georesolve.workers.references import forget_all, is_resident, load_all, pieces
+from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
 from georesolve.workers.rehearsal import spiral
 from georesolve.workers.result import TableRows, geometries, provenance, write_rows
-from georesolve.workers.search import load, search
+from georesolve.workers.search import search
 from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     start = time.perf_counter()
     lat_deg, lon_deg = _degrees(job.observations)
     read = time.perf_counter()
-    load(references, job.indexes)
+    resident_index(references, (0, references.rows), job.indexes)
     loaded = time.perf_counter()
     with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
         answer: Answer = search(references, lat_deg, lon_deg, options)

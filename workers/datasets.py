@@ -291,13 +291,13 @@ def write_dataset(
         Whether to count the SHA-256 of a file.
     """
     census, tally = Census(), _Tally(schema.names)
-    own = {"lat": lat, "lon": lon, "id": id}
+    own = {"id": id, "lat": lat, "lon": lon}
     schema = pa.schema(
         [
             pa.field(field.name, field.type, nullable=field.name not in (lat, lon))
             for field in schema
         ],
-        metadata={"georesolve": json.dumps(own, sort_keys=True), **geo(geometries or {})},
+        metadata={"georesolve": json.dumps(own), **geo(geometries or {})},
     )
 
     def groups() -> Iterator[pa.Table]:

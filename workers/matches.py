@@ -11,6 +11,7 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
+_NAMED = pa.array(STATUSES)
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
@@ -38,7 +39,7 @@ def matches(
     columns |= {
         "reference": pa.array(reference, mask=unmatched),
         "distance_m": pa.array(distance_m, mask=unmatched),
-        "status": pa.DictionaryArray.from_arrays(pa.array(status), list(STATUSES)),
+        "status": pa.DictionaryArray.from_arrays(pa.array(status), _NAMED),
     }
     return pa.table(columns), counts
 

@@ -1,16 +1,13 @@
 """How much memory a worker has for a search, and what a search takes of it."""
 
 import os
-from contextlib import AbstractContextManager
-
-import dask
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from georesolve.kernels import sizes_cuda
 from georesolve.kernels.devices import Device
 
-_AVAILABLE = "georesolve.available-bytes"
-_HOST = "georesolve.host-bytes"
-_PIECE = "georesolve.references-a-piece"
 _INDEXES_SHARE = 0.4
 """For reference sets; the rest is for observations, answers, and a set that is being indexed."""
 _COLUMNS_SHARE = 0.2
@@ -24,6 +21,17 @@ _CPU_BYTES_A_NEIGHBOUR = 44
 _COORDINATES_BYTES = 16
 
 
+class _Limits(NamedTuple):
+    """What this process may use; None for all that the machine has, or that memory holds."""
+
+    host_bytes: int | None = None
+    device_bytes: int | None = None
+    references_a_piece: int | None = None
+
+
+_limits = _Limits()
+
+
 def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int | None) -> None:
     """Take note, in this process, of what it may use.
 
@@ -35,29 +43,39 @@ def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int 
     references_a_piece
         References that are searched at a time; None for as many as memory holds.
     """
+    global _limits
     available = limit_bytes
     if device == "cuda":
         # Here, because only a worker may import what touches a GPU.
         import cupy
 
         available = int(cupy.cuda.Device().mem_info[1])
-    dask.config.set({_HOST: limit_bytes, _AVAILABLE: available, _PIECE: references_a_piece})
+    _limits = _Limits(limit_bytes, available, references_a_piece)
 
 
-def in_pieces(n_references: int) -> AbstractContextManager[None]:
+@contextmanager
+def in_pieces(n_references: int) -> Iterator[None]:
     """Search so many references at a time for a while."""
-    pieces: AbstractContextManager[None] = dask.config.set({_PIECE: n_references})
-    return pieces
+    global _limits
+    before = _limits
+    _limits = before._replace(references_a_piece=n_references)
+    try:
+        yield
+    finally:
+        _limits = before
 
 
 def available_bytes() -> int:
     """Memory that searches may take: the device's, or on a CPU that of the process."""
-    return _limit(_AVAILABLE)
+    return _limits.device_bytes or _of_machine()
 
 
-def _limit(name: str) -> int:
-    limit = dask.config.get(name, None)
-    return int(limit or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def _host_bytes() -> int:
+    return _limits.host_bytes or _of_machine()
+
+
+def _of_machine() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def search_bytes(device: Device, n_references: int, n_observations: int, k: int) -> int:
@@ -77,18 +95,17 @@ def indexes_bytes() -> int:
 
 def columns_bytes() -> int:
     """Memory of the host that columns of reference sets may take together."""
-    return int(_COLUMNS_SHARE * _limit(_HOST))
+    return int(_COLUMNS_SHARE * _host_bytes())
 
 
 def column_bytes() -> int:
     """Memory of the host that a single column of a reference set may take."""
-    return int(_COLUMN_SHARE * _limit(_HOST))
+    return int(_COLUMN_SHARE * _host_bytes())
 
 
 def references_at_once(device: Device) -> int:
     """References that are indexed and searched at a time."""
-    piece: int | None = dask.config.get(_PIECE, None)
-    if piece is not None:
-        return piece
+    if _limits.references_a_piece is not None:
+        return _limits.references_a_piece
     million = 1_000_000
     return indexes_bytes() * million // search_bytes(device, million, 0, 1)

@@ -77,7 +77,7 @@ class Access:
         self._app = app
         self._metrics = metrics
         self._wrong_keys = WrongKeys()
-        self._settings = settings
+        self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
         self._keys: dict[str, Key] = {}
@@ -110,7 +110,7 @@ class Access:
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
         keys: Keys = connection.app.state.service.store.keys
         await self._read(keys)
-        if not self._keys and self._settings.is_open:
+        if not self._keys and self._is_open:
             _refuse_other_sites(connection, self._origins)
             return "", "user"
         given, by_browser = _key_of(connection)

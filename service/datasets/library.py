@@ -274,7 +274,6 @@ class Library:
         if len(self._used) >= _MOST_USED:
             self._used.clear()
         row = self.whole(id)
-        self._used[id] = _Used(row, monotonic(), monotonic() + self._used_seconds)
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             self._used.pop(id, None)
             try:
@@ -283,6 +282,9 @@ class Library:
                 # What only reads goes on; the next use is noted.
                 if not is_disk_full(error):
                     raise
+        else:
+            # It expires long after what is said of it here is asked for again.
+            self._used[id] = _Used(row, monotonic(), monotonic() + self._used_seconds)
         return row
 
     def known(self, id: str) -> DatasetRow | None:
@@ -294,10 +296,8 @@ class Library:
 
     def _holds(self, used: "_Used") -> bool:
         """Whether what the database said of a dataset still holds for this owner."""
-        row = used.row
-        is_own = self._store.owner in (None, row.owner)
-        has_expired = row.expires is not None and row.expires <= self._store.expiry.now()
-        return is_own and not has_expired and monotonic() <= used.until
+        is_own = self._store.owner in (None, used.row.owner)
+        return is_own and monotonic() <= used.until
 
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""

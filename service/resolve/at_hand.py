@@ -102,9 +102,10 @@ class AtHand:
         try:
             async with self._turns.place(owner):
                 if quickly is not None:
-                    # Those that came at the same time stand in line before the first of them
-                    # begins: so their owners take turns.
-                    await asyncio.sleep(0)
+                    if owner:
+                        # Those that came at the same time stand in line before the first of them
+                        # begins: so their owners take turns.
+                        await asyncio.sleep(0)
                     try:
                         found = quickly()
                     except Refused:

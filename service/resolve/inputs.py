@@ -154,8 +154,11 @@ class Sent(NamedTuple):
         """The same in this thread; None where one of the sets is not at hand."""
         inputs = []
         for value, place, role in zip(self.sets, self.places, ROLES, strict=True):
-            reading = self.parameters.reading_of(role)
-            one = _made_at_hand(*_plain(value, place), service, reading, find)
+            value, place = _plain(value, place)
+            if (id := _dataset_of(value)) is not None:
+                one: Ingested | DatasetRow | None = find(id)
+            else:
+                one = _made_at_hand(value, place, service, self.parameters.reading_of(role))
             if one is None:
                 return None
             inputs.append(one)
@@ -253,8 +256,9 @@ def _check_structure(content: bytes | bytearray) -> None:
 
     Readers of JSON take any one of two values of a name.
     """
-    nested = content.count(b"[") + content.count(b"{")
-    if nested > _MOST_NESTED:
+    # A body that has no more bytes has no more of them.
+    is_long = len(content) > _MOST_NESTED
+    if is_long and (nested := content.count(b"[") + content.count(b"{")) > _MOST_NESTED:
         raise TooLarge(
             f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
             "GeoJSON as a file, or one array for each column"
@@ -351,9 +355,7 @@ async def made_of_file(
         return await asyncio.to_thread(service.ingest.from_href, value.strip(), reading, place)
 
 
-def _made_at_hand(
-    value: Any, place: str, service: Service, reading: Reading, find: Find
-) -> Ingested | DatasetRow | None:
+def _made_at_hand(value: Any, place: str, service: Service, reading: Reading) -> Ingested | None:
     if isinstance(value, bytearray):
         start = time.perf_counter()
         rows = flat_table(value)
@@ -363,8 +365,6 @@ def _made_at_hand(
         return service.ingest.from_table(table, reading, place, start)
     if isinstance(value, Upload) or _is_geojson(value) or _is_elsewhere(value):
         return None
-    if (id := _dataset_of(value)) is not None:
-        return find(id)
     return _of_arrays(value, place, service, reading)
 
 

@@ -3,11 +3,11 @@
 import hashlib
 import io
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import PARQUET, Format
-from georesolve.service.clock import new_id
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import InvalidInput, NotReady, Problem
@@ -90,16 +90,11 @@ def look_up(
     NotAcceptable, ResultTooLarge
         When the format cannot have it.
     """
-    inputs, id = asked.inputs, new_id()
+    inputs = asked.inputs
     observations, references = (one.dataset for one in inputs)
-    job = Job(
-        id,
-        service.store.job_folder(id),
-        observations,
-        references,
-        asked.options,
-        service.library.indexes_of(inputs.references),
-    )
+    # It has no folder: nothing is written.
+    indexes = service.library.indexes_of(inputs.references)
+    job = Job("at hand", Path(), observations, references, asked.options, indexes)
     try:
         answer = resolve_at_hand(job)
     except (NotAtHand, Problem):

@@ -212,10 +212,13 @@ def _charset(media_type: str | None) -> str | None:
 
 
 def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
-    # pyarrow is quick but knows neither the row that is wrong nor that true is no number.
-    if bool not in set(map(type, values)):
-        with suppress(pa.ArrowException):
-            return pa.array(values, pa.float64())
+    # pyarrow is quick but knows neither the row that is wrong nor that true is no number: it makes
+    # it 1, and false 0.
+    with suppress(pa.ArrowException):
+        array = pa.array(values, pa.float64())
+        found = array.to_numpy(zero_copy_only=False)
+        if not ((found == 0) | (found == 1)).any() or bool not in set(map(type, values)):
+            return array
     numbers: list[float | None] = []
     for row, value in enumerate(values):
         try:
