@@ -29,7 +29,7 @@ _BLOCK = 64
 _GRAIN = 1 << 13
 """Points that are worth a thread."""
 _SAMPLE = 512
-_PARTS_BITS = 12
+_PARTS_BITS = 11
 _PART_BITS = 8
 """At most so many parts of the whole, and about so many points in each."""
 _KEPT = 2
