@@ -23,8 +23,6 @@ from georesolve.kernels.order_cpu import ROW, keys_of
 
 LANES = 16
 """Observations of a packet."""
-_AHEAD = 3
-"""Packets between the one that is searched and the one whose memory is asked for."""
 _PACKETS = 8
 """Packets of a group, which walks the tree once and leaves a list of leaves to each."""
 _CANDIDATES = 256
@@ -138,9 +136,6 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
         for packet in range(used):
             first = (group + packet) * LANES
             for lane in range(LANES):
-                ahead = min(first + _AHEAD * LANES + lane, n - 1)
-                prefetch_for_write(points, order[ahead] & ROW, 0)
-            for lane in range(LANES):
                 # The last packet repeats its last observation.
                 places[lane] = order[min(first + lane, n - 1)] & ROW
                 lanes[packet, 3, lane] = np.inf
@@ -158,6 +153,11 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
             prefetch_leaf(leaf_points, rows, leaf)
             prefetch_node(boxes, leaf // WIDTH)
         for packet in range(used):
+            # Of the next group's observations, which lie anywhere, as many as are searched here.
+            ahead = (group + _PACKETS + packet) * LANES
+            if ahead + LANES <= n:
+                for place in range(LANES):
+                    prefetch_for_write(points, order[ahead + place] & ROW, 0)
             leaf = own[packet]
             node = leaf // WIDTH
             own[packet] = node
