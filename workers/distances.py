@@ -1,10 +1,9 @@
 """How far observations lie from their references: counts, exact percentiles, histograms.
 
-The nearest reference of each counts. Distances go to a file that has no name, so that memory is
+The nearest reference of each counts. Distances go to files that have no name, so that memory is
 bounded. What has a rank among them is found digit by digit of its bits, without a sort.
 """
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.workers import ranks_cpu
-from georesolve.workers.files import write_at
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
+from georesolve.workers.scratch import scratch
 from georesolve.workers.threads import side_by_side
 
 PERCENTS = (0, 1, 5, 25, 50, 75, 95, 99, 100)
@@ -68,44 +68,40 @@ def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
     return found
 
 
-def measure(manifest: Manifest, scratch: Path) -> Distances:
+def measure(manifest: Manifest, folder: Path) -> Distances:
     """Read the distances of a result; raises OSError when it is damaged or gone.
 
     Parameters
     ----------
-    scratch
-        A folder for a file that takes 8 bytes a row, and goes when all is measured.
+    folder
+        For files that take 8 bytes a row, and go when all is measured.
     """
     counts: Counter[str] = Counter()
-    used, lock = 0, Lock()
-    with tempfile.TemporaryFile(dir=scratch) as file:
+    lock = Lock()
+    with scratch(folder) as files:
 
         def read(stretch: Stretch) -> None:
-            nonlocal used
             with manifest.reading(stretch.part) as handle:
-                parquet = opened(handle)
+                parquet = opened(handle, stretch.footer)
                 has_rank = "rank" in parquet.schema_arrow.names
                 names = ["distance_m", "status", *(["rank"] if has_rank else [])]
                 table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
             if has_rank:
                 table = table.filter(pc.equal(table["rank"], 1))
-            own = table["distance_m"].drop_null().to_numpy()
+            files.add(table["distance_m"].drop_null().to_numpy())
             by_status = table["status"].value_counts().to_pylist()
             with lock:
-                start, used = used, used + own.size
                 for one in by_status:
                     counts[one["values"]] += one["counts"]
-            write_at(file, own, own.itemsize * start)
 
         for _ in side_by_side(read, stretches(manifest)):
             pass
-        if not used:
-            return Distances(dict(counts), [], Histogram([], []), Histogram([], []))
-        # Not read-only, although nothing is written: that is another type to numba.
-        return _summary(dict(counts), np.asarray(np.memmap(file, np.float64, "c", shape=(used,))))
+        return _summary(dict(counts), files.mapped(np.float64))
 
 
-def _summary(counts: dict[str, int], distances: np.ndarray) -> Distances:
+def _summary(counts: dict[str, int], distances: tuple[np.ndarray, ...]) -> Distances:
+    if not _size(distances):
+        return Distances(counts, [], Histogram([], []), Histogram([], []))
     percentiles = _percentiles(distances)
     most = percentiles[-1]
     linear = np.linspace(0.0, most, _BINS + 1) if most else np.array([0.0, _LEAST_M])
@@ -119,31 +115,36 @@ def _summary(counts: dict[str, int], distances: np.ndarray) -> Distances:
     return Distances(counts, percentiles, *histograms)
 
 
-def _histogram(distances: np.ndarray, edges: np.ndarray) -> Histogram:
+def _histogram(distances: tuple[np.ndarray, ...], edges: np.ndarray) -> Histogram:
     least = (np.arange(1 << (63 - ranks_cpu.BIN)) << ranks_cpu.BIN).view(np.float64)
     first = np.searchsorted(edges, least, "right").clip(1, edges.size - 1) - 1
-    threads = threads_for(distances.size, _GRAIN)
+    threads = threads_for(_size(distances), _GRAIN)
     counts = np.zeros((threads, edges.size - 1), np.int64)
     in_threads(ranks_cpu.histogram, threads, distances, edges, first, counts)
     return Histogram(edges.tolist(), counts.sum(axis=0).tolist())
 
 
-def _percentiles(distances: np.ndarray) -> list[float]:
+def _size(distances: tuple[np.ndarray, ...]) -> int:
+    return sum(own.size for own in distances)
+
+
+def _percentiles(distances: tuple[np.ndarray, ...]) -> list[float]:
     """Those of `PERCENTS`, as numpy.percentile computes them, to the last bit."""
-    at = np.array(PERCENTS) / 100 * (distances.size - 1)
+    last = _size(distances) - 1
+    at = np.array(PERCENTS) / 100 * last
     ranks, part = at.astype(np.int64), at - np.floor(at)
-    after = np.minimum(ranks + 1, distances.size - 1)
+    after = np.minimum(ranks + 1, last)
     low, high = _of_ranks(distances, np.concatenate([ranks, after])).reshape(2, -1)
     step = high - low
     found: list[float] = np.where(part < 0.5, low + step * part, high - step * (1 - part)).tolist()
     return found
 
 
-def _of_ranks(distances: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def _of_ranks(distances: tuple[np.ndarray, ...], ranks: np.ndarray) -> np.ndarray:
     """The distances of some ranks, from 0."""
     bits, left = np.zeros(ranks.size, np.int64), ranks.copy()
     leads = np.arange(1 << (63 - ranks_cpu.LEAD))
-    threads = threads_for(distances.size, _GRAIN)
+    threads = threads_for(_size(distances), _GRAIN)
     for digit, shift in _DIGITS:
         brackets, own = np.unique(bits, return_inverse=True)
         ends = (brackets + ((1 << digit) - 1 << shift)) >> ranks_cpu.LEAD
@@ -163,11 +164,14 @@ class Stretch(NamedTuple):
 
     Attributes
     ----------
+    footer
+        Of the part: to parse it for every stretch takes long where a part has many.
     first_row
         The row of the result that they begin with.
     """
 
     part: Part
+    footer: pq.FileMetaData
     groups: list[int]
     first_row: int
 
@@ -183,5 +187,5 @@ def stretches(manifest: Manifest) -> Iterator[Stretch]:
             groups.append(group)
             rows += footer.row_group(group).num_rows
             if rows >= STRETCH or group == footer.num_row_groups - 1:
-                yield Stretch(part, groups, row)
+                yield Stretch(part, footer, groups, row)
                 groups, row, rows = [], row + rows, 0

@@ -1,20 +1,19 @@
-"""The observations of a result as a web map needs them: sorted along a Morton curve, in a file.
+"""The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
 An observation takes 24 bytes: its cell (see `workers.cells_cpu`), the float64 distance to its
-reference, NaN where it has none, and its row in the result. Whatever a tile or a pixel shows stands
-in one piece of the file. Only the nearest reference of each observation counts. The file lies in
-the folder of the job, goes with it, and may be removed at any time: it is made anew.
+reference, NaN where it has none, and its row in the result. Each of the three has a file of its
+own, so that as many threads write at once. Whatever a tile or a pixel shows stands in one piece of
+each. Only the nearest reference of each observation counts. The files lie in the folder of the job,
+go with it, and may be removed at any time: they are made anew.
 """
 
 import json
 import mmap
-import os
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +28,19 @@ from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
+from georesolve.workers.scratch import Scratch, mapped, scratch
 from georesolve.workers.threads import side_by_side
 
-MAP_NAME = "map.index"
 MOST_ZOOM = cells_cpu.BITS - 8
 PIXELS = 1 << 16
 """Of a tile."""
 _DISTANCE = "distance_m"
-_ROW_BYTES = 24
+_NAME = "map.index"
+_COLUMNS = {"cells": np.int64, "distances": np.float64, "rows": np.int64}
+_WORD_BYTES = 8
 _HEAD_BYTES = mmap.PAGESIZE
+"""Each file begins with the same head."""
 _GRAIN = 1 << 15
-_SCRATCHES = 16
-"""Files that the runs lie in by turns."""
 _STEP = 256
 """Of so many points of a run one is in its sample."""
 _MOST_EDGES = 1 << 22
@@ -50,7 +50,12 @@ _MOST_EDGES = 1 << 22
 class MapFolder(IndexFolder):
     """The maps of jobs, each in the folder of its job; those opened longest ago go first."""
 
-    pattern: ClassVar[str] = f"*/{MAP_NAME}"
+    pattern: ClassVar[str] = f"*/{_NAME}*"
+
+
+def map_paths(folder: Path) -> list[Path]:
+    """The files of the map that lies in a folder."""
+    return [folder / f"{_NAME}.{column}" for column in _COLUMNS]
 
 
 class Square(NamedTuple):
@@ -70,13 +75,13 @@ class Square(NamedTuple):
 
 
 class Map:
-    """The observations of a result on a web map, mapped from their file.
+    """The observations of a result on a web map, mapped from their files in a folder.
 
     Raises
     ------
     FileNotFoundError
     ValueError
-        When the file is of another result, or is damaged.
+        When a file is of another result, or is damaged.
 
     Attributes
     ----------
@@ -88,20 +93,18 @@ class Map:
         West, south, east and north of what is shown; None where nothing is.
     """
 
-    def __init__(self, path: Path, digest: str) -> None:
-        with path.open("rb") as file:
-            head = json.loads(file.read(_HEAD_BYTES))
+    def __init__(self, folder: Path, digest: str) -> None:
+        columns = []
+        for path, dtype in zip(map_paths(folder), _COLUMNS.values(), strict=True):
+            with path.open("rb") as file:
+                head = json.loads(file.read(_HEAD_BYTES))
+            size_bytes = _HEAD_BYTES + _WORD_BYTES * head["rows"]
+            if head["digest"] != digest or path.stat().st_size != size_bytes:
+                raise ValueError(f"{path.name} is of another result, or was cut off")
+            columns.append(mapped(path, dtype, _HEAD_BYTES, head["rows"]))
         self.rows: int = head["rows"]
         self.beyond: int = head["beyond"]
         self.bounds_deg: list[float] | None = head["bounds_deg"]
-        size_bytes = _HEAD_BYTES + self.rows * _ROW_BYTES
-        if head["digest"] != digest or path.stat().st_size != size_bytes:
-            raise ValueError(f"{path.name} is of another result, or was cut off")
-        columns = []
-        for number, dtype in enumerate((np.int64, np.float64, np.int64)):
-            offset = _HEAD_BYTES + 8 * number * self.rows
-            # Not read-only, although nothing is written: that is another type to numba.
-            columns.append(_mapped(path, dtype, "c", offset, self.rows))
         self._cells, self._distances, self._rows = columns
         self._densest: dict[int, int] = {}
 
@@ -166,15 +169,14 @@ _ORDER = _order()
 
 def map_bytes(manifest: Manifest) -> int:
     """Bytes that the map of a result takes at most, while it is made twice as many."""
-    return _HEAD_BYTES + _ROW_BYTES * manifest.rows
+    return len(_COLUMNS) * (_HEAD_BYTES + _WORD_BYTES * manifest.rows)
 
 
-def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
-    """Write the map of a result to a file that is complete or absent.
+def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
+    """Write the map of a result to files in a folder, each complete or absent.
 
-    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name,
-    of which there are some, because a system lets one thread at a time write to a file; then it
-    takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
+    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name;
+    then it takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
 
     Raises
     ------
@@ -183,28 +185,27 @@ def write_map(path: Path, manifest: Manifest, observations: Dataset) -> None:
     SourceFailed
         When the observations are files of their owner, and these fail.
     """
-    with ExitStack() as stack, complete(path) as temporary:
-        files = [
-            stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(_SCRATCHES)
-        ]
-        desk = _Desk()
+    desk = _Desk()
+    with ExitStack() as stack:
+        paths = [stack.enter_context(complete(path)) for path in map_paths(folder)]
+        pile = stack.enter_context(scratch(folder))
 
-        def sort(place: tuple[int, Stretch]) -> _Run:
-            number, stretch = place
-            return _sorted_run(files, number % _SCRATCHES, desk, manifest, observations, stretch)
+        def sort(stretch: Stretch) -> _Run:
+            return _sorted_run(pile, desk, manifest, observations, stretch)
 
-        runs = list(side_by_side(sort, enumerate(stretches(manifest))))
+        runs = list(side_by_side(sort, stretches(manifest)))
         beyond = sum(run.beyond for run in runs)
         runs = [run for run in runs if run.rows]
         rows = sum(run.rows for run in runs)
         ends = np.array([run.bounds_deg for run in runs])
         bounds = [*ends[:, :2].min(axis=0), *ends[:, 2:].max(axis=0)] if runs else None
         head = {"digest": manifest.digest, "rows": rows, "beyond": beyond, "bounds_deg": bounds}
-        with temporary.open("wb") as file:
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for file in files:
             file.write(json.dumps(head).encode().ljust(_HEAD_BYTES))
             file.flush()
-            if runs:
-                _merge(files, runs, desk, file)
+        if runs:
+            _merge(pile, runs, desk, files)
 
 
 class _Desk(threading.local):
@@ -242,37 +243,31 @@ class _Run(NamedTuple):
 
 
 def _sorted_run(
-    files: Sequence[IO[bytes]],
-    number: int,
-    desk: _Desk,
-    manifest: Manifest,
-    observations: Dataset,
-    stretch: Stretch,
+    pile: Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
-    part, groups, first_row = stretch
-    with manifest.reading(part) as handle:
-        parquet = opened(handle)
+    with manifest.reading(stretch.part) as handle:
+        parquet = opened(handle, stretch.footer)
         has_rank = "rank" in parquet.schema_arrow.names
         names = ["observation", _DISTANCE, *(["rank"] if has_rank else [])]
-        table = parquet.read_row_groups(groups, columns=names, use_threads=False)
+        table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
     lon, lat = _coordinates(observations, table["observation"].to_numpy())
     if has_rank:
         # What is no number is no point, and is not placed.
         lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
     distance = pc.fill_null(table[_DISTANCE], np.nan).to_numpy()
-    # Arrays that must not be written to are of another type to numba.
-    given = (np.require(one, requirements="W") for one in (lon, lat, distance))
+    given = lon, lat, distance
+    for one in given:
+        # As Arrow's are without a copy: those that may be written to are of another type to numba.
+        one.flags.writeable = False
     points, spare = desk.laid(table.num_rows)
     cells, distances, rows = points
     bounds = np.empty(4)
     shown, beyond = cells_cpu.place(
-        *given, first_row, cells, distances.view(np.float64), rows, bounds
+        *given, stretch.first_row, cells, distances.view(np.float64), rows, bounds
     )
     cells_cpu.sort(points, shown, spare)
-    start = len(points) * first_row
-    for column, words in enumerate(points):
-        write_at(files[number], words[:shown], words.itemsize * (start + column * shown))
-    return _Run(number, start, shown, beyond, bounds, cells[:shown:_STEP].copy())
+    place = pile.add(*(column[:shown] for column in points))
+    return _Run(*place, shown, beyond, bounds, cells[:shown:_STEP].copy())
 
 
 def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -286,13 +281,11 @@ def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, n
     return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
 
 
-def _merge(files: Sequence[IO[bytes]], runs: list[_Run], desk: _Desk, file: IO[bytes]) -> None:
-    """Write the points of all runs in the order of the curve, column by column, behind the head."""
+def _merge(pile: Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[bytes]]) -> None:
+    """Write the points of all runs in the order of the curve, each column behind its head."""
     numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())
-    words = tuple(
-        _mapped(one, np.int64, "c", 0, os.fstat(one.fileno()).st_size >> 3) for one in files
-    )
+    words = pile.mapped(np.int64)
     borders = _borders([run.sample for run in runs], max(STRETCH, n * len(runs) // _MOST_EDGES))
 
     def find(run: _Run) -> np.ndarray:
@@ -306,8 +299,8 @@ def _merge(files: Sequence[IO[bytes]], runs: list[_Run], desk: _Desk, file: IO[b
         points, spare = desk.laid(count)
         cells_cpu.gather(words, numbers, starts, sizes, begins, ends, points)
         cells_cpu.sort(points, count, spare)
-        for column, part in enumerate(points):
-            write_at(file, part, _HEAD_BYTES + part.itemsize * (column * n + first))
+        for file, column in zip(files, points, strict=True):
+            write_at(file, column, _HEAD_BYTES + _WORD_BYTES * first)
 
     for _ in side_by_side(write, _pieces(borders, edges)):
         pass
@@ -343,11 +336,6 @@ def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
         for own in np.unique(share):
             yield _Piece(first, begins, np.where(share == own, ends, begins))
             first += int(counts[share == own].sum())
-
-
-def _mapped(file: Any, dtype: Any, mode: Any, offset: int, n: int) -> np.ndarray:
-    # A file of no bytes cannot be mapped; to numba a memmap is slower than an array.
-    return np.asarray(np.memmap(file, dtype, mode, offset, (n,))) if n else np.empty(0, dtype)
 
 
 def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -> pa.Table:

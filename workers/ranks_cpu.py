@@ -18,6 +18,8 @@ def tally(thread, threads, distances, brackets, first, shift, counts):  # type: 
 
     Parameters
     ----------
+    distances : tuple of float64 arrays
+        A thread has a share of each.
     brackets : int64 array
         The bits that each begins with, ascending.
     first : int64 array
@@ -26,18 +28,19 @@ def tally(thread, threads, distances, brackets, first, shift, counts):  # type: 
         A step has 2^shift values.
     counts : int64 array, shape (threads, brackets, steps)
     """
-    bits = distances.view(np.int64)
-    n = bits.size
     steps = counts.shape[2]
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        bracket = first[bits[i] >> LEAD]
-        while bracket < brackets.size:
-            step = (bits[i] - brackets[bracket]) >> shift
-            if step < steps:
-                if step >= 0:
-                    counts[thread, bracket, step] += 1
-                break
-            bracket += 1
+    for array in distances:
+        bits = array.view(np.int64)
+        n = bits.size
+        for i in range(n * thread // threads, n * (thread + 1) // threads):
+            bracket = first[bits[i] >> LEAD]
+            while bracket < brackets.size:
+                step = (bits[i] - brackets[bracket]) >> shift
+                if step < steps:
+                    if step >= 0:
+                        counts[thread, bracket, step] += 1
+                    break
+                bracket += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -46,15 +49,18 @@ def histogram(thread, threads, distances, edges, first, counts):  # type: ignore
 
     Parameters
     ----------
+    distances : tuple of float64 arrays
+        A thread has a share of each.
     first : int64 array
         The bin of the least distance with the bits in front of `BIN`.
     counts : int64 array, shape (threads, bins)
     """
-    bits = distances.view(np.int64)
-    n = bits.size
     last = edges.size - 2
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        number = first[bits[i] >> BIN]
-        while number < last and distances[i] >= edges[number + 1]:
-            number += 1
-        counts[thread, number] += 1
+    for array in distances:
+        bits = array.view(np.int64)
+        n = bits.size
+        for i in range(n * thread // threads, n * (thread + 1) // threads):
+            number = first[bits[i] >> BIN]
+            while number < last and array[i] >= edges[number + 1]:
+                number += 1
+            counts[thread, number] += 1

@@ -68,10 +68,16 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
             writer.write_table(table.combine_chunks(), table.num_rows)
 
 
-def opened(file: Path | BinaryIO) -> pq.ParquetFile:
-    """A result to go through once, batch by batch; a damaged page of it raises OSError."""
+def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """A result to go through once, batch by batch; a damaged page of it raises OSError.
+
+    Parameters
+    ----------
+    footer
+        That of the file, if it was parsed before.
+    """
     # pyarrow by itself keeps what it has read: at the end, all of it.
-    return pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+    return pq.ParquetFile(file, metadata=footer, pre_buffer=False, page_checksum_verification=True)
 
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:

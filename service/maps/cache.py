@@ -20,7 +20,7 @@ from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import Distances, Histogram, measure
 from georesolve.workers.files import complete
 from georesolve.workers.manifest import Manifest
-from georesolve.workers.map_files import MAP_NAME, Map, MapFolder, map_bytes, write_map
+from georesolve.workers.map_files import Map, MapFolder, map_bytes, map_paths, write_map
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Maps:
         for id in tuple(self._opened):
             # A disk that cannot be asked is asked again.
             with suppress(OSError):
-                if not (self._folder.path / id / MAP_NAME).exists():
+                if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
 
     def folder(self, id: str) -> Path:
@@ -125,12 +125,13 @@ class Maps:
             return Drawn(self._map(folder, manifest, observations), distances.result())
 
     def _map(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Map:
-        path = folder / MAP_NAME
         with suppress(FileNotFoundError, ValueError, KeyError):
-            map = Map(path, manifest.digest)
-            os.utime(path)
+            map = Map(folder, manifest.digest)
+            for path in map_paths(folder):
+                os.utime(path)
             return map
-        path.unlink(missing_ok=True)
+        for path in map_paths(folder):
+            path.unlink(missing_ok=True)
         size_bytes = map_bytes(manifest)
         # While it is made it stands there twice.
         if not self._folder.has_room_for(size_bytes, size_bytes):
@@ -140,8 +141,8 @@ class Maps:
                 f"({self._folder.free_bytes}) must stay free",
                 headers={"Retry-After": "60"},
             )
-        write_map(path, manifest, observations())
-        return Map(path, manifest.digest)
+        write_map(folder, manifest, observations())
+        return Map(folder, manifest.digest)
 
     @staticmethod
     def distances(folder: Path, manifest: Manifest) -> Distances:

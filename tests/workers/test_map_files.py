@@ -50,8 +50,8 @@ def result(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def drawn(result):
     folder, manifest, seen, *_ = result
-    write_map(folder / "map", manifest, seen)
-    return Map(folder / "map", manifest.digest)
+    write_map(folder, manifest, seen)
+    return Map(folder, manifest.digest)
 
 
 @pytest.mark.parametrize("z", [0, 3, 11, 18])
