@@ -1,8 +1,9 @@
 """Packets of sixteen neighbouring observations that walk a tree of boxes together: k = 1.
 
-A packet first looks into the leaf at its own key, which gives a good bound. Eight packets then walk
-the tree from the root for one list of leaves, leaving out every box that is farther from the
-group's box than the worst best of all; each packet goes through that list with its own box.
+A packet first looks into the leaf at its own key, which gives a good bound, and where that is far,
+into the leaf that was best for its neighbours. Eight packets then walk the tree from the root for
+one list of leaves, leaving out every box that is farther from the group's box than the worst best
+of all; each packet goes through that list with its own box.
 """
 
 import numpy as np
@@ -125,6 +126,8 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
     leaves = np.empty(_CANDIDATES, np.int64)
     leaf_boxes = aligned_rows(_CANDIDATES // WIDTH * 6, WIDTH).reshape(-1, 6, WIDTH)
     leaf = 0
+    last = np.int64(0)
+    seen = np.empty(_PACKETS, np.int64)
     for group in range(
         n_packets * thread // threads, n_packets * (thread + 1) // threads, _PACKETS
     ):
@@ -162,6 +165,19 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
             node = leaf // WIDTH
             own[packet] = node
             worst_own = min(compare_leaf(leaf_points, rows, leaf, lanes[packet]), ALL)
+            width = packet_boxes[packet, 3] - packet_boxes[packet, 0]
+            depth = packet_boxes[packet, 4] - packet_boxes[packet, 1]
+            height = packet_boxes[packet, 5] - packet_boxes[packet, 2]
+            seen[packet] = -1
+            # Farther from what its key names than the packet is wide: then the leaf that bettered
+            # the packets before it is a good one here, too.
+            if (
+                worst_own > width * width + depth * depth + height * height
+                and last // WIDTH != node
+                and lanes_within(lanes[packet], boxes, last // WIDTH, last % WIDTH)
+            ):
+                worst_own = min(compare_leaf(leaf_points, rows, last, lanes[packet]), ALL)
+                seen[packet] = last
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
             worsts[packet] = _scan_leaves(
                 leaf_points, rows, boxes, node,
@@ -182,8 +198,13 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
                     j = lowest_bit(bits)
                     bits &= bits - 1
                     leaf = leaves[eight * WIDTH + j]
-                    if leaf // WIDTH != own[packet] and lanes_within(lane, leaf_boxes, eight, j):
+                    if leaf // WIDTH == own[packet] or leaf == seen[packet]:
+                        continue
+                    if lanes_within(lane, leaf_boxes, eight, j):
+                        before = worst
                         worst = min(compare_leaf(leaf_points, rows, leaf, lane), ALL)
+                        if worst < before:
+                            last = leaf
                         bits &= children_within(leaf_boxes, eight, packet_box, worst)
             first = (group + packet) * LANES
             for place in range(min(LANES, n - first)):
