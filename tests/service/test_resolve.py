@@ -288,6 +288,14 @@ def test_observations_without_rows(service):
             "/observations/lat/1: 'x' is not a number",
         ),
         (
+            {"observations": {"lat": [0.5, True], "lon": [2, 3]}, "references": "dataset:none"},
+            "/observations/lat/1: True is not a number",
+        ),
+        (
+            {"observations": {"lat": [1, 2.5], "lon": [False, 3]}, "references": "dataset:none"},
+            "/observations/lon/0: False is not a number",
+        ),
+        (
             {"observations": {"lat": [1], "lon": [2, 3]}, "references": "dataset:none"},
             "differ in length",
         ),
