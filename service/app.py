@@ -65,7 +65,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
-            open_maps = Maps(settings, store.maps_folder)
+            open_maps = Maps(settings, store)
             metrics.read_when_asked(settings, store, cluster)
             with (
                 closing(Ingest(settings, disk)) as ingest,

@@ -5,7 +5,6 @@ import errno
 import gc
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -29,7 +28,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads import ingest
 from georesolve.workers.gpus import NoGpuError, choose_device
 from georesolve.workers.logs import configure_log
-from georesolve.workers.places import Prefix, StoreFailed
+from georesolve.workers.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -109,9 +108,6 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
         store.jobs_place.make()
         if is_alone:
             ingest.sweep(settings)
-            if isinstance(store.root, Prefix):
-                # Those of jobs that have gone meanwhile would stay; they are made again.
-                shutil.rmtree(store.maps_folder, ignore_errors=True)
         # Others may work in the same object store, with folders of their own.
         if is_alone and not (settings.store and settings.database):
             store.forget_holder()

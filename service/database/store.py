@@ -53,6 +53,8 @@ from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
+_IDS_AT_ONCE = 1000
+"""A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
@@ -273,6 +275,13 @@ class Store(Queries):
     def expired_results(self, before: str) -> set[str]:
         """Ids of jobs whose result has expired before a time."""
         return set(self._scalars(sa.select(_jobs.c.id).where(_jobs.c.expires < before)))
+
+    def with_result(self, ids: list[str]) -> set[str]:
+        """Those of some jobs that have a result, and it has not expired."""
+        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        query = sa.select(_jobs.c.id).where(has_result)
+        batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
+        return {id for some in batches for id in self._scalars(query.where(_jobs.c.id.in_(some)))}
 
     def registered_dataset(self, like: Dataset) -> DatasetRow | None:
         """A registered dataset with the same content, be it expired, as long as it is there.

@@ -336,9 +336,9 @@ class Library:
         if not self._store.remove_dataset(row.id, only_expired=only_expired):
             return False
         self._used.pop(row.id, None)
-        self._remove_file(row.id)
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)
+        self._remove_file_of(row)
         return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
@@ -350,9 +350,25 @@ class Library:
         row = self._store.dataset(id)
         if row is not None and not row.registered and self._store.remove_dataset(id):
             try:
-                self._remove_file(id)
+                self._remove_file_of(row)
             except StoreFailed as error:
                 logger.warning("the file of the dataset %s stays for now: %s", id, error)
+
+    def _remove_file_of(self, row: DatasetRow) -> None:
+        """Remove the file of a dataset whose row was removed.
+
+        Where that fails the row stands again, as that of a dataset that came with a request: it is
+        released again and again, until its file can be removed. No other row would name the file.
+
+        Raises
+        ------
+        StoreFailed
+        """
+        try:
+            self._remove_file(row.id)
+        except StoreFailed:
+            self._store.add_dataset(replace(row, registered=False, expires=None), admit_any)
+            raise
 
     def _remove_file(self, id: str) -> None:
         self._store.datasets_place.remove([f"{id}.parquet"])

@@ -144,13 +144,10 @@ def sweep_unfinished(store: Store, ids: Iterable[str]) -> set[str]:
 
 
 def sweep(store: Store) -> None:
-    """Remove what an earlier service left of jobs that have ended; move unknown ones away."""
+    """Remove what an earlier service left of jobs that have ended; `Retention` moves others."""
     if not isinstance(store.jobs_place, Folder):
         return
-    known = store.job_ids()
-    jobs = {path for path in store.jobs_place.path.iterdir() if is_id(path.name)}
-    store.quarantine.take(job for job in jobs if job.name not in known)
-    for job in jobs:
+    for job in filter(lambda path: is_id(path.name), store.jobs_place.path.iterdir()):
         row = store.job(job.name)
         if row is not None and row.status not in LIVE:
             tidy(store, row)

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import os
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from georesolve.service.clock import is_id
+from georesolve.service.database.store import Store
 from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
 from georesolve.workers.datasets import Dataset
@@ -28,6 +33,8 @@ _MOST_OPEN = 8
 _THREADS = 2
 """Maps and tiles that are made at a time: each uses all cores."""
 _DISTANCES_NAME = "distances.json"
+_SWEEP_SECONDS = 10.0
+"""So often it is asked, at most, which results are gone: the database may change at any moment."""
 
 
 def map_folder(settings: Settings, folder: Path) -> MapFolder:
@@ -56,9 +63,11 @@ class Drawn:
 class Maps:
     """Makes maps, opens them, and lets go of those used longest ago."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
-        self._folder = map_folder(settings, folder)
-        self._makes_folders = settings.store is not None
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._store = store
+        self._folder = map_folder(settings, store.maps_folder)
+        self._lie_apart = settings.store is not None
+        self._swept_at = -math.inf
         self._limiter = CapacityLimiter(_THREADS)
         self._opened: OrderedDict[str, Drawn] = OrderedDict()
         self._making: dict[str, asyncio.Task[Drawn]] = {}
@@ -102,18 +111,29 @@ class Maps:
     def forget_gone(self) -> None:
         """Close the maps whose files were removed, by any process: until then they take the disk.
 
-        Any thread may call it.
+        Those that lie apart from their results are removed here, once these are gone. Any thread
+        may call it.
         """
+        if self._lie_apart and monotonic() > self._swept_at + _SWEEP_SECONDS:
+            self._swept_at = monotonic()
+            self._remove_gone()
         for id in tuple(self._opened):
             # A disk that cannot be asked is asked again.
             with suppress(OSError):
                 if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
 
+    def _remove_gone(self) -> None:
+        # A disk that cannot be asked is asked again.
+        with suppress(OSError):
+            ids = [path.name for path in self._folder.path.iterdir() if is_id(path.name)]
+            for id in {*ids} - self._store.with_result(ids):
+                shutil.rmtree(self._folder.path / id, ignore_errors=True)
+
     def folder(self, id: str) -> Path:
         """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""
         folder = self._folder.path / id
-        if self._makes_folders:
+        if self._lie_apart:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,17 @@ import pytest
 
 from georesolve.client import Client, ServiceRefused
 from georesolve.commands import main
-from georesolve.workers.places import OutputFailed, place_of
+from georesolve.service.clock import new_id, now
+from georesolve.service.database.rows import Delivery
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.maps.cache import Maps
+from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.uploads.resumable import ResumableUploads
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.places import OutputFailed, StoreFailed, place_of
 from georesolve.workers.sources import object_store
 from tests import oracle
 from tests.conftest import (
@@ -22,6 +33,7 @@ from tests.conftest import (
     points,
     run_nearest,
     running_service,
+    store_points,
     wait_until,
 )
 from tests.https_server import serving
@@ -535,6 +547,68 @@ def test_an_object_is_whole_or_not_there(store, monkeypatch):
     with pytest.raises(OutputFailed, match=failure), place.new("x") as file:
         file.write(b"x")
     object_store.cache_clear()
+
+
+@pytest.fixture
+def bucket(store, tmp_path, monkeypatch):
+    """The store of a service whose files lie in a bucket, in this process."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    object_store.cache_clear()
+    with closing(Store(tmp_path / "data", None, f"s3://{BUCKET}/{tmp_path.name}/")) as kept:
+        kept.jobs_place.make()
+        yield kept
+    object_store.cache_clear()
+
+
+def a_dataset(bucket, tmp_path, **kept):
+    made = store_points(points(10, 5), tmp_path / "new")
+    return Library(bucket).keep(Ingested(made, {}), **kept)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkeypatch, registered):
+    """Also when it was there before the runner, which takes such for those of a newer database."""
+    library = Library(bucket)
+    row = a_dataset(bucket, tmp_path, registered=registered)
+    uploads = ResumableUploads(bucket, 24)
+    with monkeypatch.context() as away:
+        away.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+        object_store.cache_clear()
+        if registered:
+            with pytest.raises(StoreFailed):
+                library.remove(row.id)
+        else:
+            library.release(row.id)
+    object_store.cache_clear()
+    assert bucket.datasets_place.names() == [f"{row.id}.parquet"]
+    assert row.id in bucket.dataset_ids(registered=False)
+    monkeypatch.setattr("georesolve.service.jobs.retention._ACCEPTED_SECONDS", -10.0)
+    Retention(Settings(), bucket, library, uploads).sweep()
+    assert bucket.datasets_place.names() == []
+    assert bucket.dataset(row.id) is None
+
+
+def test_a_map_beside_a_bucket_goes_with_its_result(bucket, tmp_path, monkeypatch):
+    row = a_dataset(bucket, tmp_path)
+    kept, expired, removed = (
+        bucket.add_job(row, row, MatchOptions(), Delivery()) for _ in range(3)
+    )
+    for id, hours in ((kept, 1), (expired, -1), (removed, 1)):
+        bucket.finish_job(id, "successful", "done", report={}, expires=now(3600 * hours))
+    bucket.dismiss_finished_job(removed)
+    maps = Maps(Settings(store=f"s3://{BUCKET}/{tmp_path.name}/"), bucket)
+    for id in (kept, expired, removed, new_id()):
+        (maps.folder(id) / "distances.json").touch()
+    theirs = bucket.maps_folder / "cities"
+    theirs.mkdir()
+    maps.forget_gone()
+    assert {*bucket.maps_folder.iterdir()} == {theirs, bucket.maps_folder / kept}
+    # It is asked again after a while, not at each change of the database.
+    monkeypatch.setattr("georesolve.service.maps.cache._SWEEP_SECONDS", 0.0)
+    bucket.dismiss_finished_job(kept)
+    maps.forget_gone()
+    assert [*bucket.maps_folder.iterdir()] == [theirs]
 
 
 def test_outputs_that_are_not_listed_are_refused(service, observations, folder):

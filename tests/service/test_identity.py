@@ -20,7 +20,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
-from tests.conftest import NO_CLUSTER, points, running_service, store_points
+from tests.conftest import NO_CLUSTER, points, running_service, store_points, wait_until
 from tests.service.test_store import postgres  # noqa: F401
 
 CSV = {"Content-Type": "text/csv"}
@@ -195,6 +195,8 @@ def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
         (data / name).write_text(name)
     with running_service(data, *NO_CLUSTER, ready=False) as client:
         assert client.get(f"/datasets/{kept.id}").status_code == 200
+        wait_until(lambda: not (data / "jobs" / unknown).exists())
+        wait_until(lambda: client.log.read_text().count(" does not know were moved to ") == 2)
         log = client.log.read_text()
     after = content(data)
     assert all(after[name] == name.encode() for name in [*theirs, *known])
