@@ -1,8 +1,8 @@
 """Packets of sixteen neighbouring observations that each keep a list of their nearest: any k.
 
 A packet first looks into the leaves around its own key, enough of them to fill the lists, which
-gives a bound. It then walks the tree from the root, leaving out every box that is farther from its
-own box than the worst entry of all its lists.
+gives a bound, then into the other leaves of the same node, and then walks the tree from the root,
+leaving out every box that is farther from its own box than the worst entry of all its lists.
 
 A leaf's references are sorted for eight observations at a time and merged into their lists, both by
 networks of comparisons that are the same for all: no branch depends on what is found.
@@ -103,12 +103,20 @@ def search_lists(  # type: ignore[no-untyped-def]
             worst = _scan_leaf(
                 leaf_points, rows, child, (1 << LANES) - 1, lanes, own, k, new, chords, numbers
             )  # fmt: skip
+        # The node of that leaf comes first, so that the bound is good for the rest, and only once.
+        own_node = leaf // WIDTH
+        visited = False
         stack[0] = boxes.shape[0] - 1
-        top = 1
-        level = levels.size - 2
+        stack[1] = own_node
+        top = 2
+        level = 0
         while top:
             top -= 1
             node = stack[top]
+            if node == own_node:
+                if visited:
+                    continue
+                visited = True
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
             if level:
