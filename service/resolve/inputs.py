@@ -331,12 +331,12 @@ async def made(
         value = keep_upload(bytes(value), folder, ARROW.media_type, place)
     elif _is_geojson(value):
         value = keep_upload(to_json(value), folder, "application/geo+json", place)
+    if (id := _dataset_of(value)) is not None:
+        return await asyncio.to_thread(service.library.use, id)
     if isinstance(value, Upload | str):
         one = await made_of_file(value, place, service, reading, folder)
         if one is not None:
             return one
-    if (id := _dataset_of(value)) is not None:
-        return await asyncio.to_thread(service.library.use, id)
     async with service.ingest.converting.place(service.owner):
         return await asyncio.to_thread(_of_arrays, value, place, service, reading)
 

@@ -114,6 +114,13 @@ def test_a_set_that_was_removed_is_not_there(service, references):
     assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
 
 
+def test_what_is_called_a_dataset_is_not_taken_for_an_address(service, references):
+    body = {"observations": {"dataset": "s3://bucket/x"}, "references": {"dataset": references}}
+    answer = service.post("/nearest", json=body)
+    assert answer.status_code == 404, answer.text
+    assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
+
+
 def test_the_index_of_a_registered_set_is_kept_as_long_as_it_is(tmp_path):
     def indexes():
         return [path.stem for path in (tmp_path / "data" / "datasets" / "indexes").iterdir()]
