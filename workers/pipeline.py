@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import pandas as pd
@@ -41,6 +42,12 @@ _ANSWER = pd.DataFrame(
         "status": pd.Series(dtype="i1"),
     }
 )
+
+
+# Not `distributed.wait`, which looks at all futures in flight whenever one has ended: 64 workers
+# have 512.
+_Ended = SimpleQueue[Future[Any]]
+"""Futures in the order in which they ended."""
 
 
 class JobCancelled(Exception):
@@ -171,6 +178,7 @@ def _records(
     waiting = todo[::-1]
     running: dict[Future[Any], Chunk] = {}
     stragglers = Stragglers()
+    ended = _Ended()
     with contextlib.closing(Suspects(cluster.trial)) as suspects:
         try:
             while waiting or running or suspects:
@@ -179,16 +187,17 @@ def _records(
                 # Not while there are suspects: more like them would end more workers.
                 if waiting and not suspects and len(running) <= window // 2:
                     size = min(len(waiting), window - len(running))
-                    running |= _submit(cluster.client, job, [waiting.pop() for _ in range(size)])
+                    batch = [waiting.pop() for _ in range(size)]
+                    running |= _submit(cluster.client, job, batch, ended)
                     stragglers.begin()
                 if not waiting and not suspects and (late := stragglers.among(running.values())):
-                    running |= _submit_copies(cluster.client, job, late)
+                    running |= _submit_copies(cluster.client, job, late, ended)
                     stragglers.begin()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
-                    running |= _submit(cluster.client, job, called)
-                for future in _finished(list(running)):
+                    running |= _submit(cluster.client, job, called, ended)
+                for future in _next_of(ended, _POLL_SECONDS if running else 0):
                     if future not in running:
-                        continue  # The other copy of its chunk finished at the same time.
+                        continue  # It was let go: the other copy of its chunk finished first.
                     chunk = running.pop(future)
                     suspects.dismiss(chunk)
                     try:
@@ -213,14 +222,16 @@ def _records(
             raise
 
 
-def _submit_copies(client: Client, job: Job, late: list[Chunk]) -> dict[Future[Any], Chunk]:
+def _submit_copies(
+    client: Client, job: Job, late: list[Chunk], ended: _Ended
+) -> dict[Future[Any], Chunk]:
     """Send chunks that are late a second time, as many as there are workers without work."""
     idle = [address for address, tasks in client.processing().items() if not tasks]
     again = late[: len(idle)]
     if not again:
         return {}
     logger.warning("job %s: %s are late, and computed elsewhere as well", job.id, again)
-    return _submit(client, job, again, idle)
+    return _submit(client, job, again, ended, idle)
 
 
 def _copies_of(chunk: Chunk, running: dict[Future[Any], Chunk]) -> list[Future[Any]]:
@@ -235,9 +246,12 @@ def _drop(client: Client, running: dict[Future[Any], Chunk], futures: list[Futur
 
 
 def _submit(
-    client: Client, job: Job, batch: list[Chunk], workers: list[str] | None = None
+    client: Client, job: Job, batch: list[Chunk], ended: _Ended, workers: list[str] | None = None
 ) -> dict[Future[Any], Chunk]:
-    """Send a batch of chunks to the workers, or to some of them, as one dataframe collection."""
+    """Send a batch of chunks to the workers, or to some of them, as one dataframe collection.
+
+    Each future goes to `ended` once it has finished, failed or been cancelled.
+    """
     # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
     import dask.dataframe as dd
 
@@ -256,6 +270,8 @@ def _submit(
     }
     # Batches of one minute would count as one, and the first of each be taken before all others.
     futures = client.get(tasks, keys, workers=workers, sync=False, fifo_timeout="0s")
+    for future in futures:
+        future.add_done_callback(ended.put)
     return dict(zip(futures, batch, strict=True))
 
 
@@ -285,10 +301,10 @@ def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | No
     """The record of a chunk; None when it was lost with its workers.
 
     The record lies beside the part: what the future holds is not asked for, and would be computed
-    anew, for nothing, when its worker dies.
+    anew, for nothing, when its worker dies; then Dask calls a future lost that had finished.
     """
     try:
-        if future.status == "finished":
+        if future.status in ("finished", "lost"):
             return read_record(job.records, part_name(*chunk))
         future.result()
     except (KilledWorker, CancelledError) as error:
@@ -299,15 +315,13 @@ def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | No
     return None
 
 
-def _finished(futures: list[Future[Any]]) -> list[Future[Any]]:
+def _next_of(ended: _Ended, seconds: float) -> list[Future[Any]]:
+    """All futures that have ended since, after a wait for the first of them."""
     try:
-        done, _ = wait(futures, timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED")
-    except TimeoutError:
+        first = ended.get(timeout=seconds)
+    except Empty:
         return []
-    except CancelledError:
-        # A worker or the scheduler let go of some: they are to be submitted again.
-        return [future for future in futures if future.done()]
-    return list(done)
+    return [first, *(ended.get() for _ in range(ended.qsize()))]
 
 
 def _let_go(client: Client, futures: list[Future[Any]]) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import get_worker
+from distributed.client import FutureState
 
 from georesolve.workers import partitions, pipeline, stragglers
 from georesolve.workers.cluster import open_cluster
@@ -235,6 +236,22 @@ def test_what_is_finished_is_not_held(cluster, make_job, monkeypatch):
     # The client lets go in its own thread.
     assert all(keys <= (4_000 - rows_done) // 1_000 + 1 for rows_done, keys in counts)
     wait_until(lambda: held() == 0)
+
+
+def test_chunks_in_flight_are_not_looked_at_again_and_again(cluster, make_job, monkeypatch):
+    """A job costs as much a chunk however many are in flight."""
+    cut_into(monkeypatch, 50)
+    monkeypatch.setattr(pipeline, "_WINDOW_A_WORKER", 64)
+    looks, look = [], FutureState.wait
+
+    def counted(state, *arguments):
+        looks.append(state)
+        return look(state, *arguments)
+
+    monkeypatch.setattr(FutureState, "wait", counted)
+    _, progress = run(cluster, make_job(points(2_000, 1), points(100, 2)), ignore, never)
+    assert progress.rows_done == 2_000
+    assert 0 < len(looks) < 2 * 2_000 // 50
 
 
 def test_a_damaged_part_is_made_again(cluster, make_job, monkeypatch):
