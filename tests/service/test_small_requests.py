@@ -8,7 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve.workers.plan import QUICKLY_INDEXED
-from tests.conftest import NO_CLUSTER, children_of, finished, points, running_service, wait_until
+from tests.conftest import (
+    NO_CLUSTER,
+    children_of,
+    finished,
+    points,
+    run_nearest,
+    running_service,
+    wait_until,
+)
 from tests.service.test_jobs import PARQUET, files_of, parquet
 
 ROWS = 100
@@ -116,7 +124,7 @@ def test_a_set_that_was_removed_is_not_there(service, references):
 
 def test_what_is_called_a_dataset_is_not_taken_for_an_address(service, references):
     body = {"observations": {"dataset": "s3://bucket/x"}, "references": {"dataset": references}}
-    answer = service.post("/nearest", json=body)
+    answer = run_nearest(service, body)
     assert answer.status_code == 404, answer.text
     assert answer.json()["type"] == "urn:georesolve:problem:no-such-dataset"
 
