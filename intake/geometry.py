@@ -42,7 +42,7 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     if schema.metadata is None:
         return {}
     try:
-        geo = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+        geo = json.loads(schema.metadata.get(b"geo", b"{}"))
         about = {name: dict(geo["columns"][name]) for name in geo.get("columns", {})}
         primary = geo.get("primary_column")
     except (ValueError, TypeError, AttributeError):

@@ -259,21 +259,17 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
                 f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256, anew=anew
             ):
                 await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
-
-        def answer() -> Response:
-            found = look()
-            return file_response(
-                partial(place.open, name),
-                found.size,
-                sha256,
-                found,
-                PARQUET,
-                request,
-                repr_digest(sha256) if anew else None,
-                name="data.parquet",
-            )
-
-        return await asyncio.to_thread(answer)
+        found = await asyncio.to_thread(look)
+        return await file_response(
+            partial(place.open, name),
+            found.size,
+            sha256,
+            found,
+            PARQUET,
+            request,
+            repr_digest(sha256) if anew else None,
+            name="data.parquet",
+        )
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

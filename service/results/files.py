@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     check: Callable[[], Awaitable[None]]
 
 
-def file_response(
+async def file_response(
     open_file: Callable[[], BinaryIO],
     size_bytes: int,
     etag: str,
@@ -54,12 +54,12 @@ def file_response(
     name: str | None = None,
     pieces: Iterable[Piece] = (),
 ) -> Response:
-    """Answer with the bytes of a file, or with 304 to whom has them already; opens it.
+    """Answer with the bytes of a file, or with 304 to whom has them already.
 
     Parameters
     ----------
     open_file
-        Opens it, to be read anywhere.
+        Opens it, to be read anywhere; called by a thread, as an object store may take its time.
     etag
         What stands between the quotes of the strong ETag.
     modified
@@ -82,7 +82,7 @@ def file_response(
     if request.method == "GET" and is_known(request.headers, quoted):
         return Response(status_code=304, headers=headers)
     return _Answer(
-        _Content(open_file(), size_bytes, pieces),
+        _Content(await to_thread.run_sync(open_file), size_bytes, pieces),
         modified,
         media_type=format.media_type,
         filename=name or format.name,

@@ -117,20 +117,16 @@ async def format_response(
         manifest = await asyncio.to_thread(manifest_of, service, job)
         if wants_digest(request):
             headers |= repr_digest(await _counted(service, job, manifest))
-
-        def answer() -> Response:
-            return file_response(
-                partial(_open, manifest),
-                manifest.size_bytes,
-                manifest.digest,
-                look_at_manifest(folder),
-                format,
-                request,
-                headers,
-                pieces=_pieces(service, job, manifest, manifest.extents()),
-            )
-
-        return await asyncio.to_thread(answer)
+        return await file_response(
+            partial(_open, manifest),
+            manifest.size_bytes,
+            manifest.digest,
+            await asyncio.to_thread(look_at_manifest, folder),
+            format,
+            request,
+            headers,
+            pieces=_pieces(service, job, manifest, manifest.extents()),
+        )
 
 
 async def part_response(service: Service, job: JobRow, name: str, request: Request) -> Response:
@@ -151,20 +147,16 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
                 f"/jobs/{job.id}/results/parts lists those that it has"
             )
         extent = Extent(part, 0, part.size_bytes)
-
-        def answer() -> Response:
-            return file_response(
-                partial(manifest.open, extent),
-                part.size_bytes,
-                part.digest,
-                manifest.look(extent),
-                PARQUET,
-                request,
-                name=name,
-                pieces=_pieces(service, job, manifest, [extent]),
-            )
-
-        return await asyncio.to_thread(answer)
+        return await file_response(
+            partial(manifest.open, extent),
+            part.size_bytes,
+            part.digest,
+            await asyncio.to_thread(manifest.look, extent),
+            PARQUET,
+            request,
+            name=name,
+            pieces=_pieces(service, job, manifest, [extent]),
+        )
 
 
 @lru_cache(_KEPT_MANIFESTS)
