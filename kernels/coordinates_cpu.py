@@ -47,13 +47,18 @@ def _fill(thread, threads, lat_deg, lon_deg, vectors):  # type: ignore[no-untype
             block[i, 3] = 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
-    """Turn squared chords into metres, and infinity into NaN."""
-    part = chord2[chord2.size * thread // threads : chord2.size * (thread + 1) // threads]
+@njit(inline="always")
+def measure_part(chord2):  # type: ignore[no-untyped-def]
+    """Turn squared chords, an array whose rows lie together, into metres, and infinity into NaN."""
+    part = chord2.reshape(chord2.size)
     for i in range(part.size):
         metres = metres_of_chord(part[i])
         part[i] = metres if part[i] < math.inf else math.nan
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
+    measure_part(chord2[chord2.size * thread // threads : chord2.size * (thread + 1) // threads])
 
 
 def aligned(*shape: int) -> np.ndarray:

@@ -3,10 +3,9 @@
 LLVM vectorises a loop only behind checks that its arrays do not overlap. For eight boxes those cost
 more than the work, so it is written here as vectors from the start; a machine without such wide
 ones gets several narrower instructions. Squared chords and bounds are made by the very steps of
-`kernels.distance.squared_chord`, and lists are ordered as `kernels.distance.closer` says.
+`kernels.distance.squared_chord`, and the nearest one is what `kernels.distance.closer` says.
 """
 
-import math
 from typing import Any
 
 from llvmlite import ir
@@ -21,12 +20,18 @@ _LONG = ir.IntType(64)
 _FOUR = ir.VectorType(_DOUBLE, 4)
 _EIGHT = ir.VectorType(_DOUBLE, 8)
 _SIXTEEN = ir.VectorType(_DOUBLE, 16)
+_KEYS = ir.VectorType(_LONG, 8)
 _PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT, _INT, _INT])
 _REDUCE = ir.FunctionType(_DOUBLE, [_SIXTEEN])
 _READ = 0
 _WRITE = 1
 _KEEP = 3
 _DATA = 1
+NUMBER_BITS = 12
+"""Bits of a key that are a number; the squared chord above them keeps 40 of its 52."""
+NUMBER = (1 << NUMBER_BITS) - 1
+NOTHING = 0x4014_0000_0000_0000
+"""Key of what is not there: of number 0, and farther than anything, as `boxes_cpu.ALL` is."""
 _SORT = [
     *((0, 2), (1, 3), (4, 6), (5, 7), (0, 4), (1, 5), (2, 6), (3, 7), (0, 1), (2, 3)),
     *((4, 5), (6, 7), (2, 4), (3, 5), (1, 4), (3, 6), (1, 2), (3, 4), (5, 6)),
@@ -108,20 +113,19 @@ def _comes_before(builder: Any, new: Any, other: Any) -> Any:
     return builder.or_(nearer, builder.and_(tied, lower))
 
 
-def _exchange(builder: Any, entries: list[Any], pairs: list[tuple[int, int]]) -> None:
-    """Put the nearer of two entries, (squared chord, row) of eight points, before the other."""
+def _ordered(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    before = builder.icmp_signed("<", a, b)
+    return builder.select(before, a, b), builder.select(before, b, a)
+
+
+def _exchange(builder: Any, keys: list[Any], pairs: list[tuple[int, int]]) -> None:
+    """Put the lesser of two keys, of eight points each, before the other."""
     for i, j in pairs:
-        a, b = entries[i], entries[j]
-        before = _comes_before(builder, b, a)
-        entries[i] = tuple(builder.select(before, y, x) for x, y in zip(a, b, strict=True))
-        entries[j] = tuple(builder.select(before, x, y) for x, y in zip(a, b, strict=True))
+        keys[i], keys[j] = _ordered(builder, keys[i], keys[j])
 
 
-def _store_entries(context: Any, builder: Any, entries: Any, new_type: Any, new: Any) -> None:
-    """Write eight entries into an array of shape (16, 8): squared chords, then rows."""
-    for j, entry in enumerate(entries):
-        for line, value in zip((j, 8 + j), entry, strict=True):
-            _store(builder, value, _address(context, builder, new_type, new, line, 0))
+def _all_of(key: int) -> Any:
+    return ir.Constant(_KEYS, [key] * 8)
 
 
 def _joined(builder: Any, a: Any, b: Any, *chosen: int) -> Any:
@@ -267,10 +271,12 @@ def compare_leaf(typing_context, points, rows, leaf, lanes):  # type: ignore[no-
 
 
 @intrinsic
-def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # type: ignore[no-untyped-def]
+def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, seen, numbers, first, new):  # type: ignore[no-untyped-def]
     """Sort a leaf's eight references for each of eight points, nearest first.
 
-    Returns whether one of them is at most a point's bound from it; if none is, nothing is written.
+    A reference becomes a key: its squared chord, whose last `NUMBER_BITS` bits are its number among
+    all that the eight points have seen. Returns whether one of them is at most a point's bound from
+    it; if none is, nothing is written.
 
     Parameters
     ----------
@@ -283,16 +289,23 @@ def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # typ
     lanes : float64 array, shape (4, 16)
         Rows x, y, z and the greatest squared chord of each point.
     half : int
-        Which eight of the points: 0 or 8 is the first.
+        Which eight of the points: 0 or 1.
     own : float64 array, shape (16,)
         A row for each point that it does not find.
-    new : float64 array, shape (16, 8)
-        Takes eight squared chords and eight rows of each point.
+    seen : float64 array, shape (2, n, 8)
+        Takes the squared chords of the eight points of each half, by number.
+    numbers : float64 array, shape (2, n)
+        Takes the rows, by number.
+    first : int
+        Number of the first of the eight references, a multiple of 8.
+    new : int64 array, shape (8, 8)
+        Takes eight keys of each point.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points_type, rows_type, _, lanes_type, _, own_type, new_type = signature.args
-        points, rows, leaf, lanes, half, own, new = arguments
+        kinds = signature.args
+        points, rows, leaf, lanes, half, own, seen, numbers, first, new = arguments
+        lane = builder.mul(half, _LONG(8))
 
         def line(array_type: Any, array: Any, *indices: Any) -> Any:
             return _load(builder, _address(context, builder, array_type, array, *indices), _EIGHT)
@@ -301,85 +314,155 @@ def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, new):  # typ
             address = _address(context, builder, array_type, array, leaf, *indices)
             return _splat(builder, builder.load(address), _EIGHT)
 
-        *point, worst = (line(lanes_type, lanes, row, half) for row in range(4))
-        left_out = line(own_type, own, half)
-        nothing = ir.Constant(_EIGHT, [math.inf] * 8)
-        entries = []
+        *point, worst = (line(kinds[3], lanes, row, lane) for row in range(4))
+        left_out = line(kinds[5], own, lane)
+        keys, squares = [], []
         within = None
         for j in range(8):
-            there = [every(points_type, points, axis, j) for axis in range(3)]
-            square, row = _square(builder, point, there), every(rows_type, rows, j)
+            there = [every(kinds[0], points, axis, j) for axis in range(3)]
+            square, row = _square(builder, point, there), every(kinds[1], rows, j)
             found = builder.fcmp_ordered("<=", square, worst)
             found = builder.and_(found, builder.fcmp_ordered("!=", row, left_out))
             within = found if within is None else builder.or_(within, found)
-            entries.append((builder.select(found, square, nothing), row))
+            number = _splat(builder, builder.or_(first, _LONG(j)), _KEYS)
+            key = builder.and_(builder.bitcast(square, _KEYS), _all_of(~NUMBER))
+            squares.append(square)
+            keys.append(builder.select(found, builder.or_(key, number), _all_of(NOTHING)))
         some = builder.icmp_unsigned("!=", _bits(builder, within, 8), _LONG(0))
         with builder.if_then(some):
-            _exchange(builder, entries, _SORT)
-            _store_entries(context, builder, entries, new_type, new)
+            for j, square in enumerate(squares):
+                number = builder.or_(first, _LONG(j))
+                place = _address(context, builder, kinds[6], seen, half, number, 0)
+                _store(builder, square, place)
+            row = _load(builder, _address(context, builder, kinds[1], rows, leaf, 0), _EIGHT)
+            _store(builder, row, _address(context, builder, kinds[7], numbers, half, first))
+            _exchange(builder, keys, _SORT)
+            for j, key in enumerate(keys):
+                _store(builder, key, _address(context, builder, kinds[9], new, j, 0))
         return some
 
-    kinds = (points, rows, types.intp, lanes, types.intp, own, new)
+    kinds = (points, rows, types.intp, lanes, types.intp, own, seen, numbers, types.intp, new)
     return types.boolean(*kinds), generate
 
 
 @intrinsic
-def merge_eight(typing_context, chords, rows, first, half, new):  # type: ignore[no-untyped-def]
-    """Merge eight sorted references of each of eight points into eight entries of their lists.
+def merge_eight(typing_context, keys, first, half, new):  # type: ignore[no-untyped-def]
+    """Merge eight sorted keys of each of eight points into eight entries of their lists.
 
-    What falls out of these is left for the eight entries after them, where there are any.
+    What falls out of these is left for the eight entries after them; where there are none, the
+    least of it is kept behind the list.
 
     Parameters
     ----------
-    chords, rows : float64 array, shape (m, 16)
-        Squared chords and rows, a list in each column, in the order of `kernels.distance.closer`.
+    keys : int64 array, shape (m + 1, 16)
+        A sorted list in each column, and the least key that fell out of it.
     first : int
         The first of the eight entries.
     half : int
-        Which eight of the points: 0 or 8 is the first.
-    new : float64 array, shape (16, 8)
-        Squared chords and rows that are merged; takes those that fell out.
+        Which eight of the points: 0 or 1.
+    new : int64 array, shape (8, 8)
+        Keys that are merged; takes those that fell out.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        chords_type, rows_type, _, _, new_type = signature.args
-        chords, rows, first, half, new = arguments
+        keys_type, _, _, new_type = signature.args
+        keys, first, half, new = arguments
+        lane = builder.mul(half, _LONG(8))
 
-        def entry(array_type: Any, array: Any, place: Any, lane: Any) -> Any:
-            return _address(context, builder, array_type, array, place, lane)
+        def place(j: Any) -> Any:
+            return _address(context, builder, keys_type, keys, j, lane)
 
-        def load(j: int) -> tuple[Any, Any]:
-            place = builder.add(first, _LONG(j))
-            return (
-                _load(builder, entry(chords_type, chords, place, half), _EIGHT),
-                _load(builder, entry(rows_type, rows, place, half), _EIGHT),
-            )
+        def new_place(j: int) -> Any:
+            return _address(context, builder, new_type, new, j, 0)
 
-        def load_new(j: int) -> tuple[Any, Any]:
-            return (
-                _load(builder, entry(new_type, new, _LONG(j), _LONG(0)), _EIGHT),
-                _load(builder, entry(new_type, new, _LONG(8 + j), _LONG(0)), _EIGHT),
-            )
+        own = [place(builder.add(first, _LONG(j))) for j in range(8)]
+        length = context.make_array(keys_type)(context, builder, keys).shape
+        behind = builder.sub(builder.extract_value(length, 0), _LONG(1))
+        is_last = builder.icmp_signed(">=", builder.add(first, _LONG(8)), behind)
 
-        moves = _bits(builder, _comes_before(builder, load_new(0), load(7)), 8)
-        with builder.if_then(builder.icmp_unsigned("!=", moves, _LONG(0))):
-            # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
-            entries = [load(j) for j in range(8)] + [load_new(7 - j) for j in range(8)]
-            _exchange(builder, entries, [(j, 8 + j) for j in range(8)])
-            nearer, others = entries[:8], entries[8:]
-            _exchange(builder, nearer, _MERGE)
-            for j, (chord2, row) in enumerate(nearer):
-                place = builder.add(first, _LONG(j))
-                _store(builder, chord2, entry(chords_type, chords, place, half))
-                _store(builder, row, entry(rows_type, rows, place, half))
-            length = context.make_array(chords_type)(context, builder, chords).shape
-            length = builder.extract_value(length, 0)
-            with builder.if_then(builder.icmp_signed("<", builder.add(first, _LONG(8)), length)):
-                _exchange(builder, others, _MERGE)
-                _store_entries(context, builder, others, new_type, new)
+        def fall_out(fallen: list[Any]) -> None:
+            least = _load(builder, place(behind), _KEYS)
+            for key in fallen:
+                least = _ordered(builder, least, key)[0]
+            _store(builder, least, place(behind))
+
+        least_new = _load(builder, new_place(0), _KEYS)
+        before = builder.icmp_signed("<", least_new, _load(builder, own[7], _KEYS))
+        moves = builder.icmp_unsigned("!=", _bits(builder, before, 8), _LONG(0))
+        with builder.if_else(moves) as (some, none):
+            with some:
+                # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
+                entries = [_load(builder, address, _KEYS) for address in own]
+                entries += [_load(builder, new_place(7 - j), _KEYS) for j in range(8)]
+                _exchange(builder, entries, [(j, 8 + j) for j in range(8)])
+                nearer, others = entries[:8], entries[8:]
+                _exchange(builder, nearer, _MERGE)
+                for address, key in zip(own, nearer, strict=True):
+                    _store(builder, key, address)
+                with builder.if_else(is_last) as (last, more):
+                    with last:
+                        fall_out(others)
+                    with more:
+                        _exchange(builder, others, _MERGE)
+                        for j, key in enumerate(others):
+                            _store(builder, key, new_place(j))
+            with none, builder.if_then(is_last):
+                fall_out([least_new])
         return context.get_dummy_value()
 
-    return types.void(chords, rows, types.intp, types.intp, new), generate
+    return types.void(keys, types.intp, types.intp, new), generate
+
+
+@intrinsic
+def bound_by_keys(typing_context, keys, entry, lanes):  # type: ignore[no-untyped-def]
+    """Write the greatest squared chord that a key of each of 16 points can have; returns the most.
+
+    Parameters
+    ----------
+    keys : int64 array, shape (m, 16)
+        Keys as `sort_leaf` makes them.
+    entry : int
+        Which line of them.
+    lanes : float64 array, shape (4, 16)
+        Takes the squared chords in its last row.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        keys_type, _, lanes_type = signature.args
+        keys, entry, lanes = arguments
+        kind = ir.VectorType(_LONG, 16)
+        key = _load(builder, _address(context, builder, keys_type, keys, entry, 0), kind)
+        bound = builder.or_(key, ir.Constant(kind, [NUMBER] * 16))
+        bound = builder.bitcast(bound, _SIXTEEN)
+        _store(builder, bound, _address(context, builder, lanes_type, lanes, 3, 0))
+        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, [bound], ("nnan",))
+
+    return types.float64(keys, types.intp, lanes), generate
+
+
+@intrinsic
+def keys_tied(typing_context, keys, entry):  # type: ignore[no-untyped-def]
+    """Which of 16 points have a key that only its number tells from the next one, as bits.
+
+    Parameters
+    ----------
+    keys : int64 array, shape (m, 16)
+        Keys as `sort_leaf` makes them.
+    entry : int
+        Which line of them; there is one after it.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        keys, entry = arguments
+        kind = ir.VectorType(_LONG, 16)
+        lines = (entry, builder.add(entry, _LONG(1)))
+        keys_type = signature.args[0]
+        places = (_address(context, builder, keys_type, keys, line, 0) for line in lines)
+        differ = builder.xor(*(_load(builder, place, kind) for place in places))
+        tied = builder.icmp_unsigned("<=", differ, ir.Constant(kind, [NUMBER] * 16))
+        return _bits(builder, tied, 16)
+
+    return types.int64(keys, types.intp), generate
 
 
 @intrinsic

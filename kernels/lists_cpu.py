@@ -6,15 +6,31 @@ leaving out every box that is farther from its own box than the worst entry of a
 
 A leaf's references are sorted for eight observations at a time and merged into their lists, both by
 networks of comparisons that are the same for all: no branch depends on what is found.
+
+Why a list of keys is enough
+----------------------------
+An entry of a list is one integer: a squared chord whose last bits are cut off, and in their place
+the number of the reference among all that the eight observations have seen, whose squared chords
+and rows are kept. Squared chords that differ above those bits are ordered by their keys. Entries
+that do not are put in order by `kernels.distance.closer`; where the last one is such a one beside
+what fell out of the list, the list is made anew from all that was seen and is at most as far as its
+key can be. What was never seen, or seen and not kept, is strictly farther: a bound is a key whose
+cut bits are set, and it only becomes less. When numbers run out the lists are made, what they hold
+gets the first numbers, and they are made from all that was seen when the walk is over.
 """
 
 import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.coordinates_cpu import measure_part
+from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import (
+    NOTHING,
+    NUMBER,
+    bound_by_keys,
     children_within,
-    greatest_of_16,
+    keys_tied,
     lanes_within,
     load_lanes,
     lowest_bit,
@@ -24,41 +40,55 @@ from georesolve.kernels.lanes_cpu import (
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
+from georesolve.kernels.query import MAX_K
 
 _BLOCK = 64
 """Packets whose keys are found together."""
+_CARRIED = WIDTH
+"""Number of the first entry of a list that was made before numbers began anew."""
+_FIRST = _CARRIED + MAX_K
+"""Number of the first reference that is seen."""
 
 
-@njit
-def _scan_leaf(points, rows, leaf, lane_bits, lanes, own, k, new, chords, numbers):  # type: ignore[no-untyped-def]
-    """Put a leaf's references into the lists of the lanes; returns the worst entry of all lists.
-
-    Eight lanes at a time, and only where one of the eight is among the bits.
-    """
-    for half in range(0, LANES, WIDTH):
-        if (lane_bits >> half) & 255 and sort_leaf(points, rows, leaf, lanes, half, own, new):
-            for first in range(0, chords.shape[0], WIDTH):
-                merge_eight(chords, numbers, first, half, new)
-            for lane in range(half, half + WIDTH):
-                lanes[3, lane] = min(chords[k - 1, lane], ALL)
-    return greatest_of_16(lanes, 3)
+@njit(inline="always")
+def _put(chords, rows, lane, last, c, row):  # type: ignore[no-untyped-def]
+    """Put something where it belongs before entry `last`, which is overwritten."""
+    j = last
+    while j > 0 and closer(c, row, chords[lane, j - 1], rows[lane, j - 1]):
+        chords[lane, j] = chords[lane, j - 1]
+        rows[lane, j] = rows[lane, j - 1]
+        j -= 1
+    chords[lane, j] = c
+    rows[lane, j] = row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_lists(  # type: ignore[no-untyped-def]
-    thread, threads, tree, points, order, n, exclude_self, first_row, reference, chord2
+    thread, threads, tree, points, order, n, exclude_self, first_row, measure, reference, chord2
 ):
-    """Write the k nearest references of the observations of an order."""
-    leaf_points, rows, leaf_keys, boxes, levels = tree
+    """Write the k nearest references of the observations of an order; with `measure`, metres."""
+    leaf_points, tree_rows, leaf_keys, boxes, levels = tree
     k = reference.shape[1]
     n_near = (k + exclude_self + WIDTH - 1) // WIDTH + (k > 1)
     n_packets = (n + LANES - 1) // LANES
     start = n_packets * thread // threads
     stop = n_packets * (thread + 1) // threads
     entries = (k + WIDTH - 1) // WIDTH * WIDTH
-    chords = aligned_rows(entries, LANES)
-    numbers = aligned_rows(entries, LANES)
-    new = aligned_rows(2 * WIDTH, WIDTH)
+    keys = aligned_rows(entries + 1, LANES).view(np.int64)
+    new = aligned_rows(WIDTH, WIDTH).view(np.int64)
+    seen = aligned_rows(2 * (NUMBER + 1), WIDTH).reshape(2, NUMBER + 1, WIDTH)
+    numbers = aligned_rows(2, NUMBER + 1)
+    counts = np.empty(2, np.int64)
+    # Of what has no number of its own: nothing, and entries of before numbers began anew.
+    for half in range(2):
+        for at in range(WIDTH):
+            seen[half, 0, at] = np.inf
+        numbers[half, 0] = -1.0
+    carried = np.empty((LANES, MAX_K))
+    # What is answered, a list in each row.
+    chords = np.empty((LANES, k))
+    bits_of = chords.view(np.int64)
+    rows = np.empty((LANES, k))
     # Of the packet, in rows: x, y, z, worst squared chord of the list.
     lanes = aligned_rows(4, LANES)
     own = np.empty(LANES)
@@ -67,15 +97,15 @@ def search_lists(  # type: ignore[no-untyped-def]
     places = np.empty(LANES, np.int64)
     stack = np.empty(STACK, np.int64)
     x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    keys = np.empty(_BLOCK, np.int64)
+    curve_keys = np.empty(_BLOCK, np.int64)
     for packet in range(start, stop):
-        at = (packet - start) % _BLOCK
-        if at == 0:
+        in_block = (packet - start) % _BLOCK
+        if in_block == 0:
             block = min(_BLOCK, stop - packet)
             for j in range(block):
                 i = order[min((packet + j) * LANES + LANES // 2, n - 1)] & ROW
                 x_of[j], y_of[j], z_of[j] = points[i, 0], points[i, 1], points[i, 2]
-            keys_of(x_of, y_of, z_of, keys[:block])
+            keys_of(x_of, y_of, z_of, curve_keys[:block])
         first = packet * LANES
         used = min(LANES, n - first)
         for lane in range(LANES):
@@ -89,20 +119,16 @@ def search_lists(  # type: ignore[no-untyped-def]
                 prefetch_for_write(reference, i, j)
             lanes[3, lane] = ALL
             own[lane] = first_row + i if exclude_self else -1
-        for j in range(entries):
+        for j in range(entries + 1):
             for lane in range(LANES):
-                chords[j, lane] = np.inf
-                numbers[j, lane] = np.inf
+                keys[j, lane] = NOTHING
+        counts[0] = counts[1] = _FIRST
+        first_number = _FIRST
         load_lanes(points, places, lanes, boxes_of, 0)
         # So many leaves along the curve that k are found: a bound from the start.
-        leaf = leaf_of(leaf_keys, keys[at], 0)
+        leaf = leaf_of(leaf_keys, curve_keys[in_block], 0)
         near_stop = min(leaf + n_near // 2 + 1, leaf_keys.size)
         near = max(near_stop - n_near, 0)
-        worst = ALL
-        for child in range(near, near_stop):
-            worst = _scan_leaf(
-                leaf_points, rows, child, (1 << LANES) - 1, lanes, own, k, new, chords, numbers
-            )  # fmt: skip
         # The node of that leaf comes first, so that the bound is good for the rest, and only once.
         own_node = leaf // WIDTH
         visited = False
@@ -110,34 +136,102 @@ def search_lists(  # type: ignore[no-untyped-def]
         stack[1] = own_node
         top = 2
         level = 0
-        while top:
-            top -= 1
-            node = stack[top]
-            if node == own_node:
-                if visited:
+        worst = ALL
+        next_near = near
+        full = True
+        while full:
+            full = False
+            while top:
+                full = max(counts[0], counts[1]) > NUMBER - WIDTH * WIDTH
+                if full:
+                    break
+                if next_near < near_stop:
+                    # Leaves along the curve, taken like a node of which one child is left.
+                    node, bits = next_near // WIDTH, np.int64(1) << next_near % WIDTH
+                    next_near += 1
+                    looked = False
+                else:
+                    top -= 1
+                    node = stack[top]
+                    if node == own_node:
+                        if visited:
+                            continue
+                        visited = True
+                    bits = children_within(boxes, node, box, worst)
+                    level = level_of(levels, node, level)
+                    if level:
+                        top = push_children(boxes, levels, level, node, bits, stack, top)
+                        continue
+                    looked = True
+                while bits:
+                    j = lowest_bit(bits)
+                    child = node * WIDTH + j
+                    bits &= bits - 1
+                    if looked and near <= child < near_stop:
+                        continue
+                    # The packet's box has come near enough; some of its points may not.
+                    lane_bits = lanes_within(lanes, boxes, node, j)
+                    changed = False
+                    for half in range(2):
+                        if (lane_bits >> half * WIDTH) & 255 and sort_leaf(
+                            leaf_points, tree_rows, child, lanes, half, own, seen, numbers,
+                            counts[half], new,
+                        ):  # fmt: skip
+                            counts[half] += WIDTH
+                            for entry in range(0, entries, WIDTH):
+                                merge_eight(keys, entry, half, new)
+                            changed = True
+                    if changed:
+                        worst = bound_by_keys(keys, k - 1, lanes)
+                        bits &= children_within(boxes, node, box, worst)
+            tied = np.int64(0)
+            for j in range(k - 1):
+                tied |= keys_tied(keys, j)
+            cut = keys_tied(keys, k - 1) if first_number == _FIRST else ~np.int64(0)
+            for lane in range(LANES):
+                half, at = lane // WIDTH, lane % WIDTH
+                if (cut >> lane) & 1:
+                    for j in range(k):
+                        chords[lane, j] = np.inf
+                        rows[lane, j] = -1.0
+                    for number in range(first_number, counts[half]):
+                        c = seen[half, number, at]
+                        if c <= lanes[3, lane]:
+                            if number >= _FIRST:
+                                row = numbers[half, number]
+                            elif number < _CARRIED + k:
+                                row = carried[lane, number - _CARRIED]
+                            else:
+                                continue
+                            if row != own[lane] and closer(
+                                c, row, chords[lane, k - 1], rows[lane, k - 1]
+                            ):
+                                _put(chords, rows, lane, k - 1, c, row)
                     continue
-                visited = True
-            bits = children_within(boxes, node, box, worst)
-            level = level_of(levels, node, level)
-            if level:
-                top = push_children(boxes, levels, level, node, bits, stack, top)
-                continue
-            while bits:
-                j = lowest_bit(bits)
-                child = node * WIDTH + j
-                bits &= bits - 1
-                if near <= child < near_stop:
-                    continue
-                # The packet's box has come near enough; some of its points may not.
-                lane_bits = lanes_within(lanes, boxes, node, j)
-                if lane_bits:
-                    worst = _scan_leaf(
-                        leaf_points, rows, child, lane_bits, lanes, own, k, new, chords, numbers
-                    )  # fmt: skip
-                    bits &= children_within(boxes, node, box, worst)
+                for j in range(k):
+                    number = keys[j, lane] & NUMBER
+                    chords[lane, j] = seen[half, number, at]
+                    rows[lane, j] = numbers[half, number]
+                if (tied >> lane) & 1:
+                    for j in range(1, k):
+                        _put(chords, rows, lane, j, chords[lane, j], rows[lane, j])
+            if full:
+                # What the lists hold gets the first numbers, and others are given anew.
+                first_number = _CARRIED
+                counts[0] = counts[1] = _FIRST
+                for j in range(entries + 1):
+                    for lane in range(LANES):
+                        keys[j, lane] = NOTHING
+                for lane in range(LANES):
+                    for j in range(k):
+                        seen[lane // WIDTH, _CARRIED + j, lane % WIDTH] = chords[lane, j]
+                        carried[lane, j] = rows[lane, j]
+                        if chords[lane, j] < np.inf:
+                            keys[j, lane] = bits_of[lane, j] & ~NUMBER | (_CARRIED + j)
+        if measure:
+            measure_part(chords)
         for lane in range(used):
-            i = order[first + lane] & ROW
+            i = places[lane]
             for j in range(k):
-                found = chords[j, lane]
-                chord2[i, j] = found
-                reference[i, j] = np.int64(numbers[j, lane]) if found < np.inf else -1
+                chord2[i, j] = chords[lane, j]
+                reference[i, j] = np.int64(rows[lane, j])

@@ -129,7 +129,7 @@ def _part(thread, threads, words, digit_shift, places, order):  # type: ignore[n
             places[thread, digit] += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(inline="always")
 def _bit_length(value):  # type: ignore[no-untyped-def]
     bits = 0
     while value:
@@ -138,7 +138,7 @@ def _bit_length(value):  # type: ignore[no-untyped-def]
     return bits
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(inline="always")
 def _relabel(points, words, keys):  # type: ignore[no-untyped-def]
     """Give points of one lead new ones, from their own range; returns how many bits they have."""
     x = np.empty(_BLOCK)
@@ -161,7 +161,7 @@ def _relabel(points, words, keys):  # type: ignore[no-untyped-def]
     return _bit_length((high - low) >> shift)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(inline="always")
 def _sort_part(points, words, bits, run, buffer, counts, stack):  # type: ignore[no-untyped-def]
     """Sort words that differ in some lower bits of their leads, down to runs of `run`."""
     stack[0, 0], stack[0, 1], stack[0, 2] = 0, words.size, bits

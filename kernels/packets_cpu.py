@@ -30,7 +30,7 @@ _CANDIDATES = 256
 """Leaves that a group may find; more mean that its packets lie far apart."""
 
 
-@njit(forceinline=True)
+@njit(inline="always")
 def aligned_rows(n, m):  # type: ignore[no-untyped-def]
     """Memory whose rows of a multiple of eight numbers each begin with a cache line."""
     memory = np.empty(n * m + WIDTH)

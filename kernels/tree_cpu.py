@@ -108,7 +108,8 @@ def search(
     if packets is None:
         spread = _SPREAD_OF_LISTS if lists else _SPREAD
         packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size
-    many = search_lists if packets else search_singles
+    # A list is measured where it is made.
+    measured = measure and lists and packets
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     with scratch(window) as memory:
         for start in range(0, n, window):
@@ -126,7 +127,10 @@ def search(
                 continue
             if n_valid < part.stop - start:
                 reference.fill(-1)
-                chord2.fill(np.inf)
-            own = query.first_row + start
-            in_threads(many, threads, *at, query.exclude_self, own, reference, chord2)
-    return Found(found.reference, distances(found)) if measure else found
+                chord2.fill(np.nan if measured else np.inf)
+            own = query.exclude_self, query.first_row + start
+            if packets:
+                in_threads(search_lists, threads, *at, *own, measured, reference, chord2)
+            else:
+                in_threads(search_singles, threads, *at, *own, reference, chord2)
+    return Found(found.reference, distances(found)) if measure and not measured else found

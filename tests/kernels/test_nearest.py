@@ -149,6 +149,24 @@ def test_packets_find_what_brute_force_finds(references, observations, k, exclud
         assert same_bytes(tree_cpu.search(index, seen, query, packets=packets), whole), packets
 
 
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("k", [2, 9, 64])
+@pytest.mark.parametrize("places", [1, 3, 50, 9000])
+def test_lists_tell_apart_by_row_what_is_equally_near_however_much_they_have_seen(
+    places, k, exclude_self
+):
+    # Of one point or of three a packet sees more references than a key has numbers; degrees that
+    # are 1e-13 apart have squared chords that keys do not tell apart.
+    rng = np.random.default_rng(places)
+    lat = rng.permutation(np.resize(1e-13 * np.arange(places), 9000))
+    lon = np.resize([0.0, 0.0, 1e-13], 9000)
+    index = build_index(lat, lon)
+    seen = Degrees(lat[:40] + 0.1, lon[:40])
+    whole = find(index, *seen, k=k, exclude_self=exclude_self, algorithm="brute")
+    found = tree_cpu.search(index, seen, Query(k, exclude_self), packets=True)
+    assert same_bytes(found, whole)
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_cells_find_the_same(name):
     references, observations = SETS[name]
