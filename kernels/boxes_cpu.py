@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates_cpu import aligned, unit_vectors
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_for_write, prefetch_node
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -134,10 +135,10 @@ def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
         if width == 0:
             break
     tree = Tree(
-        aligned(n_leaves, 3, WIDTH),
-        aligned(n_leaves, WIDTH),
-        np.empty(n_leaves, np.int64),
-        aligned(levels[-1], 6, WIDTH),
+        kept(n_leaves, 3, WIDTH),
+        kept(n_leaves, WIDTH),
+        kept(n_leaves, dtype=np.int64),
+        kept(levels[-1], 6, WIDTH),
         np.array(levels, np.int64),
     )
     if n:

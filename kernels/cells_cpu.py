@@ -46,6 +46,7 @@ from georesolve.kernels.lanes_cpu import (
     nearest_of_eight,
     prefetch_for_write,
 )
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import scratch
 from georesolve.kernels.packets_cpu import LANES, aligned_rows, search_packets
 from georesolve.kernels.query import Degrees, Found
@@ -314,7 +315,7 @@ def search(
     grid = _grid(index.vectors)
     if grid is None:
         return None
-    table = np.empty((grid.rows * grid.columns, PLACES), np.int32)
+    table = kept(grid.rows * grid.columns, PLACES, dtype=np.int32)
     if sampled:
         points = unit_vectors(
             *(degrees[:: max(1, n // _SAMPLE)].copy() for degrees in observations)
@@ -327,7 +328,7 @@ def search(
         if answered < (1.0 - _MOST_LEFT) * np.count_nonzero(points[:, 2] >= -1.0):
             return None
     _fill(index, grid, np.arange(grid.rows * grid.columns // _CELLS**2), table)
-    left = np.empty(n, np.int64)
+    left = kept(n, dtype=np.int64)
     threads = threads_for(n, _GRAIN)
     counts = np.zeros(threads, np.int64)
     into = (found.reference[:, 0], found.chord2[:, 0], left, counts)

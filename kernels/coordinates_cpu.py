@@ -7,6 +7,7 @@ from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -61,14 +62,6 @@ def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
     measure_part(chord2[chord2.size * thread // threads : chord2.size * (thread + 1) // threads])
 
 
-def aligned(*shape: int) -> np.ndarray:
-    """Memory for float64 of some shape that begins with a cache line."""
-    n = math.prod(shape)
-    memory = np.empty(n + 8)
-    first = -memory.ctypes.data % 64 // 8
-    return memory[first : first + n].reshape(shape)
-
-
 def unit_vectors(
     lat_deg: np.ndarray, lon_deg: np.ndarray, out: np.ndarray | None = None
 ) -> np.ndarray:
@@ -80,7 +73,7 @@ def unit_vectors(
         x, y, z and zero; `out` where that is given.
     """
     # Records of 32 bytes: none lies across two cache lines.
-    vectors = aligned(lat_deg.size, 4) if out is None else out
+    vectors = kept(lat_deg.size, 4) if out is None else out
     degrees = readable(Degrees(lat_deg, lon_deg))
     in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, vectors)
     return vectors

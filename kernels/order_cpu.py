@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates_cpu import aligned
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
+from georesolve.kernels.memory_cpu import aligned
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 ROW = (1 << 32) - 1

@@ -26,6 +26,7 @@ from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
 from georesolve.kernels.query import Degrees, Found, Query
@@ -91,7 +92,7 @@ def search(
     lat_deg, lon_deg = readable(observations)
     n = lat_deg.size
     tree: Tree = index.tree
-    found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
+    found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
     if not tree.keys.size or not n:
         found.reference.fill(-1)
         found.chord2.fill(np.nan if measure else np.inf)
