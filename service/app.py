@@ -21,7 +21,6 @@ from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
 from georesolve.service.http.heads import HeadAsGet
 from georesolve.service.http.journal import Journal
-from georesolve.service.http.origins import sharing_with
 from georesolve.service.http.prefix import Prefix
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
@@ -53,6 +52,14 @@ Coordinates are degrees, WGS 84. Distances are great-circle metres on a sphere o
 6 371 008.8 m; on the WGS 84 ellipsoid they differ by -0.43 to +0.56 %. Equally near references go \
 to the lowest row.
 """
+_SHOWN = (
+    *("Accept-Ranges", "Allow", "Content-Disposition", "Content-Location", "Content-Range"),
+    *("ETag", "Link", "Location", "Preference-Applied", "Repr-Digest", "Retry-After"),
+    *("Server-Timing", "Tus-Extension", "Tus-Max-Size", "Tus-Resumable", "Tus-Version"),
+    *("Upload-Expires", "Upload-Length", "Upload-Metadata", "Upload-Offset"),
+    *("WWW-Authenticate", "X-Request-ID"),
+)
+"""Headers that a browser shows to pages of other sites, if it lets them use the service (CORS)."""
 
 
 def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
@@ -107,26 +114,22 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     app.add_middleware(Access, settings=settings, metrics=metrics)
     if origins := settings.origins():
         # Before the keys are asked for: what a browser sends ahead of a request has none.
-        app.add_middleware(CORSMiddleware, **sharing_with(origins))
+        # No cookies: a key stands in a header, which the page itself sends.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=_SHOWN,
+            # A page of the internet that was allowed may ask a service on the user's own machine.
+            allow_private_network=True,
+        )
     app.add_middleware(Journal, metrics=metrics)
     if settings.root_path:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
-    for module in (
-        nearest,
-        landing,
-        resolve,
-        estimate,
-        datasets,
-        uploads,
-        processes,
-        jobs,
-        events,
-        maps,
-    ):
+    of_resources = (resolve, estimate, datasets, uploads, processes, jobs, events, maps)
+    for module in (nearest, landing, *of_resources, health, docs, page):
         app.include_router(module.router)
-    app.include_router(health.router)
-    app.include_router(docs.router)
-    app.include_router(page.router)
     return app

@@ -2,25 +2,23 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from georesolve.intake.representations import PARQUET
+from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
+    BYTES,
     FILE_HEADERS,
     Answers,
     DatasetId,
     DatasetName,
-    bytes_of,
     created,
     file_answers,
     headers,
@@ -33,7 +31,6 @@ from georesolve.service.resolve.inputs import made_of_file
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import file_response, repr_digest, wants_digest
-from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import receive_body, receive_form
 from georesolve.workers.files import sha256_of
@@ -42,19 +39,15 @@ from georesolve.workers.sources import Manifest
 
 router = APIRouter(tags=["datasets"])
 
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
 _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             # First what the documentation in a browser can send as it stands.
             "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
-            "application/geo+json": {
-                "schema": FEATURES,
-                "example": examples.CITIES_GEOJSON,
-            },
-            PARQUET.media_type: _BINARY,
-            "application/vnd.apache.arrow.stream": _BINARY,
+            "application/geo+json": {"schema": FEATURES, "example": examples.CITIES_GEOJSON},
+            PARQUET.media_type: BYTES,
+            ARROW.media_type: BYTES,
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -76,13 +69,12 @@ _UPLOAD: dict[str, Any] = {
 
 
 _ETAG = {"ETag": {"description": "strong: its sha256", "schema": {"type": "string"}}}
-_KNOWN = {
-    "description": "the same content again, or a new version",
-    "headers": _ETAG,
-    "model": DatasetInfo,
-}
 _REGISTERED: Answers = {
-    200: _KNOWN,
+    200: {
+        "description": "the same content again, or a new version",
+        "headers": _ETAG,
+        "model": DatasetInfo,
+    },
     201: {"description": "registered", "headers": created("the dataset") | _ETAG},
 }
 
@@ -109,8 +101,7 @@ async def register_dataset(
 
     201 and its `Location`; 200 when the same content is registered already.
     """
-    async with _received(request, service, parameters) as ingested:
-        row, is_new = await asyncio.to_thread(_register, service, ingested)
+    row, is_new = await _registered(request, service, parameters)
     if not is_new:
         response.status_code = 200
     return _told(row, row.id, service, request, response)
@@ -139,18 +130,17 @@ async def put_dataset(
     condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
     await asyncio.to_thread(service.library.refuse_changed, id, condition)
-    async with _received(request, service, parameters) as ingested:
-        row, _ = await asyncio.to_thread(_register, service, ingested)
+    row, _ = await _registered(request, service, parameters)
     if not await asyncio.to_thread(service.library.name, row, id, condition):
         response.status_code = 200
     row = await asyncio.to_thread(service.library.get, row.id)
     return _told(row, id, service, request, response)
 
 
-@asynccontextmanager
-async def _received(
+async def _registered(
     request: Request, service: Service, parameters: TableParameters
-) -> AsyncIterator[Ingested]:
+) -> tuple[DatasetRow, bool]:
+    """The dataset that a request brings, registered, and whether its content is new."""
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
@@ -166,7 +156,8 @@ async def _received(
                 "Content-Disposition, 'upload:<id>', or an address such as "
                 "s3://bucket/folder/*.parquet"
             )
-        yield ingested
+        admit = service.quotas.room(service.store, ingested.size_bytes)
+        return await asyncio.to_thread(service.library.register, ingested, admit)
 
 
 def _told(
@@ -197,12 +188,6 @@ def _condition(request: Request) -> Condition:
         return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
     tags = re.findall(r'(W/)?"([^"]*)"', matches)
     return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
-
-
-def _register(service: Service, ingested: Ingested) -> tuple[DatasetRow, bool]:
-    return service.library.register(
-        ingested, service.quotas.room(service.store, ingested.size_bytes)
-    )
 
 
 @router.get("/datasets", summary="All registered datasets")
@@ -236,7 +221,7 @@ def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> D
     "/datasets/{id}/data.parquet",
     summary="The points of a dataset",
     response_class=Response,
-    responses=file_answers(bytes_of(PARQUET.media_type), "the points"),
+    responses=file_answers({PARQUET.media_type: BYTES}, "the points"),
     openapi_extra=FILE_HEADERS,
 )
 async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:

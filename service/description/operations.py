@@ -138,7 +138,8 @@ _OF_FILES = {
         "schema": {"type": "string"},
     },
 }
-_BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+"""The content of an answer or a request that is bytes."""
 _ROWS: dict[str, Any] = {
     "type": "array",
     "items": {
@@ -210,17 +211,13 @@ def matches_content(
 ) -> dict[str, dict[str, Any]]:
     """The matches in some formats, and `others` that JSON may also be."""
     by_suffix: dict[str, dict[str, Any]] = {
-        "parquet": _BYTES,
-        "arrows": _BYTES,
+        "parquet": BYTES,
+        "arrows": BYTES,
         "csv": {"schema": _TEXT},
-        "json": {"schema": _any_of(_ROWS, *others)},
+        "json": {"schema": {"anyOf": [_ROWS, *others]} if others else _ROWS},
         "geojson": {"schema": _FEATURES},
     }
     return {one.media_type: by_suffix[one.suffix] for one in formats}
-
-
-def _any_of(*schemas: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": list(schemas)} if len(schemas) > 1 else schemas[0]
 
 
 def matches_answer(description: str, *others: dict[str, Any], first: Format = PARQUET) -> Answers:
@@ -233,11 +230,6 @@ def matches_answer(description: str, *others: dict[str, Any], first: Format = PA
     """
     formats = [first, *(one for one in FORMATS if one != first)]
     return answer_of(matches_content(*formats, others=others), description)
-
-
-def message_answer(description: str) -> Answers:
-    """The message of the process `echo`."""
-    return answer_of({"application/json": {"schema": _any_of(*MESSAGES)}}, description)
 
 
 UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
@@ -254,11 +246,6 @@ def file_answers(content: dict[str, Any], description: str) -> Answers:
         },
         **UNCHANGED,
     }
-
-
-def bytes_of(media_type: str) -> dict[str, Any]:
-    """The content of an answer that is bytes."""
-    return {media_type: _BYTES}
 
 
 def created(description: str) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, F
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.operations import (
+    BYTES,
     FILE_HEADERS,
     IN_DOCUMENT,
     MESSAGES,
     Answers,
     JobId,
     answer_of,
-    bytes_of,
     file_answers,
     matches_content,
 )
@@ -167,7 +167,7 @@ async def get_parts(job: Job, service: ServiceContext, request: Request) -> Part
     "/jobs/{id}/results/parts/{name}",
     summary="A part of a result",
     response_class=Response,
-    responses=file_answers(bytes_of(PARQUET.media_type), "the part"),
+    responses=file_answers({PARQUET.media_type: BYTES}, "the part"),
     openapi_extra=FILE_HEADERS,
 )
 async def get_part(

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TypeVar
@@ -97,9 +98,7 @@ class Maps:
             self._opened[id] = opened
             return opened
         if id not in self._making:
-            making = asyncio.create_task(
-                self.run(lambda: self._made(self.folder(id), manifest, observations))
-            )
+            making = asyncio.create_task(self.run(partial(self._made, id, manifest, observations)))
             self._making[id] = making
             making.add_done_callback(lambda _: self._making.pop(id, None))
         drawn = await asyncio.shield(self._making[id])
@@ -130,18 +129,19 @@ class Maps:
             for id in {*ids} - self._store.with_result(ids):
                 shutil.rmtree(self._folder.path / id, ignore_errors=True)
 
-    def folder(self, id: str) -> Path:
+    def _folder_of(self, id: str) -> Path:
         """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""
         folder = self._folder.path / id
         if self._lie_apart:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _made(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
+    def _made(self, id: str, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
         # Of several fronts one makes it: the folder is there for as long as the job. Neither map
         # nor distances keep all cores busy by themselves.
+        folder = self._folder_of(id)
         with _locked(folder), ThreadPoolExecutor(1) as beside:
-            distances = beside.submit(self.distances, folder, manifest)
+            distances = beside.submit(self.distances, id, manifest)
             return Drawn(self._map(folder, manifest, observations), distances.result())
 
     def _map(self, folder: Path, manifest: Manifest, observations: Callable[[], Dataset]) -> Map:
@@ -164,8 +164,7 @@ class Maps:
         write_map(folder, manifest, observations())
         return Map(folder, manifest.digest)
 
-    @staticmethod
-    def distances(folder: Path, manifest: Manifest) -> Distances:
+    def distances(self, id: str, manifest: Manifest) -> Distances:
         """How the distances of a job's result are spread: measured once, then read.
 
         Raises
@@ -173,6 +172,7 @@ class Maps:
         OSError
             When the result is gone or damaged.
         """
+        folder = self._folder_of(id)
         path = folder / _DISTANCES_NAME
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             given = json.loads(path.read_text())

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.rows import JobRow
-from georesolve.service.description.operations import UNCHANGED, answer_of, bytes_of, headers
+from georesolve.service.description.operations import BYTES, UNCHANGED, answer_of, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
 from georesolve.service.jobs.router import Job
@@ -20,7 +20,6 @@ from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
 from georesolve.service.maps.picture import empty_tile, picture
 from georesolve.service.results.response import manifest_of, result_of, set_of
-from georesolve.workers.distances import Distances
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
 from georesolve.workers.result import TableRows
@@ -29,7 +28,7 @@ from georesolve.workers.sources import SourceFailed
 router = APIRouter(tags=["maps"])
 
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
-_PNG = answer_of(bytes_of(_PNG_TYPE), "256 x 256 pixels")
+_PNG = answer_of({_PNG_TYPE: BYTES}, "256 x 256 pixels")
 _FEATURES = answer_of(
     {
         _GEOJSON_TYPE: {
@@ -195,8 +194,5 @@ async def get_distances(job: Job, service: ServiceContext) -> Spread:
     """
     manifest = await asyncio.to_thread(manifest_of, service, job)
 
-    def measured() -> Distances:
-        return service.maps.distances(service.maps.folder(job.id), manifest)
-
     with result_of(job):
-        return Spread.of(await service.maps.run(measured))
+        return Spread.of(await service.maps.run(partial(service.maps.distances, job.id, manifest)))

@@ -12,13 +12,14 @@ from georesolve.service.database.rows import Delivery, EchoOptions
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     IN_DOCUMENT,
+    MESSAGES,
     TAKEN,
     Answers,
     ProcessName,
+    answer_of,
     headers,
     json_request,
     matches_answer,
-    message_answer,
 )
 from georesolve.service.links import Link, base_of
 from georesolve.service.processes.offers import (
@@ -102,10 +103,16 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
         return await sent.asked(service, folder), execution.delivery()
 
 
+_MESSAGE = TAKEN | answer_of(
+    {"application/json": {"schema": {"anyOf": [*MESSAGES]}}},
+    "the message; as an object with `response: document`",
+)
+
+
 @router.post(
     "/processes/echo/execution",
     response_class=Response,
-    responses=message_answer("the message; as an object with `response: document`") | TAKEN,
+    responses=_MESSAGE,
     summary="Run `echo`",
     openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
     | headers("Prefer", "Idempotency-Key"),
