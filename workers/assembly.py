@@ -93,9 +93,8 @@ class Assembly:
                 parts.append(part)
             with job.place.open(parts[0].name) as file:
                 schema = pq.read_schema(file).with_metadata(provenance(job, counts))
-            for synced in self._synced:
-                synced.result()
-            return write_manifest(job.folder, job.output, parts, footer.ending(schema))
+            ending = footer.ending(schema)
+            return write_manifest(job.folder, job.output, parts, ending, self._synced)
 
     def _runs(self) -> list[list[Chunk]]:
         """The chunks by the parts that they make: one, or those that have a row group together."""

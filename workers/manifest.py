@@ -9,7 +9,9 @@ import hashlib
 import io
 import json
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple
@@ -19,6 +21,7 @@ from georesolve.workers.footers import MAGIC
 from georesolve.workers.parts import COMPLETE, ENDING, LISTED, Part, is_whole, keep_parts
 from georesolve.workers.places import PARTS, Home, Place, Prefix, own_place, place_of
 from georesolve.workers.splice import RowGroup, digest_of
+from georesolve.workers.threads import side_by_side
 
 MANIFEST_NAME = "manifest.json"
 
@@ -137,12 +140,19 @@ class Manifest(NamedTuple):
 
 
 def write_manifest(
-    folder: Home, output: str | None, parts: Iterable[Part], ending: bytes
+    folder: Home,
+    output: str | None,
+    parts: Iterable[Part],
+    ending: bytes,
+    syncing: Iterable[Future[None]] = (),
 ) -> Manifest:
-    """Make a result of parts whose bytes are on the disk; it is there once the manifest is.
+    """Make a result of parts; it is there once the manifest is.
 
     Parameters
     ----------
+    syncing
+        Parts on their way to the disk. Whoever waits for a disk several times waits longer than
+        who waits for several things at a time: so what stands together is synced together.
     folder
         Where the files of its job lie.
     output
@@ -152,18 +162,19 @@ def write_manifest(
     place = _place(folder, output)
     told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
     manifest = Manifest(place, tuple(parts), told)
-    _put(place, ENDING, ending)
+    files = {ENDING: ending}
     if output:
-        listed = json.dumps(manifest.document(), indent=1).encode()
+        files[LISTED] = json.dumps(manifest.document(), indent=1).encode()
         manifest.tidy()
-        _put(place, LISTED, listed)
-        place.sync()
-        _put(place, COMPLETE, f"{hashlib.sha256(listed).hexdigest()}\n".encode())
-    place.sync()
+    _put(place, files)
+    for synced in syncing:
+        synced.result()
+    if output:
+        listed = hashlib.sha256(files[LISTED]).hexdigest()
+        _put(place, {COMPLETE: f"{listed}\n".encode()})
     content = {"parts": manifest.parts, "ending": told, "output": output}
-    home = own_place(folder)
-    _put(home, MANIFEST_NAME, json.dumps({**content, "sha256": _sha256_of(content)}).encode())
-    home.sync()
+    whole = json.dumps({**content, "sha256": _sha256_of(content)}).encode()
+    _put(own_place(folder), {MANIFEST_NAME: whole})
     return manifest
 
 
@@ -171,10 +182,12 @@ def _place(folder: Home, output: str | None) -> Place:
     return place_of(output) if output else own_place(folder).below(PARTS)
 
 
-def _put(place: Place, name: str, content: bytes) -> None:
-    with place.new(name) as file:
-        file.write(content)
-    place.sync(name)
+def _put(place: Place, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        with place.new(name) as file:
+            file.write(content)
+    # Their bytes and, without a name, all names of the place.
+    deque(side_by_side(place.sync, [*files, ""]), maxlen=0)
 
 
 def _sha256_of(content: dict[str, Any]) -> str:

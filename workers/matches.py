@@ -28,7 +28,8 @@ def matches(
     reference, distance_m, status = (
         np.asarray(answer[name]) for name in ("reference", "distance_m", "status")
     )
-    counts = dict(zip(STATUSES, np.bincount(status, minlength=len(STATUSES)).tolist(), strict=True))
+    # `bincount` would make integers of 64 bits of them first.
+    counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
     # A mask that hides nothing would be made into bits, and read again.
     unmatched = status != _MATCHED if counts["matched"] < status.size else None
     of = np.arange(*chunk)
