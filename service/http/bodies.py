@@ -5,6 +5,7 @@ import zlib
 from collections.abc import AsyncIterator
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from georesolve.service.disk import LOOK_BYTES, Disk
@@ -21,6 +22,15 @@ _PIECE_BYTES = 1 << 20
 def media_type(headers: Headers) -> str:
     """The media type of a body without its parameters, in lower case; empty if there is none."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def refuse_other_types(request: Request, wanted: str, how: str) -> None:
+    """Refuse a body of another media type; `how` is what to do, behind "send" and the type."""
+    given = media_type(request.headers)
+    if given != wanted:
+        raise UnsupportedFormat(
+            f"the media type {given[:80] or 'none'} is not supported here: send {wanted} {how}"
+        )
 
 
 class BodyBounds:

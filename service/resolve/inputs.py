@@ -32,11 +32,10 @@ from georesolve.service.errors import (
     InvalidRequest,
     Problem,
     TooLarge,
-    UnsupportedFormat,
     invalid_request,
     step,
 )
-from georesolve.service.http.bodies import media_type
+from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.resolve.models import (
     JobParameters,
     MatchParameters,
@@ -58,7 +57,6 @@ _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
 """An array without texts, arrays and objects in it; or a part of a text that looks like one."""
 _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
 """A name, or a text with a colon behind it."""
-_BODY = "the body"
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
@@ -68,15 +66,8 @@ _QUICKLY_READ = 1 << 18
 M = TypeVar("M", bound=BaseModel)
 
 
-class Inputs(NamedTuple):
-    """Both sets: an upload (deleted unless it is kept), or a registered dataset."""
-
-    observations: Ingested | DatasetRow
-    references: Ingested | DatasetRow
-
-
-Find = Callable[[str], DatasetRow | None]
-"""Finds a registered dataset by its id or name, or, if that would take its time, does not."""
+Set = Ingested | DatasetRow
+"""An upload (deleted unless it is kept), or a registered dataset."""
 
 
 class Asked(NamedTuple):
@@ -84,10 +75,8 @@ class Asked(NamedTuple):
 
     Attributes
     ----------
-    inputs
-        Both sets.
     options
-        How to match them, with the names of all columns to carry.
+        How to match the two sets, with the names of all columns to carry.
     on_invalid
         What becomes of rows with invalid coordinates.
     pointer
@@ -96,15 +85,21 @@ class Asked(NamedTuple):
         The address that the result is to be written to, if not into the folder of the service.
     """
 
-    inputs: Inputs
+    observations: Set
+    references: Set
     options: MatchOptions
     on_invalid: OnInvalid
     pointer: Callable[[str], str]
     output: str | None = None
 
+    @property
+    def sets(self) -> tuple[Set, Set]:
+        """Both sets."""
+        return self.observations, self.references
+
     def check(self) -> None:
         """Check that the two sets can be matched, as `intake.matching` does."""
-        observations, references = (one.dataset for one in self.inputs)
+        observations, references = (one.dataset for one in self.sets)
         if isinstance(references.file, Manifest) and references.file.keeps_invalid:
             raise InvalidInput(
                 f"references: those at {references.file.href} are not counted before they are "
@@ -144,29 +139,38 @@ class Sent(NamedTuple):
         Problem
             When one of them is no table of points, or is not there.
         """
-        inputs = [
+        sets = [
             await made(value, place, service, self.parameters.reading_of(role), folder)
             for value, place, role in zip(self.sets, self.places, ROLES, strict=True)
         ]
-        return self._asked(Inputs(*inputs))
+        return self._asked(*sets)
 
-    def asked_at_hand(self, service: Service, find: Find) -> Asked | None:
-        """The same in this thread; None where one of the sets is not at hand."""
-        inputs = []
+    def asked_at_hand(
+        self, service: Service, find: Callable[[str], DatasetRow | None]
+    ) -> Asked | None:
+        """The same in this thread; None where one of the sets is not at hand.
+
+        Parameters
+        ----------
+        find
+            Finds a dataset by its id or name, or, if that would take its time, does not.
+        """
+        sets: list[Set] = []
         for value, place, role in zip(self.sets, self.places, ROLES, strict=True):
             value, place = _plain(value, place)
             if (id := _dataset_of(value)) is not None:
-                one: Ingested | DatasetRow | None = find(id)
+                one: Set | None = find(id)
             else:
                 one = _made_at_hand(value, place, service, self.parameters.reading_of(role))
             if one is None:
                 return None
-            inputs.append(one)
-        return self._asked(Inputs(*inputs))
+            sets.append(one)
+        return self._asked(*sets)
 
-    def _asked(self, inputs: Inputs) -> Asked:
-        options = self.parameters.options(*(one.dataset for one in inputs))
-        return Asked(inputs, options, self.parameters.on_invalid, self.pointer, self.output)
+    def _asked(self, observations: Set, references: Set) -> Asked:
+        options = self.parameters.options(observations.dataset, references.dataset)
+        on_invalid = self.parameters.on_invalid
+        return Asked(observations, references, options, on_invalid, self.pointer, self.output)
 
 
 async def sent_by_form(request: Request, service: Service, folder: Path) -> Sent:
@@ -177,7 +181,7 @@ async def sent_by_form(request: Request, service: Service, folder: Path) -> Sent
     Problem
         When the body is no such form.
     """
-    _refuse_other_types(
+    refuse_other_types(
         request,
         "multipart/form-data",
         "with the parts 'observations' and 'references'; JSON goes to /nearest or, for a job, to "
@@ -201,22 +205,14 @@ def sent_by_json(given: NearestInputs, pointer: str = "", output: str | None = N
 def sent_by_stream(request: Request, content: bytearray) -> Sent:
     """What was sent as an Arrow stream of observations, with all else in the query."""
     query, pointer = options_of(NearestQuery, request)
-    if not _is_named(query.references):
+    if not (_is_elsewhere(query.references) or _dataset_of(query.references)):
         raise _no_name(query.references, "references")
-    return Sent(query, (content, query.references), (_BODY, "references"), pointer)
+    return Sent(query, (content, query.references), ("the body", "references"), pointer)
 
 
 def output_of(service: Service, href: str | None) -> str | None:
     """Where a result is to be written; raises SinkNotAllowed before anything is asked for."""
     return None if href is None else service.sinks.output(href.strip())
-
-
-def _refuse_other_types(request: Request, wanted: str, how: str) -> None:
-    given = media_type(request.headers)
-    if given != wanted:
-        raise UnsupportedFormat(
-            f"the media type {given[:80] or 'none'} is not supported here: send {wanted} {how}"
-        )
 
 
 def json_content(request: Request, service: Service) -> AbstractAsyncContextManager[bytearray]:
@@ -231,7 +227,7 @@ def json_content(request: Request, service: Service) -> AbstractAsyncContextMana
     InvalidRequest
         When its digest is not the one that was sent with it.
     """
-    _refuse_other_types(request, "application/json", "(files go to /resolve)")
+    refuse_other_types(request, "application/json", "(files go to /resolve)")
     return content_of(request, service)
 
 
@@ -322,9 +318,7 @@ def read_json(model: type[M], content: bytes | bytearray) -> M:
         raise invalid_request(error.errors(include_url=False, include_input=False)) from None
 
 
-async def made(
-    value: Any, place: str, service: Service, reading: Reading, folder: Path
-) -> Ingested | DatasetRow:
+async def made(value: Any, place: str, service: Service, reading: Reading, folder: Path) -> Set:
     """Make or find one set, which was sent as `Sent` has it; raises what `Sent.asked` does."""
     value, place = _plain(value, place)
     if isinstance(value, bytearray):
@@ -402,10 +396,6 @@ def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> In
                 [{"pointer": f"{place}/{step(name)}", "detail": "not an array"}],
             )
     return service.ingest.from_arrays(value, reading, place)
-
-
-def _is_named(text: str) -> bool:
-    return _is_elsewhere(text) or _dataset_of(text) is not None
 
 
 def _no_name(text: str, place: str) -> Problem:

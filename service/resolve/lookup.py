@@ -30,9 +30,9 @@ def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
 
 def why_too_large(asked: Asked) -> str | None:
     """Why a request is not small, with both numbers; None where it is."""
-    observations, references = (one.dataset for one in asked.inputs)
+    observations, references = (one.dataset for one in asked.sets)
     options = asked.options
-    if isinstance(asked.inputs.references, Ingested) and references.rows > QUICKLY_INDEXED:
+    if isinstance(asked.references, Ingested) and references.rows > QUICKLY_INDEXED:
         # They are indexed for this request alone.
         return (
             f"{references.rows} references came with the request, and {QUICKLY_INDEXED} may: "
@@ -90,10 +90,9 @@ def look_up(
     NotAcceptable, ResultTooLarge
         When the format cannot have it.
     """
-    inputs = asked.inputs
-    observations, references = (one.dataset for one in inputs)
+    observations, references = (one.dataset for one in asked.sets)
     # It has no folder: nothing is written.
-    indexes = service.library.indexes_of(inputs.references)
+    indexes = service.library.indexes_of(asked.references)
     job = Job("at hand", Path(), observations, references, asked.options, indexes)
     try:
         answer = resolve_at_hand(job)
@@ -103,16 +102,16 @@ def look_up(
         raise InvalidInput(str(failed)) from None
     except Exception:
         # A dataset may be damaged, or removed meanwhile.
-        for one in inputs:
+        for one in asked.sets:
             if isinstance(one, DatasetRow) and not quickly:
                 service.library.whole(one.id, every_byte=True)
         raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
     resolved = time.perf_counter()
-    content = _content(answer, format, lambda role: getattr(inputs, role).dataset)
+    content = _content(answer, format, lambda role: getattr(asked, role).dataset)
     written = time.perf_counter()
     seconds = {"at_hand": written - start, **answer.seconds, "write": written - resolved}
-    for role, one in zip(ROLES, inputs, strict=True):
+    for role, one in zip(ROLES, asked.sets, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     return Matches(content, format, hashlib.sha256(content).hexdigest(), seconds)

@@ -55,10 +55,7 @@ async def nearest(request: Request) -> Response:
     query.
     """
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    return matches_response(await _matches(request, await service_of(request), format, start))
-
-
-async def _matches(request: Request, service: Service, format: Format, start: float) -> Matches:
+    service = await service_of(request)
     is_stream = media_type(request.headers) == ARROW.media_type
     if not is_stream:
         refuse_query(request)
@@ -69,16 +66,17 @@ async def _matches(request: Request, service: Service, format: Format, start: fl
             sent = sent_by_stream(request, content)
         else:
             sent = sent_by_json(await parsed(service, content, NearestInputs))
+        matches = None
         if is_quickly_read(content):
             quickly = partial(_quickly, service, sent, format, start)
             at_hand = partial(_at_hand, service, sent, format, start)
             is_small = len(content) <= _FEW_BYTES
             matches = await answer(at_hand, quickly if is_small else None)
-            if matches is not None:
-                return matches
-        async with service.ingest.folder() as folder:
-            asked = await sent.asked(service, folder)
-            return await answer(partial(_of_sets, service, asked, format, start))
+        if matches is None:
+            async with service.ingest.folder() as folder:
+                asked = await sent.asked(service, folder)
+                matches = await answer(partial(_of_sets, service, asked, format, start))
+    return matches_response(matches)
 
 
 def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
@@ -92,7 +90,7 @@ def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matc
         return None
     if asked.options.columns or asked.options.observation_columns:
         return None
-    observations, references = (one.dataset for one in asked.inputs)
+    observations, references = (one.dataset for one in asked.sets)
     if not is_quick(observations, references, asked.options):
         return None
     return _of_sets(service, asked, format, start, quickly=True)

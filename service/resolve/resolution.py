@@ -69,17 +69,13 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
     """
     if terms.waits:
         terms.format()
-    elif not await _has_job(service, terms.key):
+    # A request whose key made a job needs no place any more.
+    elif not terms.key or not await asyncio.to_thread(
+        service.store.first_of, Repeat(terms.key, "")
+    ):
         await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
     if not terms.takes_a_job:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
-
-
-async def _has_job(service: Service, key: str | None) -> bool:
-    """Whether a request with this key made a job, which needs no place any more."""
-    if key is None:
-        return False
-    return await asyncio.to_thread(service.store.first_of, Repeat(key, "")) is not None
 
 
 async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> Matches | JobRow:
@@ -100,7 +96,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
         _refuse_large(service, asked)
     asked.check()
     delivery = replace(terms.delivery or Delivery(), output=asked.output)
-    content = [one.dataset.sha256 for one in asked.inputs]
+    content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
     is_plain = terms.delivery is None and asked.output is None
     needs_no_job = is_plain and repeat is None and terms.waits
@@ -119,16 +115,9 @@ async def echo(service: Service, options: EchoOptions, terms: Terms, gone: Gone)
     if repeat is None and not terms.takes_a_job:
         await asyncio.sleep(options.pause)
         return None
-    accept = partial(_accept_echo, service, options, delivery, repeat)
+    admit = service.quotas.admission(service.store, len(options.message.encode()))
+    accept = partial(service.store.add_echo, options, delivery, repeat, admit)
     return await _job(service, terms, repeat, accept, gone)
-
-
-def _accept_echo(
-    service: Service, options: EchoOptions, delivery: Delivery, repeat: Repeat | None
-) -> str:
-    store, size_bytes = service.store, len(options.message.encode())
-    admit = service.quotas.admission(store, size_bytes)
-    return store.add_echo(options, delivery, repeat, admit)
 
 
 async def _first(service: Service, repeat: Repeat | None) -> str | None:
@@ -155,13 +144,7 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
 async def _job(
     service: Service, terms: Terms, repeat: Repeat | None, accept: Callable[[], str], gone: Gone
 ) -> JobRow:
-    """Create the job, or reuse the one of this Idempotency-Key, and wait as long as the client.
-
-    Parameters
-    ----------
-    accept
-        Accepts the job and returns its id.
-    """
+    """Accept the job, or reuse the one of this Idempotency-Key, and wait as long as the client."""
     id = await _first(service, repeat)
     if id is None:
         try:
@@ -181,7 +164,7 @@ async def _job(
 
 
 def _refuse_large(service: Service, asked: Asked) -> None:
-    observations, references = (one.dataset.rows for one in asked.inputs)
+    observations, references = (one.dataset.rows for one in asked.sets)
     rows = observations * asked.options.k + references
     if rows > service.settings.sync_rows:
         raise TooLarge(
@@ -206,12 +189,12 @@ async def _at_once(service: Service, asked: Asked, terms: Terms) -> Matches | No
 
 def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
     """Keep both sets and accept a job with them; nothing is left of a refused one."""
-    inputs, options = asked.inputs, asked.options
-    sizes = sizes_of(*inputs, options)
+    options = asked.options
+    sizes = sizes_of(*asked.sets, options)
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
     size_bytes = 0 if delivery.output else result_bytes(*sizes, options)
-    on_disk, own_bytes = bytes_of_sets(*inputs, sizes)
+    on_disk, own_bytes = bytes_of_sets(*asked.sets, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     if delivery.output:
         _refuse_taken(delivery.output)
@@ -227,7 +210,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     kept: list[DatasetRow] = []
     try:
         kept.extend(
-            service.library.keep(one) if isinstance(one, Ingested) else one for one in inputs
+            service.library.keep(one) if isinstance(one, Ingested) else one for one in asked.sets
         )
         observations, references = kept
         id = service.store.add_job(

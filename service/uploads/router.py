@@ -21,9 +21,8 @@ from georesolve.service.errors import (
     PreconditionFailed,
     Problem,
     TooLarge,
-    UnsupportedFormat,
 )
-from georesolve.service.http.bodies import media_type
+from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.links import base_of
 from georesolve.service.uploads.models import UploadInfo
 from georesolve.service.uploads.receiving import receive_rest
@@ -167,12 +166,7 @@ async def continue_upload(
     `Content-Digest` is another one nothing stays. One request at a time sends to an upload; a
     second one is answered 409 `upload-in-use`, and 409 `wrong-offset` tells the right offset.
     """
-    given = media_type(request.headers)
-    if given != _BYTES:
-        raise UnsupportedFormat(
-            f"the media type {given[:80] or 'none'} is not supported here: send the bytes as "
-            f"{_BYTES}"
-        )
+    refuse_other_types(request, _BYTES, "with the next bytes of the file")
     offset = _count_in(request, "Upload-Offset")
     stack = ExitStack()
     row, file = await asyncio.to_thread(stack.enter_context, service.uploads.opened(id, offset))
