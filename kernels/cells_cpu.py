@@ -44,7 +44,7 @@ from georesolve.kernels.lanes_cpu import (
     load_lanes,
     lowest_bit,
     nearest_of_eight,
-    prefetch_for_write,
+    prefetch_for_read,
 )
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import scratch
@@ -74,6 +74,9 @@ _LISTED = 128
 """References that a block looks at before its cells are called crowded."""
 _BLOCK = 256
 """Observations whose cells are found together."""
+_AHEAD = 6
+_ASKED_FOR = 4
+"""How far ahead candidates are asked for, and how many of a cell."""
 _GRAIN = 256
 """Blocks or observations that are worth a thread."""
 
@@ -274,11 +277,15 @@ def _look_up(  # type: ignore[no-untyped-def]
             x[i], y[i], z[i] = unit_vector(lat[i], lon[i])
         _cells_of(x, y, z, grid, cells[: last - first])
         for i in range(last - first):
-            prefetch_for_write(table, max(cells[i], 0), 0)
+            prefetch_for_read(table, max(cells[i], 0), 0)
         rows = reference[first:last]
         chords = chord2[first:last]
         for i in range(rows.size):
             cell = cells[i]
+            # The first candidates of an observation some places ahead; mostly these are all.
+            ahead = max(cells[min(i + _AHEAD, rows.size - 1)], 0)
+            for place in range(_ASKED_FOR):
+                prefetch_for_read(vectors, max(table[ahead, place], 0), 0)
             if cell >= 0 and table[cell, 0] != _CROWDED:
                 chords[i], rows[i] = nearest_of_eight(vectors, table, cell, x[i], y[i], z[i])
                 continue

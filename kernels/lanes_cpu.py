@@ -698,6 +698,18 @@ def prefetch_for_write(typing_context, array, i, j):  # type: ignore[no-untyped-
 
 
 @intrinsic
+def prefetch_for_read(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of ``array[i, j]``, which other cores may have, too."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments)
+        _prefetch(builder, address, _READ)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), generate
+
+
+@intrinsic
 def prefetch_leaf(typing_context, points, rows, leaf):  # type: ignore[no-untyped-def]
     """Ask for the cache lines of a leaf, which is soon to be read."""
 
