@@ -127,6 +127,5 @@ class Disk:
             raise StorageFull(
                 f"the disk of the service has {free} bytes free{needs}, and "
                 f"{self.must_stay_free} must stay free: remove datasets and results that are no "
-                "longer needed, or come again later",
-                headers={"Retry-After": "60"},
+                "longer needed, or come again later"
             )

@@ -39,6 +39,8 @@ class Problem(intake.Refused):
     status = 500
     type = "urn:georesolve:problem:internal-error"
     title = "The service failed"
+    retry_seconds: int | None = None
+    """After which a client may try again, where waiting helps; `headers` may say otherwise."""
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class Problem(intake.Refused):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(detail, errors)
-        self.headers = headers or {}
+        waiting = {"Retry-After": str(self.retry_seconds)} if self.retry_seconds else {}
+        self.headers = waiting | (headers or {})
 
     def document(self, instance: str | None = None) -> dict[str, Any]:
         """The problem as a JSON object."""
@@ -64,12 +67,14 @@ class Problem(intake.Refused):
         return document
 
 
-def _problem(status: int, slug: str, title: str, base: str = OWN_TYPES) -> type[Problem]:
-    name = slug.title().replace("-", "")
-    return type(name, (Problem,), {"status": status, "type": base + slug, "title": title})
+def _problem(
+    status: int, slug: str, title: str, retry_seconds: int | None = None, base: str = OWN_TYPES
+) -> type[Problem]:
+    about = {"status": status, "type": base + slug, "title": title, "retry_seconds": retry_seconds}
+    return type(slug.title().replace("-", ""), (Problem,), about)
 
 
-# The table of all problems, by status.
+# The table of all problems, by status, and after how many seconds to try again.
 InvalidInput = _problem(400, "invalid-input", "The input is not valid")
 InvalidRequest = _problem(400, "invalid-request", "The request is not valid")
 BadRange = _problem(400, "bad-range", "The range is not valid")
@@ -81,9 +86,9 @@ NotThere = _problem(404, "not-found", "Not Found")
 SourceNotAllowed = _problem(403, "source-not-allowed", "The service does not read from there")
 SinkNotAllowed = _problem(403, "sink-not-allowed", "The service does not write to there")
 NoSuchDataset = _problem(404, "no-such-dataset", "There is no such dataset")
-NoSuchJob = _problem(404, "no-such-job", "There is no such job", _OGC)
-NoSuchProcess = _problem(404, "no-such-process", "There is no such process", _OGC)
-ResultNotReady = _problem(404, "result-not-ready", "The job has no result yet", _OGC)
+NoSuchJob = _problem(404, "no-such-job", "There is no such job", base=_OGC)
+NoSuchProcess = _problem(404, "no-such-process", "There is no such process", base=_OGC)
+ResultNotReady = _problem(404, "result-not-ready", "The job has no result yet", base=_OGC)
 NoSuchUpload = _problem(404, "no-such-upload", "There is no such upload")
 NotAcceptable = _problem(406, "not-acceptable", "The result is not to be had in that format")
 ResultTooLarge = _problem(406, "result-too-large", "The result is too large for that format")
@@ -93,9 +98,9 @@ DatasetInUse = _problem(409, "dataset-in-use", "A job still needs the dataset")
 DatasetDamaged = _problem(409, "dataset-damaged", "The dataset is damaged")
 OutputTaken = _problem(409, "output-taken", "Something lies there already")
 UploadIncomplete = _problem(409, "upload-incomplete", "The upload is not complete")
-UploadInUse = _problem(409, "upload-in-use", "Another request is sending to the upload")
+UploadInUse = _problem(409, "upload-in-use", "Another request is sending to the upload", 1)
 WrongOffset = _problem(409, "wrong-offset", "The upload has another offset")
-KeyInUse = _problem(409, "idempotency-key-in-use", "The first request is not answered yet")
+KeyInUse = _problem(409, "idempotency-key-in-use", "The first request is not answered yet", 1)
 ResultExpired = _problem(410, "result-expired", "The result has expired")
 SetsGone = _problem(410, "sets-gone", "The sets of the job are not kept any more")
 JobDismissed = _problem(410, "job-dismissed", "The job was dismissed")
@@ -104,17 +109,19 @@ TooLarge = _problem(413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(415, "unsupported-format", "The format of the input is not supported")
 RangeNotSatisfiable = _problem(416, "range-not-satisfiable", "The file has no such range")
 KeyReused = _problem(422, "idempotency-key-reused", "The key was used with other content")
-TooManyJobs = _problem(429, "too-many-jobs", "The key has too many jobs")
-TooManyUploads = _problem(429, "too-many-uploads", "The key has too many uploads")
+TooManyJobs = _problem(429, "too-many-jobs", "The key has too many jobs", 5)
+TooManyUploads = _problem(429, "too-many-uploads", "The key has too many uploads", 60)
 TooManyWrongKeys = _problem(429, "too-many-wrong-keys", "The address sent too many wrong keys")
 HeadTooLarge = _problem(431, "head-too-large", "The headers are too large")
 JobFailed = _problem(500, "job-failed", "The job failed")
 ResultDamaged = _problem(500, "result-damaged", "The result is damaged")
-QueueFull = _problem(503, "queue-full", "The service has too many jobs")
-TooManyBodies = _problem(503, "too-many-bodies", "The service has too many bodies in memory")
-TooManyConnections = _problem(503, "too-many-connections", "The service has too many connections")
-NotReady = _problem(503, "not-ready", "The service is not ready")
-StorageFull = _problem(507, "storage-full", "The service has no space left")
+QueueFull = _problem(503, "queue-full", "The service has too many jobs", 10)
+TooManyBodies = _problem(503, "too-many-bodies", "The service has too many bodies in memory", 2)
+TooManyConnections = _problem(
+    503, "too-many-connections", "The service has too many connections", 2
+)
+NotReady = _problem(503, "not-ready", "The service is not ready", 2)
+StorageFull = _problem(507, "storage-full", "The service has no space left", 60)
 
 _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.InvalidInput: InvalidInput,
@@ -179,9 +186,7 @@ def stopping() -> Problem:
 
 def store_away() -> Problem:
     """The problem of whoever needs the database while it does not answer."""
-    return NotReady(
-        "the database of the service does not answer: try again", headers={"Retry-After": "2"}
-    )
+    return NotReady("the database of the service does not answer: try again")
 
 
 def object_store_away() -> Problem:
@@ -196,6 +201,5 @@ def disk_full() -> Problem:
     """The problem of such an error."""
     return StorageFull(
         "the disk of the service became full, and nothing was kept of this: remove datasets and "
-        "results that are no longer needed, or come again later",
-        headers={"Retry-After": "60"},
+        "results that are no longer needed, or come again later"
     )

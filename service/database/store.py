@@ -395,8 +395,7 @@ class Store(Queries):
                     connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
         except sa.exc.IntegrityError:
             raise KeyInUse(
-                "another request with this Idempotency-Key was accepted meanwhile: send this again",
-                headers={"Retry-After": "1"},
+                "another request with this Idempotency-Key was accepted meanwhile: send this again"
             ) from None
         self.bell.ring()
         return id

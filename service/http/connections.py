@@ -110,8 +110,7 @@ class Connection(HttpToolsProtocol):
                 self._refuse(
                     TooManyConnections(
                         f"the service has {self._bounds.most} connections, all of them with a "
-                        "request that is being answered, and takes no more: come again later",
-                        headers={"Retry-After": "2"},
+                        "request that is being answered, and takes no more: come again later"
                     )
                 )
                 return

@@ -43,24 +43,16 @@ class Quotas:
         self._own = settings.key_jobs
         self._bytes = settings.key_bytes
 
-    def admission(self, store: Store, size_bytes: int) -> Admission:
-        """What refuses, in a transaction, a job for which there is no place or no room.
-
-        Parameters
-        ----------
-        size_bytes
-            What the job takes besides what is kept already.
-        """
-        return self.room(store, size_bytes, self.refuse_when_full)
-
-    def upload(self, store: Store, size_bytes: int) -> Admission:
-        """What refuses, in a transaction, an upload for which there is no place or no room."""
-        return self.room(store, size_bytes, self._refuse_many_uploads)
-
     def room(
         self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
     ) -> Admission:
-        """What refuses, in a transaction, what may not be kept besides what is kept."""
+        """What refuses, in a transaction, what may not be kept besides what is kept.
+
+        Parameters
+        ----------
+        also
+            What else refuses it: `refuse_when_full` a job, `refuse_many_uploads` an upload.
+        """
 
         def admit(connection: Connection) -> None:
             for refuse in also:
@@ -69,13 +61,13 @@ class Quotas:
 
         return admit
 
-    def _refuse_many_uploads(self, store: Store, connection: Connection) -> None:
+    def refuse_many_uploads(self, store: Store, connection: Connection) -> None:
+        """Refuse an upload for which there is no place; raises TooManyUploads."""
         most = self._own if store.owner else self._queue
         if (count := store.uploads.count(connection)) >= most:
             raise TooManyUploads(
                 f"there are {count} uploads, and {most} may be: remove those that are no longer "
-                "needed, or wait until they expire",
-                headers={"Retry-After": "60"},
+                "needed, or wait until they expire"
             )
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
@@ -89,14 +81,12 @@ class Quotas:
         if everyone >= self._queue:
             raise QueueFull(
                 f"{everyone} jobs of the service wait or run, and {self._queue} may: come again "
-                "later",
-                headers={"Retry-After": "10"},
+                "later"
             )
         if store.owner and own >= self._own:
             raise TooManyJobs(
                 f"{own} jobs of this key wait or run, and {self._own} may: wait for one to end, or "
-                "dismiss one",
-                headers={"Retry-After": "5"},
+                "dismiss one"
             )
 
     def storage(self, store: Store, connection: Connection | None = None) -> Storage:
@@ -118,6 +108,5 @@ class Quotas:
                 f"the datasets, uploads, results and unfinished jobs of this key take "
                 f"{storage.used} bytes, {size_bytes} would come, and {storage.quota} may be kept: "
                 "remove datasets, uploads and results that are no longer needed, or wait until "
-                "they expire",
-                headers={"Retry-After": "60"},
+                "they expire"
             )

@@ -111,9 +111,7 @@ async def _estimate(
     sizes = await asyncio.to_thread(sizes_of, observations, references, options)
     capacity = service.cluster.state.capacity
     if capacity is None:
-        raise NotReady(
-            "no worker has told what it can take: try again", headers={"Retry-After": "2"}
-        )
+        raise NotReady("no worker has told what it can take: try again")
     found = estimate(capacity, *sizes, options)
     on_disk, kept = (
         of_sets + result_bytes(*sizes, options)

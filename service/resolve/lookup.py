@@ -25,7 +25,7 @@ from georesolve.workers.sources import SourceFailed
 def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
     """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
     if (trouble := service.cluster.trouble) is not None:
-        raise NotReady(f"{trouble}: {advice}", headers={"Retry-After": "2"})
+        raise NotReady(f"{trouble}: {advice}")
 
 
 def why_too_large(asked: Asked) -> str | None:

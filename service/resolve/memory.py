@@ -55,6 +55,5 @@ class Memory:
             whose = f"have {held} bytes"
         raise TooManyBodies(
             f"the JSON bodies that are being read {whose}, and all may have {self._most}: send "
-            "fewer at a time, or files",
-            headers={"Retry-After": "2"},
+            "fewer at a time, or files"
         )

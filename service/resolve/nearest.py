@@ -111,6 +111,6 @@ def _of_sets(
     try:
         return look_up(service, asked, format, start, quickly=quickly)
     except NotResident as error:
-        raise NotReady(f"{error}: try again", headers={"Retry-After": "2"}) from None
+        raise NotReady(f"{error}: try again") from None
     except NotAtHand as error:
         raise TooLarge(f"{error}: {_BEYOND}") from None

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow, Delivery, EchoOptions, JobRow, Repeat
+from georesolve.service.database.store import Store
 from georesolve.service.errors import (
     JobDismissed,
     KeyInUse,
@@ -115,7 +116,8 @@ async def echo(service: Service, options: EchoOptions, terms: Terms, gone: Gone)
     if repeat is None and not terms.takes_a_job:
         await asyncio.sleep(options.pause)
         return None
-    admit = service.quotas.admission(service.store, len(options.message.encode()))
+    quotas, size_bytes = service.quotas, len(options.message.encode())
+    admit = quotas.room(service.store, size_bytes, quotas.refuse_when_full)
     accept = partial(service.store.add_echo, options, delivery, repeat, admit)
     return await _job(service, terms, repeat, accept, gone)
 
@@ -199,14 +201,14 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     if delivery.output:
         _refuse_taken(delivery.output)
     service.disk.refuse_to_keep(size_bytes + on_disk)
-    service.quotas.refuse_without_room(service.store, size_bytes + own_bytes)
-    of_quotas = service.quotas.admission(service.store, size_bytes)
+    quotas = service.quotas
+    quotas.refuse_without_room(service.store, size_bytes + own_bytes)
 
-    def admit(connection: Connection) -> None:
-        of_quotas(connection)
+    def refuse_output(store: Store, connection: Connection) -> None:
         if delivery.output:
-            service.store.refuse_output_of_others(delivery.output, connection)
+            store.refuse_output_of_others(delivery.output, connection)
 
+    admit = quotas.room(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
     kept: list[DatasetRow] = []
     try:
         kept.extend(

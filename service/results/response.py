@@ -351,8 +351,8 @@ def _in_document(value: bytes, format: Format) -> bytes:
 
 def _as_problem(document: dict[str, Any]) -> Problem:
     # The result stays away; the same work, sent again, finds room when somebody has made it.
-    waiting = {"Retry-After": "60"} if document["status"] == StorageFull.status else None
-    problem = Problem(document["detail"], document.get("errors"), waiting)
+    kind = StorageFull if document["status"] == StorageFull.status else Problem
+    problem = kind(document["detail"], document.get("errors"))
     problem.status, problem.type = document["status"], document["type"]
     problem.title = document["title"]
     return problem

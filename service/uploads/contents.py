@@ -93,8 +93,7 @@ class Files:
             except BlockingIOError:
                 raise UploadInUse(
                     f"another request is sending to the upload {id!r}: end it, or wait until it "
-                    "has ended",
-                    headers={"Retry-After": "1"},
+                    "has ended"
                 ) from None
             yield cast(BinaryIO, file)
 

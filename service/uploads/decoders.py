@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 _ANSWER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOG_LENGTH = 20_000
-_RETRY = {"Retry-After": "60"}
 _LARGE_BYTES = 8 << 20
 """Files from this size on are decoded by several processes."""
 _MOST_PROCESSES = 16
@@ -89,8 +88,7 @@ class _Refused(_Answer):
 
     def as_problem(self) -> Problem:
         kinds = {kind.__name__: kind for kind in (InvalidInput, TooLarge, StorageFull)}
-        headers = _RETRY if self.problem == StorageFull.__name__ else {}
-        return kinds[self.problem](self.detail, list(self.errors), headers)
+        return kinds[self.problem](self.detail, list(self.errors))
 
 
 class _Failed(_Answer):
@@ -224,8 +222,7 @@ def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
     except NotStarted:
         raise NotReady(
             f"{source.file}: no process to decode it started within the limit of "
-            f"{limits.seconds:g} s, so what starts them was replaced: send it again",
-            headers={"Retry-After": "2"},
+            f"{limits.seconds:g} s, so what starts them was replaced: send it again"
         ) from None
 
 

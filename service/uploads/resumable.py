@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 from uuid import uuid4
 
-from georesolve.service.clock import in_hours, is_id, new_id, now
+from georesolve.service.clock import is_id, new_id, now
 from georesolve.service.database.queries import Admission
 from georesolve.service.database.store import Store
 from georesolve.service.database.uploads import UploadRow
@@ -74,7 +74,7 @@ class ResumableUploads:
             id=new_id(),
             owner=self._store.owner or "",
             created=now(),
-            expires=self._later(),
+            expires=now(3600 * self._hours),
             size_bytes=size_bytes,
             about=about,
             digest=digest,
@@ -130,7 +130,7 @@ class ResumableUploads:
         ------
         NoSuchUpload
         """
-        self._store.uploads.prolong(id, self._later())
+        self._store.uploads.prolong(id, now(3600 * self._hours))
         return self.get(id)
 
     def taken(self, text: str, folder: Path, file: str) -> Upload:
@@ -161,7 +161,7 @@ class ResumableUploads:
                 "there: send the rest first"
             )
         # It shall not expire while it is used.
-        self._store.uploads.prolong(id, self._later())
+        self._store.uploads.prolong(id, now(3600 * self._hours))
         folder.mkdir(exist_ok=True)
         path = folder / f"{uuid4().hex}.received"
         self._contents.take(id, path)
@@ -215,11 +215,6 @@ class ResumableUploads:
             for id in unknown:
                 self._contents.remove(id)
         return removed
-
-    def _later(self) -> str:
-        expires = in_hours(self._hours)
-        assert expires is not None, "an upload has its hours"
-        return expires
 
 
 def metadata(text: str) -> dict[str, str]:

@@ -125,7 +125,8 @@ async def begin_upload(request: Request, response: Response, service: ServiceCon
 def _create(service: Service, size_bytes: int, about: str, request: Request) -> Progress:
     service.disk.refuse_when_low(size_bytes)
     digest = request.headers.get("repr-digest", "")
-    admit = service.quotas.upload(service.store, size_bytes)
+    quotas = service.quotas
+    admit = quotas.room(service.store, size_bytes, quotas.refuse_many_uploads)
     return Progress(service.uploads.create(size_bytes, about, digest, admit), 0)
 
 
