@@ -54,13 +54,15 @@ from georesolve.kernels.coordinates_cuda import metres
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.order_cuda import EMPTY, decode, encode, frame, spread, turned
+from georesolve.kernels.order_cuda import EMPTY, frame, spread, turned
 from georesolve.kernels.query import Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,
+    decode,
+    encode,
     first_lane,
     warp_max,
     without_first,

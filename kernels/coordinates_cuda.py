@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from numba import cuda
 
 from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.distance import half_chord, metres_of_half
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import Found
 
@@ -33,12 +33,16 @@ def fill_unit_vectors(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def
 
 
 @cuda.jit(device=True, forceinline=True)
+def metres_or_none(half, chord2):  # type: ignore[no-untyped-def]
+    """Metres of a squared chord and its half; NaN of infinity, which stands for no reference."""
+    distance = metres_of_half(half, chord2)
+    return distance if chord2 < math.inf else math.nan
+
+
+@cuda.jit(device=True, forceinline=True)
 def metres(chord2):  # type: ignore[no-untyped-def]
-    """Metres of a squared chord; NaN of infinity, which stands for no reference."""
-    distance = math.nan
-    if chord2 < math.inf:
-        distance = metres_of_chord(chord2)
-    return distance
+    """Metres of a squared chord; NaN of infinity."""
+    return metres_or_none(half_chord(chord2), chord2)
 
 
 @cuda.jit(cache=True)

@@ -1,17 +1,23 @@
-"""The sorted list of an observation's nearest references, held by one lane of a GPU.
+"""The list of an observation's nearest references, held by one lane of a GPU.
 
-An entry is a *key*, 32 bits in a register, and a *place*, where the reference stands among the
-tree's points, in shared memory. The upper bits of a key are those of the squared chord in float32,
-the lower ones the *slot* of its place. Keeping keys in order takes the least and the largest of two
-integers, two instructions a key, where chords and rows in full width would take about twenty; and
-nothing moves but keys: a newcomer takes the slot of the entry that it drives out.
+An entry is a *key*, 32 bits, and a *place*, where the reference stands among the tree's points;
+both lie in shared memory, at the entry's *slot*. The upper bits of a key are those of the squared
+chord in float32, the lower ones the slot. Comparing keys takes one instruction, where chords and
+rows in full width would take about ten; and nothing moves: a newcomer takes the slot of the entry
+that it drives out.
+
+Slots are in *bundles* of one, four or eight, and the largest key of each bundle, its *head*, is in
+a register; heads are in order. The last head is the farthest entry. The largest key that its bundle
+has after it was driven out is found among the others, and takes its place among the heads. With 64
+keys in registers and in order, a newcomer took 128 instructions, and registers were all there was.
 
 float32 keeps the order of chords, but some that differ become equal. So where the upper bits of the
 last key are those of a newcomer or of another entry, `drives_out` compares chords in float64, then
-rows; and `store` puts the entries into their exact order, nearly always the order of their keys.
+rows; and `settle` puts entries whose keys are equal but for their slots into their exact order.
 """
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -21,8 +27,8 @@ from numba.core import cgutils
 from numba.cuda import libdevice
 from numba.extending import intrinsic
 
-from georesolve.kernels.coordinates_cuda import metres
-from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.coordinates_cuda import metres_or_none
+from georesolve.kernels.distance import closer, half_chord, squared_chord
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot
 
@@ -38,17 +44,18 @@ _TAKEN = -0x80000000
 _INTEGER = ir.IntType(32)
 
 
-# Lists are tuples, and these three functions are written out by the compiler, key by key: registers
+# Heads are a tuple, and these functions are written out by the compiler, key by key: registers
 # have no index, and loops over them are not unrolled when they are long.
 @intrinsic(prefer_literal=True)
-def no_keys(typing_context, places, k):  # type: ignore[no-untyped-def]
-    """The keys of an empty list of so many places, of which k are wanted."""
+def no_heads(typing_context, places, bundle, k):  # type: ignore[no-untyped-def]
+    """The heads of an empty list of so many places, of which k are wanted."""
     count = places.literal_value
-    keys = types.UniTuple(types.int32, count)
+    size = bundle.literal_value
+    heads = types.UniTuple(types.int32, count // size)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        first = builder.sub(_INTEGER(count), builder.trunc(arguments[1], _INTEGER))
-        # Through a move that the compiler does not see through: else it would keep the keys of an
+        first = builder.sub(_INTEGER(count), builder.trunc(arguments[2], _INTEGER))
+        # Through a move that the compiler does not see through: else it would keep the heads of an
         # empty list in registers all the while.
         move = ir.FunctionType(_INTEGER, [_INTEGER])
         first = builder.asm(move, "mov.b32 $0, $1;", "=r,r", [first], side_effect=True)
@@ -58,16 +65,16 @@ def no_keys(typing_context, places, k):  # type: ignore[no-untyped-def]
                 _INTEGER(_TAKEN | slot),
                 _INTEGER(FREE | slot),
             )
-            for slot in range(count)
+            for slot in range(size - 1, count, size)
         ]
         return cgutils.pack_array(builder, values)
 
-    return keys(places, types.int64), generate
+    return heads(places, bundle, types.int64), generate
 
 
 @intrinsic
-def insert(typing_context, keys, key):  # type: ignore[no-untyped-def]
-    """The keys with a new one instead of the last; `NO_KEY` leaves them as they are."""
+def insert(typing_context, heads, head):  # type: ignore[no-untyped-def]
+    """The heads with a new one instead of the last; `NO_KEY` leaves them as they are."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         old, new = cgutils.unpack_tuple(builder, arguments[0]), arguments[1]
@@ -83,28 +90,55 @@ def insert(typing_context, keys, key):  # type: ignore[no-untyped-def]
             values.append(least(value, largest(before, new)))
         return cgutils.pack_array(builder, values)
 
-    return keys(keys, types.int32), generate
+    return heads(heads, types.int32), generate
 
 
-@intrinsic
-def line_up(typing_context, keys, found, lane):  # type: ignore[no-untyped-def]
-    """Put the lane's places, `found[slot, lane]`, into the order of their keys."""
+def _comparisons(count: int) -> Iterator[tuple[int, int]]:
+    # Batcher's merging of odd and even places, https://doi.org/10.1145/1468075.1468121.
+    width = 1
+    while width < count:
+        step = width
+        while step > 0:
+            for start in range(step % width, count - step, 2 * step):
+                for i in range(start, min(start + step, count - step)):
+                    if i // (2 * width) == (i + step) // (2 * width):
+                        yield i, i + step
+            step //= 2
+        width *= 2
+
+
+@intrinsic(prefer_literal=True)
+def line_up(typing_context, table, found, lane, places):  # type: ignore[no-untyped-def]
+    """Put a lane's keys, `table[slot, lane]`, and its places, `found[slot, lane]`, into order."""
+    count = places.literal_value
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        old = cgutils.unpack_tuple(builder, arguments[0])
-        data = context.make_array(signature.args[1])(context, builder, arguments[1]).data
+        wide = ir.IntType(64)
+        keys_data, places_data = (
+            context.make_array(kind)(context, builder, value).data
+            for kind, value in zip(signature.args[:2], arguments[:2], strict=True)
+        )
 
-        def at(slot: Any) -> Any:
-            i = builder.add(builder.mul(slot, _INTEGER(COLUMNS)), arguments[2])
-            return builder.gep(data, [builder.zext(i, ir.IntType(64))])
+        def at(data: Any, columns: int, slot: Any) -> Any:
+            i = builder.add(builder.mul(slot, _INTEGER(columns)), arguments[2])
+            return builder.gep(data, [builder.zext(i, wide)])
 
-        slots = [builder.and_(key, _INTEGER(len(old) - 1)) for key in old]
-        places = [builder.load(at(slot)) for slot in slots]
-        for i, place in enumerate(places):
-            builder.store(place, at(_INTEGER(i)))
+        numbers = [_INTEGER(slot) for slot in range(count)]
+        keys = [builder.load(at(keys_data, WARP, slot)) for slot in numbers]
+        for i, j in _comparisons(count):
+            before = builder.icmp_signed("<", keys[i], keys[j])
+            keys[i], keys[j] = (
+                builder.select(before, keys[i], keys[j]),
+                builder.select(before, keys[j], keys[i]),
+            )
+        slots = [builder.and_(key, _INTEGER(count - 1)) for key in keys]
+        lined_up = [builder.load(at(places_data, COLUMNS, slot)) for slot in slots]
+        for slot, key, place in zip(numbers, keys, lined_up, strict=True):
+            builder.store(key, at(keys_data, WARP, slot))
+            builder.store(place, at(places_data, COLUMNS, slot))
         return context.get_dummy_value()
 
-    return types.void(keys, found, types.uint32), generate
+    return types.void(table, found, types.uint32, places), generate
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -120,37 +154,57 @@ def largest_of_key(key, slots):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def clear(found, lane):  # type: ignore[no-untyped-def]
-    """Leave no place in a lane's slots."""
-    for slot in range(found.shape[0]):
+def clear(found, table, lane, k):  # type: ignore[no-untyped-def]
+    """Leave no place in a lane's slots, and the keys of an empty list."""
+    for slot in range(table.shape[0]):
+        key = int32(FREE | slot)
+        if slot < table.shape[0] - k:
+            key = int32(_TAKEN | slot)
+        table[slot, lane] = key
         found[slot, lane] = -1
 
 
 @cuda.jit(device=True, forceinline=True)
-def _entry(points, x, y, z, at):  # type: ignore[no-untyped-def]
-    chord2 = math.inf
-    row = int64(-1)
-    if at >= 0:
-        chord2 = squared_chord(x, y, z, points[at, 0], points[at, 1], points[at, 2])
-        row = int64(points[at, 3])
-    return chord2, row
+def largest_but(table, slot, lane, bundle):  # type: ignore[no-untyped-def]
+    """The largest key of a slot's bundle but for its own, which is taken away."""
+    largest = int32(_TAKEN)
+    if bundle > 1:
+        table[slot, lane] = largest
+        first = slot & int32(-bundle)
+        for i in range(bundle):
+            largest = max(largest, table[first + i, lane])
+    return largest
 
 
 @cuda.jit(device=True, forceinline=True)
-def drives_out(points, x, y, z, chord2, row, found, lane, k, slot):  # type: ignore[no-untyped-def]
-    """Whether a newcomer is closer than the farthest entry, which is put into the last key's slot.
+def _entry(points, x, y, z, at):  # type: ignore[no-untyped-def]
+    # What no place has is loaded from the first, so that no branch keeps two entries from being
+    # fetched at a time.
+    some = max(at, int32(0))
+    chord2 = squared_chord(x, y, z, points[some, 0], points[some, 1], points[some, 2])
+    row = int64(points[some, 3])
+    return (chord2, row) if at >= 0 else (math.inf, int64(-1))
 
-    The keys stay as they are: of all that may be the farthest, the upper bits are equal.
+
+@cuda.jit(device=True, forceinline=True)
+def drives_out(  # type: ignore[no-untyped-def]
+    points, x, y, z, chord2, row, found, table, lane, slot, last, slots
+):
+    """Whether a newcomer is closer than the farthest entry, which is put into a slot.
+
+    That slot's key is the last one, of upper bits `last`. Keys stay as they are: of all entries
+    that may be the farthest, the upper bits are equal, and no others are looked at.
     """
     worst_chord2 = -1.0
     worst_row = int64(-1)
     worst_slot = slot
-    for other in range(found.shape[0] - k, found.shape[0]):
-        other_chord2, other_row = _entry(points, x, y, z, found[other, lane])
-        if closer(worst_chord2, worst_row, other_chord2, other_row):
-            worst_chord2 = other_chord2
-            worst_row = other_row
-            worst_slot = int32(other)
+    for other in range(table.shape[0]):
+        if table[other, lane] & int32(~slots) == last or other == slot:
+            other_chord2, other_row = _entry(points, x, y, z, found[other, lane])
+            if closer(worst_chord2, worst_row, other_chord2, other_row):
+                worst_chord2 = other_chord2
+                worst_row = other_row
+                worst_slot = int32(other)
     place = found[slot, lane]
     found[slot, lane] = found[worst_slot, lane]
     found[worst_slot, lane] = place
@@ -158,72 +212,80 @@ def drives_out(points, x, y, z, chord2, row, found, lane, k, slot):  # type: ign
 
 
 @cuda.jit(device=True, forceinline=True)
-def store(  # type: ignore[no-untyped-def]
-    points, x, y, z, row, writes, width, found, k, measure, reference, chord2
-):
-    """Write the entries, lined up, of the warp's first `width` lanes, in their exact order.
+def settle(points, x, y, z, found, table, lane, slots):  # type: ignore[no-untyped-def]
+    """Put a lane's places, lined up, into their exact order: keys may be equal, and chords not."""
+    for i in range(1, table.shape[0]):
+        upper = table[i, lane] & int32(~slots)
+        if upper == table[i - 1, lane] & int32(~slots) and 0 <= upper < FREE:
+            place = found[i, lane]
+            chord2, row = _entry(points, x, y, z, place)
+            j = i
+            while j > 0 and table[j - 1, lane] & int32(~slots) == upper:
+                before_chord2, before_row = _entry(points, x, y, z, found[j - 1, lane])
+                if not closer(chord2, row, before_chord2, before_row):
+                    break
+                found[j, lane] = found[j - 1, lane]
+                j -= 1
+            found[j, lane] = place
 
-    With `measure`, metres stand in for squared chords.
-    """
-    lane = cuda.threadIdx.x
-    places = found.shape[0]
-    first = places - k
-    writers = ballot(writes)
-    last_chord2 = -1.0
-    last_row = int64(-1)
-    ordered = True
-    cuda.syncwarp()
-    # All lanes write entries of one observation after those of another: whole sectors of memory.
-    for start in range(0, places * width, WARP):
-        owner = (start + lane) // places
-        place = (start + lane) % places
-        new_chord2, new_row = _entry(
-            points,
-            cuda.shfl_sync(ALL_LANES, x, owner),
-            cuda.shfl_sync(ALL_LANES, y, owner),
-            cuda.shfl_sync(ALL_LANES, z, owner),
-            found[place, owner],
-        )
-        before_chord2 = cuda.shfl_up_sync(ALL_LANES, new_chord2, 1)
-        before_row = cuda.shfl_up_sync(ALL_LANES, new_row, 1)
-        if lane == 0:
-            before_chord2 = last_chord2
-            before_row = last_row
-        last_chord2 = cuda.shfl_sync(ALL_LANES, new_chord2, WARP - 1)
-        last_row = cuda.shfl_sync(ALL_LANES, new_row, WARP - 1)
-        at = cuda.shfl_sync(ALL_LANES, int64(row), owner)
-        if place >= first and (writers >> uint32(owner)) & uint32(1) != uint32(0):
-            if place > first and closer(new_chord2, new_row, before_chord2, before_row):
-                ordered = False
-            if measure:
-                new_chord2 = metres(new_chord2)
-            reference[at, place - first] = new_row
-            chord2[at, place - first] = new_chord2
-    if cuda.all_sync(ALL_LANES, ordered):
-        return
-    cuda.syncwarp()
-    if writes:
-        _store_sorted(points, x, y, z, found, lane, first, reference[row], chord2[row])
-        if measure:
-            for i in range(k):
-                chord2[row, i] = metres(chord2[row, i])
+
+@intrinsic
+def _together(typing_context, one, other):  # type: ignore[no-untyped-def]
+    # Two numbers as they are, which the compiler must have both before it uses either: so that the
+    # chains of arithmetic behind them run side by side, and not one after the other's root.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        double = ir.DoubleType()
+        pair = ir.LiteralStructType([double, double])
+        code = ir.InlineAsm(
+            ir.FunctionType(pair, [double, double]),
+            "mov.f64 $0, $2; mov.f64 $1, $3;", "=d,=d,d,d", side_effect=True,
+        )  # fmt: skip
+        both = builder.call(code, arguments)
+        values = [builder.extract_value(both, i) for i in range(2)]
+        return cgutils.pack_array(builder, values)
+
+    return types.UniTuple(types.float64, 2)(types.float64, types.float64), generate
 
 
 @cuda.jit(device=True, forceinline=True)
-def _store_sorted(points, x, y, z, found, lane, first, rows, chords2):  # type: ignore[no-untyped-def]
-    # By insertion: the order of keys is off by little where it is off at all.
-    before_chord2 = -1.0
-    before_row = int64(-1)
-    for i in range(rows.size):
-        chord2, row = _entry(points, x, y, z, found[first + i, lane])
-        j = i
-        if closer(chord2, row, before_chord2, before_row):
-            while j > 0 and closer(chord2, row, chords2[j - 1], rows[j - 1]):
-                chords2[j] = chords2[j - 1]
-                rows[j] = rows[j - 1]
-                j -= 1
-        else:
-            before_chord2 = chord2
-            before_row = row
-        rows[j] = row
-        chords2[j] = chord2
+def store(  # type: ignore[no-untyped-def]
+    points, x, y, z, row, writes, width, found, stage, k, measure, reference, chord2
+):
+    """Write the entries of the warp's first `width` lanes, which stand in order.
+
+    With `measure`, metres stand in for squared chords.
+    """
+    lane = uint32(cuda.threadIdx.x)
+    places = uint32(found.shape[0])
+    first = places - uint32(k)
+    writers = ballot(writes)
+    stage[0, lane] = x
+    stage[1, lane] = y
+    stage[2, lane] = z
+    cuda.syncwarp()
+    # All lanes write entries of one observation after those of another: whole sectors of memory.
+    # Two entries a lane at a time: each takes a chain of sixty steps, which wait for each other.
+    for start in range(0, places * uint32(width), 2 * WARP):
+        entry = uint32(start) + lane
+        owner, place = entry // places, entry % places
+        other = entry + uint32(WARP)
+        other_owner, other_place = other // places, other % places
+        value, value_row = _entry_of(points, stage, found, place, owner)
+        other_value, other_row = _entry_of(points, stage, found, other_place, other_owner)
+        if measure:
+            half, other_half = _together(half_chord(value), half_chord(other_value))
+            value = metres_or_none(half, value)
+            other_value = metres_or_none(other_half, other_value)
+        at = cuda.shfl_sync(ALL_LANES, int64(row), owner)
+        other_at = cuda.shfl_sync(ALL_LANES, int64(row), other_owner)
+        if place >= first and (writers >> owner) & uint32(1) != uint32(0):
+            reference[at, place - first] = value_row
+            chord2[at, place - first] = value
+        if other_place >= first and (writers >> other_owner) & uint32(1) != uint32(0):
+            reference[other_at, other_place - first] = other_row
+            chord2[other_at, other_place - first] = other_value
+
+
+@cuda.jit(device=True, forceinline=True)
+def _entry_of(points, stage, found, place, owner):  # type: ignore[no-untyped-def]
+    return _entry(points, stage[0, owner], stage[1, owner], stage[2, owner], found[place, owner])

@@ -15,14 +15,13 @@ import math
 from typing import TYPE_CHECKING
 
 from numba import cuda, float32, float64, int64, uint32
-from numba.cuda import libdevice
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import Degrees
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import warp_max
+from georesolve.kernels.warp_cuda import decode, encode, warp_max
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -35,23 +34,6 @@ CELLS = 65536.0
 _LAST_CELL = 65535
 EMPTY = -0x80000000
 """Code of "nothing yet" in a box: below every number."""
-
-
-@cuda.jit(device=True, forceinline=True)
-def encode(value):  # type: ignore[no-untyped-def]
-    """A float32 as an integer of the same order: atomic maxima are of integers only."""
-    bits = libdevice.float_as_int(value)
-    if bits < 0:
-        bits = bits ^ 0x7FFFFFFF
-    return bits
-
-
-@cuda.jit(device=True, forceinline=True)
-def decode(code):  # type: ignore[no-untyped-def]
-    """The float32 that `encode` made an integer."""
-    if code < 0:
-        code = code ^ 0x7FFFFFFF
-    return libdevice.int_as_float(code)
 
 
 @cuda.jit(device=True, forceinline=True)

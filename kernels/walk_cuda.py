@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
+from numba.cuda import libdevice
 
 from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
@@ -32,10 +33,11 @@ from georesolve.kernels.boxes_cuda import (
     WARPS,
     ZERO,
     beyond,
-    length,
     origin,
     reach_of,
+    root,
     slack_around,
+    square,
 )
 from georesolve.kernels.coordinates_cuda import distances
 from georesolve.kernels.distance import closer, squared_chord
@@ -47,20 +49,22 @@ from georesolve.kernels.keys_cuda import (
     drives_out,
     insert,
     key_of,
+    largest_but,
     largest_of_key,
     line_up,
-    no_keys,
+    no_heads,
+    settle,
     store,
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch
-from georesolve.kernels.query import Found, Query
+from georesolve.kernels.query import MAX_K, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,
     first_lane,
+    least_of_warp,
     warp_max,
-    warp_min,
     without_first,
 )
 
@@ -78,27 +82,39 @@ _SHARE2 = {
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
 _LESS = np.float32(0.25**2)
 """What is left of that once a group has proved too wide."""
-_REGISTERS = {1: 64, 2: 80, 4: 80, 8: 80, 16: 96, 32: 128, 64: 128}
-"""Registers a thread that lists of so many places get; the compiler would take up to 230."""
+_REGISTERS = {2: 80, 4: 80, 8: 80, 16: 80, 32: 128, 64: 128}
+"""Registers a thread that lists of so many places get, where the compiler would choose worse."""
 
-_ONE = np.float32(1.0)
+_BUNDLES = {16: 4, 32: 8, 64: 8}
+"""Slots a bundle, of lists of so many places; shorter lists are all heads."""
+
+_NEVER = 0x7F800000
+"""Turn of a box that encloses nothing, or was opened: infinity as an integer."""
+_HOLDS = -0x80000000
+
 _TWO = np.float32(2.0)
-_UNDERFLOW = np.float32(1e-18)
 
 
 @cuda.jit(device=True, forceinline=True)
 def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z):  # type: ignore[no-untyped-def]
-    # Which boxes come first: how far (x, y, z) lies outside the box; among boxes that hold it, a
-    # negative number, the least where the box's middle is nearest. Where references crowd, many
-    # boxes hold a point, and most have none of its neighbours.
-    gap = length(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
-    if gap == ZERO:
-        middle_x = (low_x + high_x) * HALF - x
-        middle_y = (low_y + high_y) * HALF - y
-        middle_z = (low_z + high_z) * HALF - z
-        middle2 = middle_x * middle_x + middle_y * middle_y + middle_z * middle_z
-        gap = -_ONE / (middle2 + _UNDERFLOW)
-    return gap
+    # Which boxes come first, as an integer, which a warp compares sooner: the bits of the square of
+    # how far (x, y, z) lies outside the box; among boxes that hold it, a negative number, the least
+    # where the box's middle is nearest. Where references crowd, many boxes hold a point, and most
+    # have none of its neighbours.
+    turn = libdevice.float_as_int(
+        square(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
+    )
+    if turn == 0:
+        middle2 = square(
+            (low_x + high_x) * HALF - x, (low_y + high_y) * HALF - y, (low_z + high_z) * HALF - z
+        )
+        turn = libdevice.float_as_int(middle2) | int32(_HOLDS)
+    return turn
+
+
+def _warps(places: int) -> int:
+    # What a block has of shared memory holds two of the longest lists.
+    return WARPS // 2 if places == MAX_K else WARPS
 
 
 @cache
@@ -110,6 +126,9 @@ def walk(places: int) -> Any:
     """
     many = places > 1
     slots = places - 1
+    bundle = _BUNDLES.get(places, 1)
+    last_head = places // bundle - 1
+    warps = _warps(places)
     patience = _PATIENCE + places
     most_share2 = _SHARE2[places]
 
@@ -142,12 +161,12 @@ def walk(places: int) -> Any:
         reference, chord2 : int64 and float64 array, shape (n, k)
             Written: as `Found` has them.
         """
-        pending = cuda.shared.array((WARPS, LEVELS, WARP), float32)
-        stage = cuda.shared.array((WARPS, 4, WARP), float64)
+        pending = cuda.shared.array((warps, LEVELS, WARP), int32)
+        stage = cuda.shared.array((warps, 4, WARP), float64)
         lane = uint32(cuda.threadIdx.x)
         warp = cuda.threadIdx.y
         n = reference.shape[0]
-        position = (int64(cuda.blockIdx.x) * WARPS + warp) * width + int64(lane & uint32(width - 1))
+        position = (int64(cuda.blockIdx.x) * warps + warp) * width + int64(lane & uint32(width - 1))
         if position - int64(lane & uint32(width - 1)) >= n:
             return
         top = int32(starts.size - 1)
@@ -168,9 +187,10 @@ def walk(places: int) -> Any:
         offset_y = float32(total(y, -origin_y))
         offset_z = float32(total(z, -origin_z))
         if many:
-            found = cuda.shared.array((WARPS, places, COLUMNS), int32)[warp]
-            keys = no_keys(places, k)
-            clear(found, lane)
+            found = cuda.shared.array((warps, places, COLUMNS), int32)[warp]
+            table = cuda.shared.array((warps, places, WARP), int32)[warp]
+            heads = no_heads(places, bundle, k)
+            clear(found, table, lane, k)
         else:
             best_chord2 = math.inf
             best_row = -1.0
@@ -190,13 +210,14 @@ def walk(places: int) -> Any:
             centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
             centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
             centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
-            away = length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
+            away2 = square(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
+            away = root(away2)
             slack = slack_around(centre_x, centre_y, centre_z, radius)
             alone = uint32(uint32(1) << centre)
             group = waiting
             member = False
             widest = wide2 = ZERO
-            reach = INFINITY
+            reach = reach2 = INFINITY
             opened = int32(0)
             level = top
             node = uint32(0)
@@ -213,20 +234,20 @@ def walk(places: int) -> Any:
                     pending[warp, level, lane] = turn
                 else:
                     turn = pending[warp, level, lane]
-                if not turn <= reach:
-                    turn = INFINITY
-                least = warp_min(turn)
-                if least == INFINITY:
+                if turn > libdevice.float_as_int(reach2):
+                    turn = int32(_NEVER)
+                least = least_of_warp(turn)
+                if least == int32(_NEVER):
                     level = int32(level + 1)
                     node = uint32(node >> uint32(5))
                     continue
-                if opened == 0 and least > ZERO and level < top:
+                if opened == 0 and least > 0 and level < top:
                     # What is opened first bounds all the rest: so it is the leaf that is nearest
                     # of all, and where another box may hold that one, this node waits its turn.
-                    rival = INFINITY
+                    rival = int32(_NEVER)
                     for upper in range(level + 1, top + 1):
                         rival = min(rival, pending[warp, upper, lane])
-                    if warp_min(rival) < least:
+                    if least_of_warp(rival) < least:
                         level = int32(level + 1)
                         if lane == node & uint32(WARP - 1):
                             pending[warp, level, lane] = least
@@ -234,7 +255,7 @@ def walk(places: int) -> Any:
                         continue
                 nearest = first_lane(ballot(turn == least))
                 if lane == nearest:
-                    pending[warp, level, lane] = INFINITY
+                    pending[warp, level, lane] = int32(_NEVER)
                 child = uint32(node * uint32(WARP) + nearest)
                 if level > 0:
                     level = int32(level - 1)
@@ -243,7 +264,7 @@ def walk(places: int) -> Any:
                     continue
 
                 i = uint32(child * uint32(WARP) + lane)
-                apart = length(
+                apart2 = square(
                     corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
                 )
                 if opened == 0:
@@ -251,9 +272,9 @@ def walk(places: int) -> Any:
                     wide_x = boxes[3, child] - boxes[0, child]
                     wide_y = boxes[4, child] - boxes[1, child]
                     wide_z = boxes[5, child] - boxes[2, child]
-                    wide2 = wide_x * wide_x + wide_y * wide_y + wide_z * wide_z
+                    wide2 = square(wide_x, wide_y, wide_z)
                     if top > 0:
-                        group = uint32(group & ballot(away * away <= share2 * wide2))
+                        group = uint32(group & ballot(away2 <= share2 * wide2))
                     group = uint32(group | alone)
                     member = (group >> lane) & uint32(1) != uint32(0)
                     widest = warp_max(away if member else ZERO)
@@ -261,29 +282,29 @@ def walk(places: int) -> Any:
                 # The leaf's points bound every member's k-th best before any is compared: each is
                 # at most `widest` farther from the member than from the centre.
                 if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
-                    least = apart
-                    if least != least:
-                        least = INFINITY
+                    near = int32(_NEVER)
+                    if apart2 == apart2:
+                        near = libdevice.float_as_int(apart2)
                     if nearest_needed == 1:
-                        least = warp_min(least)
+                        near = least_of_warp(near)
                     else:
                         rank = 1
                         for other in range(WARP):
-                            value = cuda.shfl_sync(ALL_LANES, least, other)
-                            if value < least or (value == least and other < lane):
+                            value = cuda.shfl_sync(ALL_LANES, near, other)
+                            if value < near or (value == near and other < lane):
                                 rank += 1
-                        if rank != nearest_needed:
-                            least = ZERO
-                        least = warp_max(least)
-                    first = reach_of(least + _TWO * widest, slack)
+                        ranked = ballot(rank == nearest_needed)
+                        near = cuda.shfl_sync(ALL_LANES, near, first_lane(ranked))
+                    first = reach_of(root(libdevice.int_as_float(near)) + _TWO * widest, slack)
                     if first < reach:
                         reach = first
-                candidates = ballot(apart <= reach)
+                        reach2 = reach * reach
+                candidates = ballot(apart2 <= reach2)
                 if candidates == uint32(0):
                     continue
                 # All lanes fetch at once: in turn, each candidate would wait for memory.
                 cuda.syncwarp()
-                if apart <= reach:
+                if apart2 <= reach2:
                     stage[warp, 0, lane] = points[i, 0]
                     stage[warp, 1, lane] = points[i, 1]
                     stage[warp, 2, lane] = points[i, 2]
@@ -299,21 +320,28 @@ def walk(places: int) -> Any:
                     able = member and row_found != own
                     if many:
                         code = key_of(chord2_found, slots)
-                        last = keys[slots] & int32(~slots)
+                        farthest = heads[last_head]
+                        last = farthest & int32(~slots)
                         enters = able and code <= last
                         if cuda.any_sync(ALL_LANES, enters):
-                            slot = keys[slots] & int32(slots)
-                            key = int32(NO_KEY)
-                            # Keys of equal upper bits do not say which of them is the farthest.
-                            equal = code == last or keys[slots - 1] & int32(~slots) == last
-                            if enters and equal and last < int32(FREE):
-                                enters = drives_out(
-                                    points, x, y, z, chord2_found, row_found, found, lane, k, slot
-                                )
+                            head = int32(NO_KEY)
                             if enters:
-                                found[slot, lane] = int32(child * uint32(WARP) + j)
-                                key = code | slot
-                            keys = insert(keys, key)
+                                slot = farthest & int32(slots)
+                                rest = largest_but(table, slot, lane, bundle)
+                                # Keys of equal upper bits do not say which is the farthest.
+                                before = max(rest, heads[last_head - 1]) & int32(~slots)
+                                if (code == last or before == last) and last < int32(FREE):
+                                    enters = drives_out(
+                                        points, x, y, z, chord2_found, row_found,
+                                        found, table, lane, slot, last, slots,
+                                    )  # fmt: skip
+                                key = farthest
+                                if enters:
+                                    found[slot, lane] = int32(child * uint32(WARP) + j)
+                                    key = code | slot
+                                    head = max(key, rest)
+                                table[slot, lane] = key
+                            heads = insert(heads, head)
                     elif closer(chord2_found, row_found, best_chord2, best_row) and able:
                         best_chord2 = chord2_found
                         best_row = row_found
@@ -322,28 +350,34 @@ def walk(places: int) -> Any:
                     # ones, and expect less of the groups to come.
                     opened = int32(1)
                     share2 *= _LESS
-                    group = uint32((group & ballot(away * away <= share2 * wide2)) | alone)
+                    group = uint32((group & ballot(away2 <= share2 * wide2)) | alone)
                     leaves = member
                     member = (group >> lane) & uint32(1) != uint32(0)
                     widest = warp_max(away if member else ZERO)
                     if many and leaves and not member:
-                        keys = no_keys(places, k)
-                        clear(found, lane)
+                        heads = no_heads(places, bundle, k)
+                        clear(found, table, lane, k)
                 needed = ZERO
                 if member:
                     if many:
-                        needed = math.sqrt(largest_of_key(keys[slots], slots)) + away
+                        needed = root(largest_of_key(heads[last_head], slots)) + away
                     else:
-                        needed = math.sqrt(float32(best_chord2)) + away
+                        needed = root(float32(best_chord2)) + away
                 needed = reach_of(warp_max(needed), slack)
                 if needed < reach:
                     reach = needed
+                    reach2 = reach * reach
             waiting = uint32(waiting & uint32(~group))
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
         if many:
-            line_up(keys, found, lane)
-            store(points, x, y, z, row, writes, width, found, k, measure, reference, chord2)
+            line_up(table, found, lane, places)
+            settle(points, x, y, z, found, table, lane, slots)
+            cuda.syncwarp()
+            store(
+                points, x, y, z, row, writes, width, found, stage[warp], k, measure,
+                reference, chord2,
+            )  # fmt: skip
         elif writes:
             reference[row, 0] = int64(best_row)
             chord2[row, 0] = best_chord2
@@ -374,8 +408,10 @@ def launch_walk(
         rows = cp.empty(0, cp.int64)
     row_step, axis_step = (1, vectors.shape[1]) if by_axis else (4, 1)
     n = found.reference.shape[0]
+    places = 1 << (query.k - 1).bit_length()
+    warps = _warps(places)
     launch(
-        walk(1 << (query.k - 1).bit_length()), blocks_for(n, width * WARPS), (WARP, WARPS),
+        walk(places), blocks_for(n, width * warps), (WARP, warps),
         *tree, vectors.ravel(), row_step, axis_step, rows, width,
         query.k, query.exclude_self, query.first_row, measure, *found,
     )  # fmt: skip

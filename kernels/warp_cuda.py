@@ -1,4 +1,4 @@
-"""What a warp of 32 lanes does together by shuffles: reductions, votes, and a sorted list of 64.
+"""What a warp of 32 lanes does together: reductions, votes, and a sorted list of 64.
 
 The list lies in registers: a lane holds place `lane` in `low` and place `32 + lane` in `high`.
 
@@ -7,7 +7,13 @@ lowered each once a process. With ``inline="always"`` numba does that again for 
 first answer's kernels that was nearly half of the time, for the same machine code.
 """
 
-from numba import cuda, uint32
+from typing import Any
+
+from llvmlite import ir
+from numba import cuda, types, uint32
+from numba.cuda import libdevice
+from numba.cuda.core.targetconfig import ConfigStack
+from numba.extending import intrinsic
 
 from georesolve.kernels.distance import closer
 from georesolve.kernels.sizes_cuda import WARP
@@ -15,28 +21,69 @@ from georesolve.kernels.sizes_cuda import WARP
 ALL_LANES = 0xFFFFFFFF
 
 
+_INTEGER = ir.IntType(32)
+_REDUCES = (8, 0)
+"""Compute capability from which a warp finds the least of its integers in one instruction."""
+
+
+def _reduction(name: str) -> Any:
+    # The least or the largest of the warp's integers: in one instruction, or by five exchanges
+    # between halves of it.
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def call(text: str, constraints: str, operands: list[Any]) -> Any:
+            kind = ir.FunctionType(_INTEGER, [operand.type for operand in operands])
+            code = ir.InlineAsm(kind, text, constraints, side_effect=True)
+            return builder.call(code, operands, attrs=("convergent",))
+
+        value = arguments[0]
+        if ConfigStack().top().compute_capability >= _REDUCES:
+            text = f"redux.sync.{name}.s32 $0, $1, 0xffffffff;"
+            return call(text, "=r,r", [value])
+        sign = {"min": "<", "max": ">"}[name]
+        for step in (16, 8, 4, 2, 1):
+            text = f"shfl.sync.bfly.b32 $0, $1, {step}, 31, 0xffffffff;"
+            other = call(text, "=r,r", [value])
+            value = builder.select(builder.icmp_signed(sign, other, value), other, value)
+        return value
+
+    @intrinsic
+    def reduce(typing_context, value):  # type: ignore[no-untyped-def]
+        return types.int32(types.int32), generate
+
+    return reduce
+
+
+least_of_warp = _reduction("min")
+largest_of_warp = _reduction("max")
+
+
+@cuda.jit(device=True, forceinline=True)
+def encode(value):  # type: ignore[no-untyped-def]
+    """A float32 as an integer of the same order: atomics and reductions are of integers."""
+    bits = libdevice.float_as_int(value)
+    if bits < 0:
+        bits = bits ^ 0x7FFFFFFF
+    return bits
+
+
+@cuda.jit(device=True, forceinline=True)
+def decode(code):  # type: ignore[no-untyped-def]
+    """The float32 that `encode` made an integer."""
+    if code < 0:
+        code = code ^ 0x7FFFFFFF
+    return libdevice.int_as_float(code)
+
+
 @cuda.jit(device=True, forceinline=True)
 def warp_min(value):  # type: ignore[no-untyped-def]
-    """The least of the warp's 32 values, in every lane."""
-    step = WARP // 2
-    while step > 0:
-        other = cuda.shfl_xor_sync(ALL_LANES, value, step)
-        if other < value:
-            value = other
-        step //= 2
-    return value
+    """The least of the warp's 32 numbers in float32, in every lane."""
+    return decode(least_of_warp(encode(value)))
 
 
 @cuda.jit(device=True, forceinline=True)
 def warp_max(value):  # type: ignore[no-untyped-def]
-    """The largest of the warp's 32 values, in every lane."""
-    step = WARP // 2
-    while step > 0:
-        other = cuda.shfl_xor_sync(ALL_LANES, value, step)
-        if other > value:
-            value = other
-        step //= 2
-    return value
+    """The largest of the warp's 32 numbers in float32, in every lane."""
+    return decode(largest_of_warp(encode(value)))
 
 
 @cuda.jit(device=True, forceinline=True)

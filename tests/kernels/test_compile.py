@@ -21,7 +21,7 @@ from georesolve.kernels import (
 )
 from georesolve.kernels.arithmetic import product, total
 
-COMPUTE_CAPABILITY, OLDEST = (9, 0), (7, 5)
+COMPUTE_CAPABILITY = (9, 0)
 
 
 def array(dtype, ndim):
@@ -63,6 +63,7 @@ KERNELS = {
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
 }
 KERNELS["walk_many"] = (walk_cuda.walk(8), KERNELS["walk_one"][1])
+KERNELS["walk_most"] = (walk_cuda.walk(64), KERNELS["walk_one"][1])
 TREE = KERNELS["walk_one"][1][:5]
 KERNELS |= {
     "bound_square": (cells_cuda.bound_square, (F8_2, I4_1, I4_1)),
@@ -92,10 +93,10 @@ ORDERING = {
 
 @pytest.fixture(autouse=True)
 def device_that_functions_are_compiled_for(monkeypatch):
-    # numba asks the driver for it when a kernel calls a function. What it makes of a function, once
-    # a process, is the same for all that are supported.
+    # numba asks the driver for it when a kernel calls a function, and makes the function once a
+    # process.
     if not cuda.is_available():
-        device = SimpleNamespace(compute_capability=OLDEST)
+        device = SimpleNamespace(compute_capability=COMPUTE_CAPABILITY)
         monkeypatch.setattr(dispatcher, "get_current_device", lambda: device)
 
 
@@ -120,9 +121,9 @@ def test_what_decides_is_rounded_step_by_step_and_not_spilled(name):
     assert ".local" not in text
 
 
-def test_every_lane_takes_part_in_the_shuffles_of_a_leaf():
-    # Six values, each by halves of the warp; twice as many are the two arms of a branch.
-    assert ptx("fill_leaves").count("shfl.sync") == 6 * 5
+def test_every_lane_takes_part_in_the_reductions_of_a_leaf():
+    # Six values; twice as many are the two arms of a branch.
+    assert ptx("fill_leaves").count("redux.sync") == 6
 
 
 def test_arithmetic_for_an_unknown_target_is_refused():
