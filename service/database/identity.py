@@ -10,7 +10,7 @@ from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import store as _store
 from georesolve.service.errors import CannotStart
-from georesolve.workers.places import Folder, Place, Prefix
+from georesolve.workers.places import Folder, Place
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,12 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
         trouble = f"{place} is of the store {given[:40]!r}"
     else:
         has_database = isinstance(root, Folder) and engine.dialect.name == "sqlite"
-        content = _content_of(root.path) if isinstance(root, Folder) else _objects_of(root)
+        if isinstance(root, Folder):
+            content = _content_of(root.path)
+        else:
+            jobs, uploads = root.below("jobs").folders(), root.below("uploads").folders()
+            datasets = [f"datasets/{name}" for name in root.below("datasets").names()]
+            content = datasets + jobs + uploads
         if has_database or not (known or content):
             with root.new(ID_FILE) as file:
                 file.write(f"{id}\n".encode())
@@ -142,8 +147,3 @@ def _id_in(root: Place) -> str | None:
             return file.read().decode(errors="replace").strip()
     except FileNotFoundError:
         return None
-
-
-def _objects_of(root: Prefix) -> list[str]:
-    jobs, uploads = root.below("jobs").folders(), root.below("uploads").folders()
-    return [f"datasets/{name}" for name in root.below("datasets").names()] + jobs + uploads

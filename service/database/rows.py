@@ -118,11 +118,6 @@ class JobState:
         """Whether it came to its result, which may have been removed since."""
         return self.status == "successful" or self.message == REMOVED
 
-    @property
-    def has_report(self) -> bool:
-        """Whether it has told what it did."""
-        return self.process == "nearest" and self.status == "successful"
-
 
 @dataclass(frozen=True)
 class JobRow(JobState):

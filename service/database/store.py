@@ -1,8 +1,7 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +28,6 @@ from georesolve.service.database.rows import (
     JobRow,
     JobState,
     JobStatus,
-    ProcessId,
     Repeat,
     dataset_row,
     job_row,
@@ -231,14 +229,9 @@ class Store(Queries):
         later = sa.case((is_newest(_datasets.c.id), sa.null()), else_=expires)
         return bool(self._change(query.values(expires=later)))
 
-    @contextmanager
-    def _reading(self, connection: sa.Connection | None) -> Iterator[sa.Connection]:
+    def _reading(self, own: sa.Connection | None) -> AbstractContextManager[sa.Connection]:
         """A connection to read with: the one that a transaction has already, or another."""
-        if connection is not None:
-            yield connection
-            return
-        with self._engine.connect() as own:
-            yield own
+        return self._engine.connect() if own is None else nullcontext(own)
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets, uploads and results take, or are expected to once they are whole."""
@@ -352,13 +345,14 @@ class Store(Queries):
         KeyInUse
             When another process accepted a request with the key meanwhile.
         """
-        values = self._new_job("nearest", options, delivery) | {
+        values = {
+            "process": "nearest",
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,
             "size_bytes": size_bytes,
         }
-        return self._insert_job(values, {observations.id, references.id}, repeat, admit)
+        return self._insert_job(values, options, delivery, repeat, admit)
 
     def add_echo(
         self,
@@ -368,14 +362,34 @@ class Store(Queries):
         admit: Admission = admit_any,
     ) -> str:
         """Accept a job of the process `echo`, as `add_job` does; returns its id."""
-        values = self._new_job("echo", options, delivery)
+        values = {"process": "echo", "observations": "", "references": "", "rows": 0}
         values["size_bytes"] = len(options.message.encode())
-        self._insert_job(values, set(), repeat, admit)
-        return str(values["id"])
+        id = self._insert_job(values, options, delivery, repeat, admit)
+        assert id is not None, "it has no dataset that may be gone"
+        return id
 
     def _insert_job(
-        self, values: dict[str, Any], sets: set[str], repeat: Repeat | None, admit: Admission
+        self,
+        of_process: dict[str, Any],
+        options: MatchOptions | EchoOptions,
+        delivery: Delivery,
+        repeat: Repeat | None,
+        admit: Admission,
     ) -> str | None:
+        time = now()
+        values = of_process | {
+            "id": new_id(),
+            "owner": self.owner or "",
+            "status": "accepted",
+            "request": subject("request_id"),
+            "created": time,
+            "updated": time,
+            "options": asdict(options),
+            "delivery": asdict(delivery),
+            "rows_done": 0,
+            "message": "waiting for a free place",
+        }
+        sets = {values["observations"], values["references"]} - {""}
         # Postgres holds them until the job is entered; in SQLite one writes at a time.
         lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(sets)).order_by(_datasets.c.id)
         # One statement: a dataset cannot be removed between the look and the entry.
@@ -414,27 +428,6 @@ class Store(Queries):
             connection.execute(_idempotency.delete().where(own & ~job_exists))
             row = connection.execute(query).first()
         return (row.job, row.fingerprint) if row else None
-
-    def _new_job(
-        self, process: ProcessId, options: MatchOptions | EchoOptions, delivery: Delivery
-    ) -> dict[str, Any]:
-        time = now()
-        return {
-            "id": new_id(),
-            "owner": self.owner or "",
-            "process": process,
-            "status": "accepted",
-            "request": subject("request_id"),
-            "created": time,
-            "updated": time,
-            "observations": "",
-            "references": "",
-            "options": asdict(options),
-            "delivery": asdict(delivery),
-            "rows": 0,
-            "rows_done": 0,
-            "message": "waiting for a free place",
-        }
 
     def job_ids(self) -> set[str]:
         """Ids of all jobs that are not forgotten."""

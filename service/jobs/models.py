@@ -59,7 +59,7 @@ class StatusInfo(BaseModel):
         if row.status == "successful":
             rel, kind = f"{OGC_RELATION}results", _media_type(row)
             links.append(Link(href=f"{here}/results", rel=rel, type=kind, title="the result"))
-        if row.has_report:
+        if row.status == "successful" and row.process == "nearest":
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
         # A job is at 100 % when its result stands, not when its last row is resolved.

@@ -60,8 +60,8 @@ _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
-_QUICKLY_READ = 1 << 18
-"""Bytes of JSON that are read in some milliseconds."""
+QUICKLY_READ = 1 << 18
+"""Bytes of JSON that are read in some milliseconds: nobody notices."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -242,11 +242,6 @@ async def content_of(request: Request, service: Service) -> AsyncIterator[bytear
         yield content
 
 
-def is_quickly_read(content: bytearray) -> bool:
-    """Whether a body of JSON is so small that nobody notices when it is read."""
-    return len(content) <= _QUICKLY_READ
-
-
 def _check_structure(content: bytes | bytearray) -> None:
     """Refuse what is too nested, and an object with a name twice; other mistakes are found later.
 
@@ -290,7 +285,7 @@ def _repeated_name(content: bytes | bytearray) -> str | None:
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large; raises as `read_json` does."""
-    if is_quickly_read(content):
+    if len(content) <= QUICKLY_READ:
         return read_json(model, content)
     async with service.reading.place(service.owner):
         start = time.monotonic()

@@ -12,10 +12,10 @@ from georesolve.service.description.operations import json_request, matches_answ
 from georesolve.service.errors import NotReady, TooLarge
 from georesolve.service.http.bodies import media_type
 from georesolve.service.resolve.inputs import (
+    QUICKLY_READ,
     Asked,
     Sent,
     content_of,
-    is_quickly_read,
     json_content,
     parsed,
     sent_by_json,
@@ -67,7 +67,7 @@ async def nearest(request: Request) -> Response:
         else:
             sent = sent_by_json(await parsed(service, content, NearestInputs))
         matches = None
-        if is_quickly_read(content):
+        if len(content) <= QUICKLY_READ:
             quickly = partial(_quickly, service, sent, format, start)
             at_hand = partial(_at_hand, service, sent, format, start)
             is_small = len(content) <= _FEW_BYTES
