@@ -2,7 +2,8 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, Self
+
+from pydantic import TypeAdapter
 
 from georesolve.service.database.store import Store
 from georesolve.workers.estimate import Capacity
@@ -38,11 +39,8 @@ class ClusterState:
     dashboard_url: str | None = None
     capacity: Capacity | None = None
 
-    @classmethod
-    def of(cls, stored: dict[str, Any]) -> Self:
-        """The state from what it is as JSON."""
-        capacity = stored["capacity"] and Capacity(*stored["capacity"])
-        return cls(**{**stored, "capacity": capacity})
+
+_STATE = TypeAdapter(ClusterState)
 
 
 class ClusterView:
@@ -67,7 +65,7 @@ class ClusterView:
         """Read what the runner told, when something in the database has changed."""
         told = self._store.told()
         if self._beat not in (None, told.beat) and told.cluster:
-            self.state = ClusterState.of(told.cluster)
+            self.state = _STATE.validate_python(told.cluster)
             self.metrics, self._heard_at = told.metrics, time.monotonic()
         self._beat = told.beat
 

@@ -150,9 +150,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
-        registry = CollectorRegistry()
-        registry.register(_Sum(self._counted_by_all()))
-        return generate_latest(registry) + generate_latest(self._read)
+        return generate_latest(_Sum(self._counted_by_all())) + generate_latest(self._read)
 
     def counted(self) -> str:
         """What this process has counted, in the same format."""
@@ -177,7 +175,7 @@ class _Sum(Collector):
         self._counted = counted
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+        """Called by what writes them down."""
         families: dict[str, Metric] = {}
         samples: dict[str, defaultdict[_Key, float]] = {}
         for family in self._counted:

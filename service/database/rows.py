@@ -83,6 +83,12 @@ class EchoOptions:
     pause: float = 0.0
 
 
+_OPTIONS: dict[ProcessId, TypeAdapter[Any]] = {
+    "nearest": TypeAdapter(MatchOptions),
+    "echo": TypeAdapter(EchoOptions),
+}
+
+
 @dataclass(frozen=True)
 class JobState:
     """How far a job is, which is what lists show; times are RFC 3339 in UTC.
@@ -180,15 +186,7 @@ def job_state(row: sa.RowMapping) -> JobState:
 
 def job_row(row: sa.RowMapping, time: str) -> JobRow:
     """A row of the table of jobs, as it is at a time."""
-    stored = dict(row["options"])
-    options: MatchOptions | EchoOptions
-    if row["process"] == "echo":
-        options = EchoOptions(**stored)
-    else:
-        for name in ("columns", "observation_columns"):
-            # Of a dismissed job they are forgotten.
-            stored[name] = tuple(stored.get(name, ()))
-        options = MatchOptions(**stored)
+    options = _OPTIONS[row["process"]].validate_python(row["options"])
     fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
     return JobRow(**fields, has_expired=row["expires"] is not None and row["expires"] <= time)
 

@@ -56,13 +56,7 @@ class Journal:
             return
         given = Headers(scope=scope).get(HEADER, "")
         id = given if _SANE_ID.fullmatch(given) else new_id()
-        with about(request_id=id):
-            await self._handle(id, scope, receive, send)
-
-    async def _handle(self, id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        method = scope["method"]
-        entry = _Entry()
-        start = time.perf_counter()
+        entry, method, start = _Entry(), scope["method"], time.perf_counter()
 
         async def counted() -> Message:
             message = await receive()
@@ -77,17 +71,18 @@ class Journal:
                 entry.job = _job_of(headers.get("location", ""))
             await send(message)
 
-        try:
-            await self._app(scope, counted, noted)
-        except Exception:
-            if entry.has_answer:
-                raise
-            # Here, and not by Starlette outside of this: the answer must have its id.
-            logger.exception("the request failed")
-            problem = Problem("an error of the service; its log has the details")
-            await problem_response(problem, HTTPConnection(scope))(scope, receive, noted)
-        finally:
-            self._write(method, scope, entry, time.perf_counter() - start)
+        with about(request_id=id):
+            try:
+                await self._app(scope, counted, noted)
+            except Exception:
+                if entry.has_answer:
+                    raise
+                # Here, and not by Starlette outside of this: the answer must have its id.
+                logger.exception("the request failed")
+                problem = Problem("an error of the service; its log has the details")
+                await problem_response(problem, HTTPConnection(scope))(scope, receive, noted)
+            finally:
+                self._write(method, scope, entry, time.perf_counter() - start)
 
     def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
         # As it came: what is decoded could break the line.

@@ -17,8 +17,6 @@ router = APIRouter(include_in_schema=False)
 
 _SCRIPT, _STYLE, _ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"
 _MEDIA_TYPES = {_SCRIPT: "text/javascript", _STYLE: "text/css", _ICON: "image/png"}
-_PACKAGE = "fastapi_offline"
-_CACHING = {"Cache-Control": "private, max-age=3600"}
 
 
 @router.get(DOCUMENTATION)
@@ -39,5 +37,6 @@ def show_part(name: str) -> Response:
     """What the page loads."""
     if name not in _MEDIA_TYPES:
         raise NotThere(f"{name[:80]!r} is no part of the documentation")
-    content = (files(_PACKAGE) / "static" / name).read_bytes()
-    return Response(content, media_type=_MEDIA_TYPES[name], headers=_CACHING)
+    content = (files("fastapi_offline") / "static" / name).read_bytes()
+    caching = {"Cache-Control": "private, max-age=3600"}
+    return Response(content, media_type=_MEDIA_TYPES[name], headers=caching)

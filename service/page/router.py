@@ -18,21 +18,9 @@ from georesolve.service.http.conditions import is_known
 
 router = APIRouter(include_in_schema=False)
 
-_PREFIX = "/page"
-_DOCUMENT = "page.html"
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "connect-src 'self'",
-        "base-uri 'self'",
-        "form-action 'self'",
-    )
-)
 _SAFETY = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'self'; form-action 'self'",
     "Referrer-Policy": "same-origin",
 }
 """Besides what every answer of a front has: no frames of other sites, no guessed media types."""
@@ -60,12 +48,12 @@ def page_response(request: Request) -> Response:
     """
     digest, contents = _static()
     here = html.escape(f"{request.scope.get('root_path', '')}/", quote=True)
-    text = contents[_DOCUMENT].decode().replace("{here}", here).replace("{digest}", digest)
+    text = contents["page.html"].decode().replace("{here}", here).replace("{digest}", digest)
     headers = {**_SAFETY, "Cache-Control": "private, no-cache", "Vary": "Accept"}
     return Response(text, media_type="text/html", headers=headers)
 
 
-@router.get(f"{_PREFIX}/{{digest}}/{{name:path}}")
+@router.get("/page/{digest}/{name:path}")
 def show_file(digest: str, name: str, request: Request) -> Response:
     """A file that the page loads."""
     current, contents = _static()

@@ -210,12 +210,9 @@ async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
     """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
     for extent in manifest.extents():
         await _check(service, job, manifest, extent, anew=True)
-    return await asyncio.to_thread(_sha256_of, service.store.job_folder(job.id))
-
-
-def _sha256_of(folder: Home) -> str:
-    with open_matches(folder) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    with await asyncio.to_thread(_open, manifest) as file:
+        digest = await asyncio.to_thread(hashlib.file_digest, file, "sha256")  # type: ignore[arg-type]
+        return digest.hexdigest()
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import (
     InvalidInput,
     NotReady,
-    Problem,
     StorageFull,
     TooLarge,
     problem_of,
@@ -85,10 +84,6 @@ class _Refused(_Answer):
     problem: Literal["InvalidInput", "TooLarge", "StorageFull"]
     detail: str
     errors: list[dict[str, str | int]]
-
-    def as_problem(self) -> Problem:
-        kinds = {kind.__name__: kind for kind in (InvalidInput, TooLarge, StorageFull)}
-        return kinds[self.problem](self.detail, list(self.errors))
 
 
 class _Failed(_Answer):
@@ -268,7 +263,8 @@ def _answer_of(content: bytes, kind: type[_A], child: Child, room: _Room) -> _A:
             f"without an answer:\n{_quoted(content.decode(errors='replace'))}"
         ) from None
     if isinstance(answer, _Refused):
-        raise answer.as_problem()
+        kinds = {kind.__name__: kind for kind in (InvalidInput, TooLarge, StorageFull)}
+        raise kinds[answer.problem](answer.detail, list(answer.errors))
     raise DecoderFailed(f"the process failed:\n{_quoted(answer.stack)}")
 
 
