@@ -77,13 +77,15 @@ class Disk:
 
     Attributes
     ----------
+    holds_all
+        Whether sets and results lie on it, and not in an object store.
     writable
         Whether a small file can be written to the data folder.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
-        self._holds_all = settings.store is None
+        self.holds_all = settings.store is None
         self.must_stay_free = settings.free_bytes
         self.writable = Probe(self._write)
 
@@ -100,14 +102,6 @@ class Disk:
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
         return self.free() - self.must_stay_free
-
-    def room_to_keep(self) -> int | None:
-        """Bytes that sets and results may take; None where these lie in an object store."""
-        return self.room() if self._holds_all else None
-
-    def refuse_to_keep(self, coming: int) -> None:
-        """Refuse sets and a result as `refuse_when_low`, unless they lie in an object store."""
-        self.refuse_when_low(coming if self._holds_all else 0)
 
     def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse what would be stored while there is no room for it.

@@ -21,6 +21,7 @@ from georesolve.service.description.operations import (
     DatasetName,
     created,
     file_answers,
+    header,
     headers,
 )
 from georesolve.service.errors import InvalidRequest, NoSuchDataset
@@ -68,7 +69,7 @@ _UPLOAD: dict[str, Any] = {
 }
 
 
-_ETAG = {"ETag": {"description": "strong: its sha256", "schema": {"type": "string"}}}
+_ETAG = {"ETag": header("strong: its sha256")}
 _REGISTERED: Answers = {
     200: {
         "description": "the same content again, or a new version",

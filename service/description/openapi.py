@@ -11,7 +11,6 @@ from georesolve.service.auth.access import OPEN_PATHS
 from georesolve.service.description.operations import Answers
 from georesolve.service.errors import PROBLEM_JSON
 
-_METHODS = ("get", "post", "put", "patch", "delete", "options")
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
 _KEYS = {
@@ -95,7 +94,7 @@ class DescribedApp(FastAPI):
             document["paths"] = _with_references(document["paths"], schemas)
             document["components"]["securitySchemes"] = _KEYS
             for path, item in document["paths"].items():
-                for operation in (item[method] for method in _METHODS if method in item):
+                for operation in item.values():
                     if path not in OPEN_PATHS:
                         operation["security"] = [{name: []} for name in _KEYS]
         return self.openapi_schema or {}

@@ -124,19 +124,16 @@ def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
-_ETAG = {
-    "ETag": {"description": "strong: other bytes have another one", "schema": {"type": "string"}},
-}
+def header(description: str, kind: str = "string") -> dict[str, Any]:
+    """A header of an answer."""
+    return {"description": description, "schema": {"type": kind}}
+
+
+_ETAG = {"ETag": header("strong: other bytes have another one")}
 _OF_FILES = {
     **_ETAG,
-    "Accept-Ranges": {
-        "description": "bytes; none of a result that is not Parquet",
-        "schema": {"type": "string"},
-    },
-    "Repr-Digest": {
-        "description": "the sha256 of the whole file, if it was wanted",
-        "schema": {"type": "string"},
-    },
+    "Accept-Ranges": header("bytes; none of a result that is not Parquet"),
+    "Repr-Digest": header("the sha256 of the whole file, if it was wanted"),
 }
 BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 """The content of an answer or a request that is bytes."""

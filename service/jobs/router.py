@@ -18,6 +18,7 @@ from georesolve.service.description.operations import (
     JobId,
     answer_of,
     file_answers,
+    header,
     matches_content,
 )
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
@@ -38,7 +39,7 @@ router = APIRouter(tags=["jobs"])
 _PART = "000000000000-000000000002.parquet"
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
-_LINK = {"Link": {"description": "leads to the result", "schema": {"type": "string"}}}
+_LINK = {"Link": header("leads to the result")}
 _RESULT: Answers = {
     **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
     204: {"description": "where the result is, as a link", "headers": _LINK},

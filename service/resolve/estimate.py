@@ -118,7 +118,7 @@ async def _estimate(
         for of_sets in bytes_of_sets(observations, references, sizes)
     )
     left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
-    room = await asyncio.to_thread(service.disk.room_to_keep)
+    room = await asyncio.to_thread(service.disk.room) if service.disk.holds_all else on_disk
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (
@@ -126,11 +126,7 @@ async def _estimate(
             sizes[1].widest_column,
             found.column_memory,
         ),
-        (
-            "bytes on the disk, without those that must stay free",
-            on_disk,
-            on_disk if room is None else room,
-        ),
+        ("bytes on the disk, without those that must stay free", on_disk, room),
         ("bytes of what this key may keep yet", kept, kept if left is None else left),
         *(
             (f"rows of {role}", _rows(one), service.settings.dataset_rows)

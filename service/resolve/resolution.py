@@ -200,7 +200,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     if delivery.output:
         _refuse_taken(delivery.output)
-    service.disk.refuse_to_keep(size_bytes + on_disk)
+    service.disk.refuse_when_low(size_bytes + on_disk if service.disk.holds_all else 0)
     quotas = service.quotas
     quotas.refuse_without_room(service.store, size_bytes + own_bytes)
 

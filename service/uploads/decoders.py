@@ -76,10 +76,6 @@ class _Cut(_Answer):
     ranges: list[Range]
 
 
-class _Joined(_Answer):
-    size_bytes: int
-
-
 class _Refused(_Answer):
     problem: Literal["InvalidInput", "TooLarge", "StorageFull"]
     detail: str
@@ -189,7 +185,7 @@ def _in_ranges(room: _Room, target: Path) -> Decoded | None:
         # A column may hold numbers in one range, and text in another.
         if len({(one.facts.columns, *one.types) for one in answers}) > 1:
             return None
-        _answer_to(Join(source, target, targets[1:]), _Joined, room)
+        _answer_to(Join(source, target, targets[1:]), _Answer, room)
     except (InvalidInput, TooLarge, StorageFull):
         return None
     finally:

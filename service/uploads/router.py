@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from datetime import datetime
 from email.utils import format_datetime
-from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
-from georesolve.service.description.operations import UploadId, created, headers
+from georesolve.service.description.operations import UploadId, created, header, headers
 from georesolve.service.errors import (
     InvalidRequest,
     PreconditionFailed,
@@ -53,16 +52,12 @@ async def _versioned(request: Request, response: Response) -> AsyncIterator[None
 router = APIRouter(tags=["uploads"], dependencies=[Depends(_versioned)])
 
 
-def _header(description: str, kind: str = "integer") -> dict[str, Any]:
-    return {"description": description, "schema": {"type": kind}}
-
-
-_EXPIRES = {"Upload-Expires": _header("when it is removed unless it is used again", "string")}
-_OFFSET = {"Upload-Offset": _header("bytes that are there")} | _EXPIRES
+_EXPIRES = {"Upload-Expires": header("when it is removed unless it is used again")}
+_OFFSET = {"Upload-Offset": header("bytes that are there", "integer")} | _EXPIRES
 _STATE = {
     **_OFFSET,
-    "Upload-Length": _header("bytes of the whole"),
-    "Upload-Metadata": _header("what its client said of it", "string"),
+    "Upload-Length": header("bytes of the whole", "integer"),
+    "Upload-Metadata": header("what its client said of it"),
 }
 
 
@@ -74,9 +69,9 @@ _STATE = {
         204: {
             "description": "versions, extensions and the largest upload",
             "headers": {
-                "Tus-Version": _header("of the protocol", "string"),
-                "Tus-Extension": _header("of the protocol", "string"),
-                "Tus-Max-Size": _header("bytes that an upload may have"),
+                "Tus-Version": header("of the protocol"),
+                "Tus-Extension": header("of the protocol"),
+                "Tus-Max-Size": header("bytes that an upload may have", "integer"),
             },
         }
     },
