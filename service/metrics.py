@@ -7,7 +7,7 @@ The runner tells its own in the database, and fronts pass them on.
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -46,10 +46,12 @@ _REASONS = (JobFailed.type, DatasetDamaged.type, StorageFull.type, "other")
 _ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+"""Name and labels of a sample."""
 
 
-class Metrics:
-    """The metrics of one process, in a registry of its own.
+class Metrics(Collector):
+    """The metrics of one process, in a registry of its own, and those that others have counted.
 
     Parameters
     ----------
@@ -150,35 +152,17 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
-        return generate_latest(_Sum(self._counted_by_all())) + generate_latest(self._read)
+        return generate_latest(self) + generate_latest(self._read)
 
     def counted(self) -> str:
         """What this process has counted, in the same format."""
         return generate_latest(self.registry).decode()
 
-    def _counted_by_all(self) -> Iterator[Metric]:
-        if self._folder is None:
-            yield from self.registry.collect()
-        else:
-            folder: Collector = MultiProcessCollector(None, str(self._folder))  # type: ignore[no-untyped-call]
-            yield from folder.collect()
-        yield from text_string_to_metric_families(self._cluster.metrics)
-
-
-_Key = tuple[str, tuple[tuple[str, str], ...]]
-
-
-class _Sum(Collector):
-    """What several processes have counted, each added up."""
-
-    def __init__(self, counted: Iterable[Metric]) -> None:
-        self._counted = counted
-
     def collect(self) -> Iterator[Metric]:
-        """Called by what writes them down."""
+        """What several processes have counted, each added up; called by what writes it down."""
         families: dict[str, Metric] = {}
         samples: dict[str, defaultdict[_Key, float]] = {}
-        for family in self._counted:
+        for family in self._counted_by_all():
             name = families.setdefault(family.name, family).name
             added = samples.setdefault(name, defaultdict(float))
             for sample in family.samples:
@@ -189,6 +173,14 @@ class _Sum(Collector):
                 for (sample, labels), value in samples[name].items()
             ]
             yield family
+
+    def _counted_by_all(self) -> Iterator[Metric]:
+        if self._folder is None:
+            yield from self.registry.collect()
+        else:
+            folder: Collector = MultiProcessCollector(None, str(self._folder))  # type: ignore[no-untyped-call]
+            yield from folder.collect()
+        yield from text_string_to_metric_families(self._cluster.metrics)
 
 
 class _State(Collector):

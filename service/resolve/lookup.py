@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import PARQUET, Format
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
@@ -15,7 +14,7 @@ from georesolve.service.resolve.inputs import ROLES, Asked
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.at_hand import AtHandAnswer, NotAtHand, resolve_at_hand
+from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.result import opened
@@ -108,18 +107,15 @@ def look_up(
         raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
     resolved = time.perf_counter()
-    content = _content(answer, format, lambda role: getattr(asked, role).dataset)
+    if format == PARQUET:
+        content = answer.content
+    else:
+        # An Arrow stream is that of the file: it says where it comes from.
+        rows = answer.plain if format.is_text else opened(io.BytesIO(answer.content))
+        content = converted(rows, format, lambda role: getattr(asked, role).dataset)
     written = time.perf_counter()
     seconds = {"at_hand": written - start, **answer.seconds, "write": written - resolved}
     for role, one in zip(ROLES, asked.sets, strict=True):
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     return Matches(content, format, hashlib.sha256(content).hexdigest(), seconds)
-
-
-def _content(answer: AtHandAnswer, format: Format, sets: PointSets) -> bytes:
-    if format.is_text:
-        return converted(answer.plain, format, sets)
-    file = answer.content
-    # An Arrow stream is that of the file: it says where it comes from.
-    return file if format == PARQUET else converted(opened(io.BytesIO(file)), format, sets)

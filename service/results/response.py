@@ -320,23 +320,22 @@ async def _document(service: Service, job: JobRow, format: Format, request: Requ
     for extent in manifest.extents():
         await _check(service, job, manifest, extent, anew=False)
     with result_of(job):
-        content = await asyncio.to_thread(_content, service, job, format, limit)
-    if content is None:
+        document = await asyncio.to_thread(_in_document, service, job, format, limit)
+    if document is None:
         return _reference(job, format, request)
-    document = await asyncio.to_thread(_in_document, content, format)
     return Response(document, media_type="application/json")
 
 
-def _content(service: Service, job: JobRow, format: Format, limit: int) -> bytes | None:
-    """A result in a format, if it is not larger than this."""
+def _in_document(service: Service, job: JobRow, format: Format, limit: int) -> bytes | None:
+    """A result in a document; None if it is larger than this in its format."""
     folder = service.store.job_folder(job.id)
     if format == PARQUET:
         with open_matches(folder) as file:
-            return file.read()
-    return up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
-
-
-def _in_document(value: bytes, format: Format) -> bytes:
+            value: bytes | None = file.read()
+    else:
+        value = up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
+    if value is None:
+        return None
     about = {"mediaType": format.media_type}
     if not format.is_text:
         value, about = base64.b64encode(value), {**about, "encoding": "base64"}

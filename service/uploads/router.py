@@ -194,9 +194,6 @@ def _tell(progress: Progress, response: Response) -> None:
 def _count_in(request: Request, name: str) -> int:
     given = request.headers.get(name, "")
     if not (given.isascii() and given.isdecimal() and len(given) < 19):
-        raise InvalidRequest(
-            f"{name} is {given[:80]!r}: give it as a number of bytes"
-            if given
-            else f"{name} is missing: give it as a number of bytes"
-        )
+        found = repr(given[:80]) if given else "missing"
+        raise InvalidRequest(f"{name} is {found}: give it as a number of bytes")
     return int(given)
