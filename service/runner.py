@@ -89,7 +89,7 @@ async def _run_until_told(settings: Settings, holder: str, addresses: str) -> No
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, stop)
     async with running(settings, holder) as supervisor:
-        await supervisor.opened.wait()
+        await supervisor.opened()
         if addresses:
             logger.info("answers at %s", addresses)
         await loop.create_future()

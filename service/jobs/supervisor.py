@@ -60,8 +60,6 @@ class Supervisor:
         Addresses of its workers by name, as the scheduler told last: nobody waits for it to ask.
     pace
         How long jobs take here, for estimates.
-    opened
-        Is set while there is a cluster, whose scheduler has answered.
     news
         Is set when `state` tells something else than before.
     stopping
@@ -80,7 +78,7 @@ class Supervisor:
         self._store = store
         self._library = library
         self._metrics = metrics
-        self.opened = asyncio.Event()
+        self._opened = asyncio.Event()
         self._trouble = "the cluster is being opened"
         self._heard_at = 0.0
         self._places = Turns(settings.concurrent_jobs)
@@ -120,6 +118,10 @@ class Supervisor:
             keeper.cancel()
             await asyncio.gather(keeper, looker, return_exceptions=True)
             self._threads.shutdown()
+
+    async def opened(self) -> None:
+        """Wait until there is a cluster, whose scheduler has answered."""
+        await self._opened.wait()
 
     async def _look_for_jobs(self) -> None:
         """Take up the jobs that are accepted, and let go of those that others have ended."""
@@ -212,7 +214,7 @@ class Supervisor:
             except Exception:
                 logger.exception("the cluster can no longer be watched, and is opened anew")
             finally:
-                self.opened.clear()
+                self._opened.clear()
                 self.cluster = None
                 self._trouble = "the cluster was lost"
                 self.news.set()
@@ -231,8 +233,8 @@ class Supervisor:
                 except OSError as error:
                     # It is stopped, or lost. What was known of it gets old.
                     logger.warning("%s", error)
-                if not self.opened.is_set():
-                    self.opened.set()
+                if not self._opened.is_set():
+                    self._opened.set()
                     self.news.set()
                 await asyncio.sleep(_ASK_SECONDS)
 
@@ -258,11 +260,14 @@ class Supervisor:
             row = await asyncio.to_thread(self._store.job, id)
             if row is not None:
                 with about(job=id, **({"request_id": row.request} if row.request else {})):
-                    while not self.stopping and not await self._run_once(row):
-                        await asyncio.sleep(_WATCH_SECONDS)
+                    await self._run_to_its_end(row)
         finally:
             self._begun.discard(id)
             self._dismissed.discard(id)
+
+    async def _run_to_its_end(self, row: JobRow) -> None:
+        while not self.stopping and not await self._run_once(row):
+            await asyncio.sleep(_WATCH_SECONDS)
 
     async def _run_once(self, row: JobRow) -> bool:
         """Run a job when its turn comes; False when it is to be run again."""
@@ -270,7 +275,7 @@ class Supervisor:
             if isinstance(row.options, EchoOptions):
                 await self._echo(row.id, row.options)
                 return True
-            await self.opened.wait()
+            await self._opened.wait()
             async with self._places.place(row.owner, alone=row.suspicion >= ALONE):
                 if self.cluster is None or self.stopping:
                     return False
