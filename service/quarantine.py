@@ -30,7 +30,7 @@ class Quarantine:
         paths = sorted(paths)
         if not paths:
             return
-        batch = self._folder / _day(now())
+        batch = self._folder / now()[:10]
         moved = 0
         for path in paths:
             target = batch / path.relative_to(self._data_dir)
@@ -55,12 +55,8 @@ class Quarantine:
         if not self._folder.is_dir():
             return
         # The day itself counts, so what was taken in its last minute stays as long as the rest.
-        oldest = _day(clock.now(-86400 * (_DAYS + 1)))
+        oldest = clock.now(-86400 * (_DAYS + 1))[:10]
         for batch in self._folder.iterdir():
             if _DAY.fullmatch(batch.name) and batch.name < oldest:
                 shutil.rmtree(batch, ignore_errors=True)
                 logger.info("what was in quarantine since %s is removed", batch.name)
-
-
-def _day(time: str) -> str:
-    return time[:10]

@@ -94,31 +94,23 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
     ------
     CannotStart, NoGpuError
     """
-    with (
-        _meeting_the_object_store(),
-        closing(Store(settings.data_dir, settings.database, settings.store)) as store,
-    ):
-        store.refuse_other_folder()
-        if settings.role != "runner":
-            refuse_unprotected(settings, store.keys)
-        if settings.role != "front" and not settings.cluster().is_existing:
-            choose_device(settings.device)
-        store.reserve.make()
-        library = library_of(settings, store)
-        store.jobs_place.make()
-        if is_alone:
-            ingest.sweep(settings)
-        # Others may work in the same object store, with folders of their own.
-        if is_alone and not (settings.store and settings.database):
-            store.forget_holder()
-            library.sweep()
-            endings.sweep(store)
-
-
-@contextlib.contextmanager
-def _meeting_the_object_store() -> Iterator[None]:
     try:
-        yield
+        with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
+            store.refuse_other_folder()
+            if settings.role != "runner":
+                refuse_unprotected(settings, store.keys)
+            if settings.role != "front" and not settings.cluster().is_existing:
+                choose_device(settings.device)
+            store.reserve.make()
+            library = library_of(settings, store)
+            store.jobs_place.make()
+            if is_alone:
+                ingest.sweep(settings)
+            # Others may work in the same object store, with folders of their own.
+            if is_alone and not (settings.store and settings.database):
+                store.forget_holder()
+                library.sweep()
+                endings.sweep(store)
     except StoreFailed as failed:
         raise CannotStart(
             f"the object store does not answer, or refuses: {failed}; its address and keys are "

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -108,7 +109,9 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
             for table, *which in ((_datasets,), (_jobs, has_result))
         )
     place = f"the data folder {root.path}" if isinstance(root, Folder) else f"the store {root.href}"
-    given = _id_in(root)
+    given = None
+    with suppress(FileNotFoundError), root.open(ID_FILE) as file:
+        given = file.read().decode(errors="replace").strip()
     if given == id:
         return
     if given is not None:
@@ -122,8 +125,8 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
             datasets = [f"datasets/{name}" for name in root.below("datasets").names()]
             content = datasets + jobs + uploads
         if has_database or not (known or content):
-            with root.new(ID_FILE) as file:
-                file.write(f"{id}\n".encode())
+            with root.new(ID_FILE) as new:
+                new.write(f"{id}\n".encode())
             root.sync(ID_FILE)
             root.sync()
             logger.info("%s is from now on of the store %s", place, id)
@@ -138,12 +141,3 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
         f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files in a "
         "folder that the database does not know then go to quarantine"
     )
-
-
-def _id_in(root: Place) -> str | None:
-    """The id of the store that a folder or a prefix is of."""
-    try:
-        with root.open(ID_FILE) as file:
-            return file.read().decode(errors="replace").strip()
-    except FileNotFoundError:
-        return None

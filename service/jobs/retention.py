@@ -41,7 +41,6 @@ class Retention:
         self._library = library
         self._maps = map_folder(settings, store.maps_folder)
         self._uploads = uploads
-        self._job_hours = settings.job_hours
         lives = (settings.result_hours, settings.dataset_hours, settings.upload_hours)
         tenth = 360 * min(filter(None, (*lives, settings.job_hours)), default=1.0)
         self._tidy: set[str] = set()
@@ -87,11 +86,11 @@ class Retention:
                 logger.info("the dataset %s has expired", id)
         for id in self._uploads.expire():
             logger.info("the upload %s has expired", id)
-        if self._job_hours:
-            for id in self._store.forget_jobs(expiry.now(-3600 * self._job_hours)):
+        if hours := self._settings.job_hours:
+            for id in self._store.forget_jobs(expiry.now(-3600 * hours)):
                 # Of one that was forgotten in the moment in which its result expired.
                 jobs.below(id).clear()
-                logger.info("the job %s ended %s hours ago and is forgotten", id, self._job_hours)
+                logger.info("the job %s ended %s hours ago and is forgotten", id, hours)
         if isinstance(jobs, Folder):
             unknown = kept - self._store.job_ids()
             self._store.quarantine.take(jobs.path / id for id in unknown)

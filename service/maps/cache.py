@@ -111,23 +111,18 @@ class Maps:
         """Close the maps whose files were removed, by any process: until then they take the disk.
 
         Those that lie apart from their results are removed here, once these are gone. Any thread
-        may call it.
+        may call it. A disk that cannot be asked is asked again.
         """
         if self._lie_apart and monotonic() > self._swept_at + _SWEEP_SECONDS:
             self._swept_at = monotonic()
-            self._remove_gone()
+            with suppress(OSError):
+                ids = [path.name for path in self._folder.path.iterdir() if is_id(path.name)]
+                for id in {*ids} - self._store.with_result(ids):
+                    shutil.rmtree(self._folder.path / id, ignore_errors=True)
         for id in tuple(self._opened):
-            # A disk that cannot be asked is asked again.
             with suppress(OSError):
                 if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
-
-    def _remove_gone(self) -> None:
-        # A disk that cannot be asked is asked again.
-        with suppress(OSError):
-            ids = [path.name for path in self._folder.path.iterdir() if is_id(path.name)]
-            for id in {*ids} - self._store.with_result(ids):
-                shutil.rmtree(self._folder.path / id, ignore_errors=True)
 
     def _folder_of(self, id: str) -> Path:
         """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""

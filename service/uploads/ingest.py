@@ -142,7 +142,9 @@ class Ingest:
         """
         start = time.perf_counter()
         format, is_packed = format_of(upload.path, upload.media_type, upload.name, upload.file)
-        charset = _charset(upload.media_type)
+        about = Message()
+        about["Content-Type"] = upload.media_type or ""
+        charset = about.get_content_charset()
         unpacked = upload.path.with_suffix(".unpacked") if is_packed else None
         source = Source(upload.path, format, reading, upload.file, charset, unpacked)
         target = folder / f"{uuid.uuid4().hex}.parquet"
@@ -203,12 +205,6 @@ class Ingest:
         """Make a dataset of numbers and texts in memory; `file` is what to call it in errors."""
         dataset = canonicalise(table, reading, file, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
-
-
-def _charset(media_type: str | None) -> str | None:
-    message = Message()
-    message["Content-Type"] = media_type or ""
-    return message.get_content_charset()
 
 
 def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
