@@ -124,7 +124,7 @@ class Maps:
                 if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
 
-    def _folder_of(self, id: str) -> Path:
+    def folder(self, id: str) -> Path:
         """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""
         folder = self._folder.path / id
         if self._lie_apart:
@@ -134,7 +134,7 @@ class Maps:
     def _made(self, id: str, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
         # Of several fronts one makes it: the folder is there for as long as the job. Neither map
         # nor distances keep all cores busy by themselves.
-        folder = self._folder_of(id)
+        folder = self.folder(id)
         with _locked(folder), ThreadPoolExecutor(1) as beside:
             distances = beside.submit(self.distances, id, manifest)
             return Drawn(self._map(folder, manifest, observations), distances.result())
@@ -166,7 +166,7 @@ class Maps:
         OSError
             When the result is gone or damaged.
         """
-        folder = self._folder_of(id)
+        folder = self.folder(id)
         path = folder / _DISTANCES_NAME
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
             given = json.loads(path.read_text())
