@@ -36,6 +36,9 @@ class _Loan:
 
 
 def _give_back(memory: np.ndarray) -> None:
+    if memory.nbytes > _MOST_BYTES:
+        # It would drive out all others, and then go itself.
+        return
     _free[memory.ctypes.data] = memory
     while sum(piece.nbytes for piece in _free.copy().values()) > _MOST_BYTES:
         # Another thread may have taken the last piece.
