@@ -150,14 +150,13 @@ def write_manifest(
 
     Parameters
     ----------
-    syncing
-        Parts on their way to the disk. Whoever waits for a disk several times waits longer than
-        who waits for several things at a time: so what stands together is synced together.
     folder
         Where the files of its job lie.
     output
         Where its parts lie, if not there: readers of that place find a manifest beside them, and
         last of all an object that has its SHA-256.
+    syncing
+        Parts on their way to the disk, which are waited for before anything tells of the result.
     """
     place = _place(folder, output)
     told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
@@ -186,7 +185,8 @@ def _put(place: Place, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         with place.new(name) as file:
             file.write(content)
-    # Their bytes and, without a name, all names of the place.
+    # Their bytes and, without a name, all names of the place: together, as one wait for a disk is
+    # shorter than several.
     deque(side_by_side(place.sync, [*files, ""]), maxlen=0)
 
 

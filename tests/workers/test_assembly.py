@@ -3,8 +3,13 @@
 import hashlib
 import io
 import json
+import os
 import random
+import stat
+import time
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +19,9 @@ import pytest
 from georesolve.workers import footers, plan
 from georesolve.workers.assembly import Assembly
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.manifest import open_matches, read_manifest
+from georesolve.workers.manifest import MANIFEST_NAME, open_matches, read_manifest
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import Part, is_whole, part_name
+from georesolve.workers.parts import COMPLETE, Part, is_whole, part_name
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.splice import Splice, encode
@@ -233,3 +238,49 @@ def test_a_footer_is_kept_as_it_is(tmp_path):
 def test_what_is_no_parquet_is_refused(content):
     with pytest.raises(ValueError, match="do not end as a Parquet file"):
         footers.split(memoryview(content))
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_tells_of_a_result_comes_after_all_of_it_is_on_the_disk(
+    tmp_path, small_groups, monkeypatch, elsewhere
+):
+    job = make_job(tmp_path, 1300)
+    if elsewhere:
+        (tmp_path / "out").mkdir()
+        job = replace(job, output=f"file://{tmp_path}/out/")
+    folder = job.place.path
+    files, names, told, lost = set(), {}, [], []
+    sync, rename = os.fsync, Path.replace
+
+    def slow_sync(descriptor):
+        about = os.fstat(descriptor)
+        is_folder = stat.S_ISDIR(about.st_mode)
+        listed = {entry.name for entry in os.scandir(descriptor)} if is_folder else set()
+        time.sleep(0.02)
+        sync(descriptor)
+        if is_folder:
+            names[about.st_ino] = listed
+        else:
+            files.add(about.st_ino)
+
+    def watched_rename(source, target):
+        if target.name in (COMPLETE, MANIFEST_NAME):
+            told.append(target.name)
+            known = names.get(folder.stat().st_ino, set())
+            lost.extend(
+                (target.name, path.name)
+                for path in folder.iterdir()
+                if path != source and path.name not in pieces
+                if path.stat().st_ino not in files or path.name not in known
+            )
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", slow_sync)
+    monkeypatch.setattr(Path, "replace", watched_rename)
+    pieces = part_name(1216, 1290), part_name(1290, 1300)
+    # A part for each row group, and one that is joined of two, which need not survive.
+    put_together(job, rows_of(1300), [*range(0, 1280, 64), 1290, 1300])
+    assert told == ([COMPLETE, MANIFEST_NAME] if elsewhere else [MANIFEST_NAME])
+    assert lost == []
+    assert part_name(1216, 1300) in names[folder.stat().st_ino]
+    assert (job.folder / MANIFEST_NAME).stat().st_ino in files
