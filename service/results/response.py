@@ -210,9 +210,14 @@ async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
     """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
     for extent in manifest.extents():
         await _check(service, job, manifest, extent, anew=True)
-    with await asyncio.to_thread(_open, manifest) as file:
-        digest = await asyncio.to_thread(hashlib.file_digest, file, "sha256")  # type: ignore[arg-type]
-        return digest.hexdigest()
+
+    def count() -> str:
+        # Opened, read and closed in one thread: closed out here, when this is cancelled, the file
+        # would have everybody wait until what is being read of it has come.
+        with _open(manifest) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+
+    return await asyncio.to_thread(count)
 
 
 @contextmanager
