@@ -12,7 +12,6 @@ The leaf that is nearest of all is opened first, because it bounds B for the res
 walk goes depth first, the nearest box before the others. A warp whose observations lie far apart
 for the density of references takes them in groups, in the limit one by one; so a walk never opens
 much more than its observations need.
-
 """
 
 from __future__ import annotations
