@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from dask._task_spec import Task
 from distributed import get_worker
 
 from georesolve import __version__
@@ -30,7 +31,7 @@ from georesolve.workers.parts import (
     write_record,
 )
 from georesolve.workers.places import StoreFailed
-from georesolve.workers.plan import Chunk
+from georesolve.workers.plan import Chunk, Run
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
 from georesolve.workers.splice import Encoded, Splice, encode
@@ -47,6 +48,8 @@ class _Told(threading.local):
 
     Attributes
     ----------
+    chunk
+        The one that `in_turn` has in hand.
     is_cancelled
         Whether the job was cancelled when its turn came. The task ends without a part and without
         an error: Dask would log one for each chunk in hand, with its stack.
@@ -59,6 +62,7 @@ class _Told(threading.local):
     """
 
     def __init__(self) -> None:
+        self.chunk: Chunk | None = None
         self.is_cancelled = False
         self.seconds: dict[str, float] = {}
         self.verified = 0
@@ -78,8 +82,31 @@ def _stage(name: str) -> Iterator[None]:
     _told.seconds[name] = time.perf_counter() - start
 
 
-def read_chunk(chunk: Chunk, job: Job) -> Frame:
-    """Read the coordinates of a chunk as a frame of pandas or cudf."""
+def in_turn(partition: tuple[Task], run: Run) -> None:
+    """Compute a partition again and again, each time of another chunk, until the job is cancelled.
+
+    Parameters
+    ----------
+    partition
+        The three functions below as one task, made with no chunk.
+    """
+    for chunk in run:
+        _told.chunk = chunk
+        partition[0]()
+        if _told.is_cancelled:
+            return
+
+
+def read_chunk(chunk: Chunk | None, job: Job) -> Frame:
+    """Read the coordinates of a chunk as a frame of pandas or cudf.
+
+    Parameters
+    ----------
+    chunk
+        None for the one that `in_turn` has in hand.
+    """
+    chunk = chunk or _told.chunk
+    assert chunk is not None, "a partition without a chunk is computed by `in_turn`"
     _told.seconds, _told.verified = {}, 0
     _told.is_cancelled = job.is_cancelled()
     if _told.is_cancelled:

@@ -12,6 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
 import pandas as pd
+from dask._expr import LLGExpr
+from dask._task_spec import Task
 from distributed import CancelledError, Client, Future, wait
 from distributed.scheduler import KilledWorker
 
@@ -20,10 +22,17 @@ from georesolve.workers.cluster import Cluster
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
-from georesolve.workers.partitions import PART, read_chunk, resolve, standing_record, write_part
+from georesolve.workers.partitions import (
+    PART,
+    in_turn,
+    read_chunk,
+    resolve,
+    standing_record,
+    write_part,
+)
 from georesolve.workers.parts import part_name, read_record, recorded
 from georesolve.workers.places import OutputFailed, named
-from georesolve.workers.plan import Chunk, chunks, too_wide
+from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
 from georesolve.workers.stragglers import Stragglers
 from georesolve.workers.suspects import Suspects
 from georesolve.workers.threads import side_by_side
@@ -31,7 +40,7 @@ from georesolve.workers.threads import side_by_side
 logger = logging.getLogger(__name__)
 
 _WINDOW_A_WORKER = 8
-"""Chunks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
+"""Tasks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20
 _COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
@@ -158,8 +167,7 @@ def run(
                 result.add(chunk, record)
         todo.sort()
         report(progress)
-        window = _WINDOW_A_WORKER * n_workers
-        for chunk, record in _records(cluster, job, todo, window, cancelled):
+        for chunk, record in _records(cluster, job, todo, n_workers, cancelled):
             progress.add(record)
             report(progress)
             result.add(chunk, record)
@@ -172,104 +180,165 @@ def run(
 
 
 def _records(
-    cluster: Cluster, job: Job, todo: list[Chunk], window: int, cancelled: Callable[[], bool]
+    cluster: Cluster, job: Job, todo: list[Chunk], n_workers: int, cancelled: Callable[[], bool]
 ) -> Iterator[tuple[Chunk, dict[str, Any]]]:
-    """Yield chunks with their records as they finish, a window of them in flight."""
+    """Yield chunks with their records as they finish, a window of runs of them in flight."""
     waiting = todo[::-1]
-    running: dict[Future[Any], Chunk] = {}
+    running: dict[Future[Any], Run] = {}
     stragglers = Stragglers()
     ended = _Ended()
+    submit = partial(_submit, cluster.client, job, _partition(job), ended)
+    window = _WINDOW_A_WORKER * n_workers
+    n_threads = CHUNKS_IN_HAND[cluster.device] * n_workers
+    seconds: float | None = None
+    is_short = False
     with contextlib.closing(Suspects(cluster.trial)) as suspects:
         try:
             while waiting or running or suspects:
                 _check(cluster, job, cancelled, list(running))
-                # Refill at half a window: one graph for many chunks costs little more than for one.
+                # Refill at half a window: one graph for many tasks costs little more than for one.
                 # Not while there are suspects: more like them would end more workers.
                 if waiting and not suspects and len(running) <= window // 2:
-                    size = min(len(waiting), window - len(running))
-                    batch = [waiting.pop() for _ in range(size)]
-                    running |= _submit(cluster.client, job, batch, ended)
+                    batch: list[Run] = []
+                    while waiting and len(running) + len(batch) < window:
+                        if is_short:
+                            batch.append((waiting.pop(),))
+                        else:
+                            batch.append(next_run(waiting, n_threads, seconds))
+                    running |= submit(batch)
                     stragglers.begin()
                 if not waiting and not suspects and (late := stragglers.among(running.values())):
-                    running |= _submit_copies(cluster.client, job, late, ended)
+                    running |= _submit_copies(cluster.client, job, late, submit)
                     stragglers.begin()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
-                    running |= _submit(cluster.client, job, called, ended)
+                    running |= submit(_apart(called))
                 for future in _next_of(ended, _POLL_SECONDS if running else 0):
                     if future not in running:
-                        continue  # It was let go: the other copy of its chunk finished first.
-                    chunk = running.pop(future)
-                    suspects.dismiss(chunk)
-                    try:
-                        record = _outcome(job, chunk, future)
-                    except MemoryError as error:
-                        halves = chunk.halves()
-                        if not halves:
-                            raise
-                        logger.warning("job %s: %s is halved: %s", job.id, chunk, error)
-                        _drop(cluster.client, running, _copies_of(chunk, running))
-                        waiting += halves[::-1]
+                        continue  # It was let go: the other copy of its run finished first.
+                    run = running.pop(future)
+                    for chunk in run:
+                        suspects.dismiss(chunk)
+                    trouble = _trouble(job, future)
+                    is_lost = trouble is not None and not isinstance(trouble, MemoryError)
+                    if is_lost and run in running.values():
                         continue
-                    if record is not None:
-                        _drop(cluster.client, running, _copies_of(chunk, running))
-                        stragglers.note(record)
-                        yield chunk, record
-                    elif chunk not in running.values():
-                        suspects.add(chunk)
+                    _drop(cluster.client, running, _copies_of(run, running))
+                    records = _records_of(job, run, is_done=trouble is None)
+                    lasted = [sum(record["seconds"].values()) for record in records.values()]
+                    if records:
+                        stragglers.note(sum(lasted))
+                        seconds = lasted[-1]
+                    yield from records.items()
+                    left = [chunk for chunk in run if chunk not in records]
+                    if is_lost:
+                        for chunk in left:
+                            suspects.add(chunk)
+                    elif left and len(run) > 1:
+                        # Memory is short: from now on each is a task, and is halved if need be.
+                        is_short = True
+                        waiting += left[::-1]
+                    else:
+                        for chunk in left:
+                            waiting += _halves(job, chunk, trouble)[::-1]
         except BaseException:
             if cluster.is_up():
                 _let_go(cluster.client, list(running))
             raise
 
 
+def _apart(chunks: list[Chunk]) -> list[Run]:
+    return [(chunk,) for chunk in chunks]
+
+
+def _halves(job: Job, chunk: Chunk, trouble: BaseException | None) -> list[Chunk]:
+    """A chunk that found no memory in two; raises the error where it is too small for that."""
+    halves = chunk.halves()
+    if not halves and trouble is not None:
+        raise trouble
+    logger.warning("job %s: %s is halved: %s", job.id, chunk, trouble)
+    return halves
+
+
+def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, Any]]:
+    """Records of the chunks of a run: all of one that is done, else those that stand.
+
+    They lie beside the parts: what the future holds is not asked for, and would be computed anew,
+    for nothing, when its worker dies.
+    """
+    records = {}
+    for chunk in run:
+        try:
+            records[chunk] = read_record(job.records, part_name(*chunk))
+        except FileNotFoundError:
+            if is_done:
+                raise
+    return records
+
+
 def _submit_copies(
-    client: Client, job: Job, late: list[Chunk], ended: _Ended
-) -> dict[Future[Any], Chunk]:
-    """Send chunks that are late a second time, as many as there are workers without work."""
+    client: Client, job: Job, late: list[Run], submit: Callable[..., dict[Future[Any], Run]]
+) -> dict[Future[Any], Run]:
+    """Send runs that are late a second time, as many as there are workers without work."""
     idle = [address for address, tasks in client.processing().items() if not tasks]
     again = late[: len(idle)]
     if not again:
         return {}
     logger.warning("job %s: %s are late, and computed elsewhere as well", job.id, again)
-    return _submit(client, job, again, ended, idle)
+    return submit(again, idle)
 
 
-def _copies_of(chunk: Chunk, running: dict[Future[Any], Chunk]) -> list[Future[Any]]:
-    return [future for future, its in running.items() if its == chunk]
+def _copies_of(run: Run, running: dict[Future[Any], Run]) -> list[Future[Any]]:
+    return [future for future, its in running.items() if its == run]
 
 
-def _drop(client: Client, running: dict[Future[Any], Chunk], futures: list[Future[Any]]) -> None:
+def _drop(client: Client, running: dict[Future[Any], Run], futures: list[Future[Any]]) -> None:
     """Let go of copies that are not needed any more; what runs of them ends without a part."""
     for future in futures:
         del running[future]
     _let_go(client, futures)
 
 
-def _submit(
-    client: Client, job: Job, batch: list[Chunk], ended: _Ended, workers: list[str] | None = None
-) -> dict[Future[Any], Chunk]:
-    """Send a batch of chunks to the workers, or to some of them, as one dataframe collection.
+def _partition(job: Job) -> Task:
+    """What is done with any chunk of a job, as one partition of a dataframe collection.
 
-    Each future goes to `ended` once it has finished, failed or been cancelled.
+    It is made once: to make it again for each chunk was most of what the runner did.
     """
     # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
     import dask.dataframe as dd
 
     collection = (
-        dd.from_map(read_chunk, batch, job=job, meta=_COORDINATES)
+        dd.from_map(read_chunk, [None], job=job, meta=_COORDINATES)
         .map_partitions(resolve, job, meta=_ANSWER, enforce_metadata=False)
         .map_partitions(write_part, job, meta=PART, enforce_metadata=False)
         # Optimised, the three functions of a chunk are one task: its frames stay on one worker.
         .optimize()
     )
-    graph, partitions = dict(collection.dask), collection.__dask_keys__()
-    keys = [_key(job, chunk) for chunk in batch]
+    [key] = collection.__dask_keys__()
+    partition: Task = dict(collection.dask)[key]
+    return partition
+
+
+def _submit(
+    client: Client,
+    job: Job,
+    partition: Task,
+    ended: _Ended,
+    batch: list[Run],
+    workers: list[str] | None = None,
+) -> dict[Future[Any], Run]:
+    """Send a batch of runs to the workers, or to some of them, each as one task.
+
+    Each future goes to `ended` once it has finished, failed or been cancelled.
+    """
+    keys = [_key(job, run[0]) for run in batch]
+    # In a tuple Dask does not take it for a task of its own.
     tasks = {
-        key: graph[partition].substitute({}, key)
-        for key, partition in zip(keys, partitions, strict=True)
+        key: Task(key, in_turn, (partition,), run) for key, run in zip(keys, batch, strict=True)
     }
+    # Given a name, which no other batch has: Dask would hash all that is in it to make one.
+    graph: Any = LLGExpr(tasks, _determ_token=keys[0])
     # Batches of one minute would count as one, and the first of each be taken before all others.
-    futures = client.get(tasks, keys, workers=workers, sync=False, fifo_timeout="0s")
+    futures = client.get(graph, keys, workers=workers, sync=False, fifo_timeout="0s")
     for future in futures:
         future.add_done_callback(ended.put)
     return dict(zip(futures, batch, strict=True))
@@ -297,18 +366,20 @@ def _check(
         raise ClusterLost("the connection to the scheduler was lost")
 
 
-def _outcome(job: Job, chunk: Chunk, future: Future[Any]) -> dict[str, Any] | None:
-    """The record of a chunk; None when it was lost with its workers.
+def _trouble(job: Job, future: Future[Any]) -> BaseException | None:
+    """Why a run is not done, if it is to be tried again: lost with its workers, or without memory.
 
-    The record lies beside the part: what the future holds is not asked for, and would be computed
-    anew, for nothing, when its worker dies; then Dask calls a future lost that had finished.
+    Raises whatever else it was.
     """
     try:
-        if future.status in ("finished", "lost"):
-            return read_record(job.records, part_name(*chunk))
-        future.result()
+        # Dask calls a future lost that had finished, when its worker dies.
+        if future.status not in ("finished", "lost"):
+            future.result()
     except (KilledWorker, CancelledError) as error:
         logger.warning("job %s: a task was lost: %s", job.id, error)
+        return error
+    except MemoryError as error:
+        return error
     finally:
         # Not when Python finds that nobody holds it any more: the frames of old errors do for long.
         future.release()

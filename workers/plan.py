@@ -30,6 +30,10 @@ CHUNKS_IN_HAND: dict[Device, int] = {"cpu": 1, "cuda": 2}
 """Chunks that a worker has in hand: on a GPU one is read and resolved while another is written."""
 _CHUNKS_A_WORKER: dict[Device, int] = {"cpu": 2, "cuda": 4}
 """As many at least where there are enough rows, so that all workers are busy to the end."""
+_RUN_SECONDS = 0.5
+"""How long a run takes at most if its chunks take as long as the one that ended last."""
+_RUNS_A_THREAD = 4
+"""As many at least of the chunks that wait."""
 _SMALL_SECONDS = 0.05
 _SMALL_ROWS = ROW_GROUP
 QUICKLY_INDEXED = 2**20
@@ -56,6 +60,29 @@ class Chunk(NamedTuple):
         size = observations_a_group(k, carried)
         edges = range(self.start - self.start % size + size, self.stop, size)
         return [Chunk(*pair) for pair in pairwise([self.start, *edges, self.stop])]
+
+
+Run = tuple[Chunk, ...]
+"""Chunks that a worker takes as one task, one after the other; mostly one."""
+
+
+def next_run(waiting: list[Chunk], n_threads: int, seconds: float | None) -> Run:
+    """Take the next run of chunks from those that wait, of which the last one is the next.
+
+    What a task costs the scheduler and the runner, whatever it does, is shared by the chunks of it.
+
+    Parameters
+    ----------
+    n_threads
+        So many chunks all workers together have in hand.
+    seconds
+        How long a chunk took; None before one has ended.
+    """
+    if not seconds:
+        return (waiting.pop(),)
+    # Fewer towards the end, so that no worker has much to do while others have nothing.
+    size = min(int(_RUN_SECONDS / seconds), len(waiting) // (_RUNS_A_THREAD * n_threads))
+    return tuple(waiting.pop() for _ in range(max(1, size)))
 
 
 def observations_a_group(k: int, carried: Carried = NOTHING) -> int:

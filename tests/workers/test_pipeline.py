@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -351,6 +352,91 @@ def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypat
 
 def threads_in_use(dask_worker):
     return len(dask_worker.active_threads)
+
+
+def take_runs_of(monkeypatch, size):
+    """Have workers take so many chunks as one task."""
+
+    def next_run(waiting, *further):
+        return tuple(waiting.pop() for _ in range(min(size, len(waiting))))
+
+    monkeypatch.setattr(pipeline, "next_run", next_run)
+
+
+def resolve_or_die_twice(frame, job):
+    """Ends two workers that take the third chunk: Dask gives up the task then."""
+    if frame.index[0] == 1_000:
+        for name in ("died", "died again"):
+            with contextlib.suppress(FileExistsError), (job.folder / name).open("x"):
+                os._exit(1)
+    return resolve(frame, job)
+
+
+@pytest.mark.parametrize(
+    ("do", "size"), [(resolve, 500), (resolve_or_die_twice, 500), (resolve_few, 1_500)]
+)
+def test_a_run_of_chunks_is_whole_whatever_becomes_of_it(cluster, make_job, monkeypatch, do, size):
+    tables = points(10_000, 1), points(100, 2)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    cut_into(monkeypatch, size)
+    take_runs_of(monkeypatch, 4)
+    monkeypatch.setattr(pipeline, "resolve", do)
+    job = make_job(*tables)
+    result, progress = run(cluster, job, ignore, never)
+    assert result.digest == expected.digest
+    assert progress.rows_done == progress.counts["matched"] == 10_000
+    assert (job.folder / "died again").exists() == (do is resolve_or_die_twice)
+
+
+def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 500)
+    take_runs_of(monkeypatch, 4)
+    monkeypatch.setattr(pipeline, "resolve", resolve_or_die_twice)
+    job, done = make_job(points(2_000, 1), points(100, 2)), {}
+
+    def look(progress):
+        if progress.rows_done == 500:
+            done.update({path: path.stat().st_mtime_ns for path in job.records.path.iterdir()})
+
+    run(cluster, job, look, never)
+    assert {path.name for path in done} == {
+        f"{part_name(start, start + 500)}.json" for start in (0, 500)
+    }
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+
+
+def test_a_run_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch):
+    if len(cluster.workers()) < 2:
+        pytest.skip("one worker has no other to take its chunks")
+    cut_into(monkeypatch, 500)
+    take_runs_of(monkeypatch, 2)
+    monkeypatch.setattr(pipeline, "resolve", resolve_on_a_slow_worker)
+    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    job = make_job(points(5_000, 1), points(100, 2))
+    try:
+        _, progress = run(cluster, job, ignore, never)
+        assert (job.folder / "slow").read_text() not in progress.chunks_by_worker
+        assert progress.rows_done == sum(progress.counts.values()) == 5_000
+    finally:
+        (job.folder / "go on").touch()
+    wait_until(lambda: not any(cluster.client.run(threads_in_use).values()))
+
+
+def resolve_slowly(frame, job):
+    time.sleep(0.2)
+    return resolve(frame, job)
+
+
+def test_a_cancel_does_not_wait_for_the_end_of_a_run(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 100)
+    take_runs_of(monkeypatch, 50)
+    monkeypatch.setattr(pipeline, "resolve", resolve_slowly)
+    job = make_job(points(10_000, 1), points(100, 2))
+    begin = time.monotonic()
+    with pytest.raises(JobCancelled):
+        run(cluster, job, ignore, lambda: any(job.records.path.iterdir()))
+    assert time.monotonic() - begin < 0.2 * 50
+    assert len(list(job.records.path.iterdir())) < 50
 
 
 def no_memory(frame, job):

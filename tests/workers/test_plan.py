@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import chunks
+from georesolve.workers.plan import Chunk, chunks, next_run
 from tests.conftest import wait_until
 from tests.workers.test_pace import capacity_of
 
@@ -60,3 +60,20 @@ def test_an_estimate_takes_no_more_memory_for_more_chunks(cluster):
         tracemalloc.stop()
     assert told.chunks == 1 << 21
     assert peak < 1 << 22
+
+
+def test_chunks_that_take_little_are_taken_in_runs():
+    plan = [Chunk(row, row + 1) for row in range(200)]
+    waiting = plan[::-1]
+    sizes = [len(next_run(waiting, 2, None))]
+    assert waiting == plan[:0:-1], "none has told how long it takes"
+    taken = []
+    while waiting:
+        run = next_run(waiting, 2, 0.04)
+        sizes.append(len(run))
+        taken += run
+    assert taken == plan[1:]
+    assert max(sizes) == 12, "half a second"
+    assert sizes[1:] == sorted(sizes[1:], reverse=True)
+    assert sizes[-8:] == [1] * 8, "every worker is busy to the end"
+    assert len(next_run(plan, 2, 0.6)) == 1
