@@ -335,7 +335,8 @@ def _submit(
     tasks = {
         key: Task(key, in_turn, (partition,), run) for key, run in zip(keys, batch, strict=True)
     }
-    # Given a name, which no other batch has: Dask would hash all that is in it to make one.
+    # Given a name, which no other batch has: Dask would hash all that is in it to make one. It has
+    # no public way to say so, nor to call a task again; its version is pinned, and tests do both.
     graph: Any = LLGExpr(tasks, _determ_token=keys[0])
     # Batches of one minute would count as one, and the first of each be taken before all others.
     futures = client.get(graph, keys, workers=workers, sync=False, fifo_timeout="0s")
