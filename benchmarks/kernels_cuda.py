@@ -57,7 +57,9 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
     found = tree_cuda.search(index, observations, Query())
     for stage, action in {
         "build": lambda: build_index(lat, lon),
-        "sort": lambda: order_cuda.order(observations, order_cuda.extent(observations)),
+        "sort": lambda: order_cuda.order(
+            observations, order_cuda.extent(observations, tree_cuda.SAMPLE)
+        ),
         "sort and walk": lambda: tree_cuda.search(index, observations, Query(), width=WARP),
         "search": lambda: tree_cuda.search(index, observations, Query(), measure=True),
     }.items():

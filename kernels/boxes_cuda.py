@@ -36,6 +36,7 @@ satisfies the first line for every p inside.
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -199,13 +200,18 @@ def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: i
 
 
 @cuda.jit(cache=True)
-def fill_boxes(boxes, start, n_boxes, child_start, n_children):  # type: ignore[no-untyped-def]
+def fill_boxes(boxes, starts, level, start, n_boxes, child_start, n_children):  # type: ignore[no-untyped-def]
     """Enclose each group of 32 boxes of a level by one of the next, a warp a group.
 
     Parameters
     ----------
     boxes : float32 array, shape (6, n)
         As `Tree` has them. Written: those of the next level.
+    starts : int32 array, shape (n_levels,)
+        Written: where the next level starts. Here, as a copy of it from the host takes longer than
+        all these kernels.
+    level : int
+        The next level.
     start, n_boxes : int
         Where the next level starts, and its boxes, padding included.
     child_start, n_children : int
@@ -214,6 +220,8 @@ def fill_boxes(boxes, start, n_boxes, child_start, n_children):  # type: ignore[
     parent = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     if parent >= n_boxes:
         return
+    if parent == 0 and cuda.threadIdx.x == 0:
+        starts[level] = start
     child = parent * WARP + cuda.threadIdx.x
     low_x = low_y = low_z = INFINITY
     high_x = high_y = high_z = -INFINITY
@@ -276,12 +284,12 @@ def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
     vectors = unit_vectors(lat_deg, lon_deg)
     n_leaves = -(-n // WARP)
     sizes = level_sizes(n)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = [0, *accumulate(sizes)]
     tree = Tree(
         points=cp.empty((WARP * n_leaves, 4)),
         corners=cp.empty((3, WARP * n_leaves), cp.float32),
-        boxes=cp.empty((6, int(starts[-1])), cp.float32),
-        starts=cp.asarray(starts[:-1].astype(np.int32)),
+        boxes=cp.empty((6, starts[-1]), cp.float32),
+        starts=cp.zeros(len(sizes), cp.int32),
         box=extent(references),
     )
     if not n:
@@ -295,7 +303,8 @@ def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
     for level in range(1, len(sizes)):
         launch(
             fill_boxes, blocks_for(sizes[level], WARPS), threads,
-            tree.boxes, int(starts[level]), sizes[level], int(starts[level - 1]), sizes[level - 1],
+            tree.boxes, tree.starts, level,
+            starts[level], sizes[level], starts[level - 1], sizes[level - 1],
         )  # fmt: skip
     return vectors, tree
 

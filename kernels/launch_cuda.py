@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from numba.cuda.core.caching import CacheImpl
 from numba.np.numpy_support import from_dtype
 
 from georesolve.kernels.cache import keep_code_of_kernels
+
+_MOST_WORDS = 256
+"""Words of all arguments of a kernel: a number is one, an array five and two for each axis."""
 
 # Two threads that launch a kernel for the first time would both load it, and numba forbids that.
 _one_at_a_time = threading.Lock()
@@ -79,13 +83,34 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
             values.append(int(argument))
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     block = threads if isinstance(threads, tuple) else (threads, 1)
-    words = (ctypes.c_int64 * len(values))(*values)
-    first = ctypes.addressof(words)
-    addresses = (ctypes.c_void_p * len(values))(*range(first, first + ctypes.sizeof(words), 8))
+    code = _loaded(kernel, cp.cuda.runtime.getDevice(), tuple(signature))
+    struct.pack_into(f"{len(values)}q", _sent.words, 0, *values)
     cp.cuda.driver.launchKernel(
-        _loaded(kernel, cp.cuda.runtime.getDevice(), tuple(signature)), *grid, 1, *block, 1, 0,
-        cp.cuda.get_current_stream().ptr, ctypes.addressof(addresses), 0,
+        code, *grid, 1, *block, 1, 0,
+        cp.cuda.get_current_stream().ptr, _sent.addresses_at, 0,
     )  # fmt: skip
+
+
+class _Sent(threading.local):
+    """Where a thread puts what it gives to a kernel; the driver has copied it when a launch ends.
+
+    Attributes
+    ----------
+    words
+        The arguments, as machine code takes them, one after the other.
+    addresses_at
+        The address of an array of their addresses.
+    """
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_int64 * _MOST_WORDS)()
+        first = ctypes.addressof(self.words)
+        addresses = range(first, first + ctypes.sizeof(self.words), ctypes.sizeof(ctypes.c_int64))
+        self._addresses = (ctypes.c_void_p * _MOST_WORDS)(*addresses)
+        self.addresses_at = ctypes.addressof(self._addresses)
+
+
+_sent = _Sent()
 
 
 @cache

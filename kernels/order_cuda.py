@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from numba import cuda, float32, float64, int64, uint32
+from numba import cuda, float32, float64, int64, uint32, uint64
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
@@ -32,6 +32,8 @@ _STAGE = 4 * WARP
 _BLOCKS_PER_MULTIPROCESSOR = 8
 CELLS = 65536.0
 _LAST_CELL = 65535
+_GOLDEN = 0x9E3779B9
+"""2^32 divided by the golden ratio."""
 EMPTY = -0x80000000
 """Code of "nothing yet" in a box: below every number."""
 
@@ -50,19 +52,27 @@ def box_corners(box):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def bound(lat_deg, lon_deg, box):  # type: ignore[no-untyped-def]
+def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
     """Enclose points in a box, rounded to float32; those that are not valid are left out.
 
     Parameters
     ----------
     lat_deg, lon_deg : float64 array, shape (n,)
         Points.
+    looked_at : int
+        How many of them are looked at: all, or some that are spread evenly over the rows. Their
+        fractions follow the golden ratio, so that no period in the rows hides a part of them.
     box : int32 array, shape (6,)
         Holds the least int32. Written: the largest x, y, z, -x, -y, -z, encoded.
     """
     low_x = low_y = low_z = high_x = high_y = high_z = float32(-2.0)
     seen = False
-    for i in range(cuda.grid(1), lat_deg.size, cuda.gridsize(1)):
+    n = uint64(lat_deg.size)
+    is_sample = looked_at < lat_deg.size
+    for place in range(cuda.grid(1), looked_at, cuda.gridsize(1)):
+        i = uint64(place)
+        if is_sample:
+            i = uint64(uint64(uint32(uint32(place) * uint32(_GOLDEN))) * n) >> uint64(32)
         point_x, point_y, point_z = unit_vector(lat_deg[i], lon_deg[i])
         x, y, z = float32(point_x), float32(point_y), float32(point_z)
         seen = seen or x == x
@@ -244,19 +254,20 @@ def place(lat_deg, lon_deg, box, places, vectors):  # type: ignore[no-untyped-de
         cuda.syncwarp()
 
 
-def extent(points: Degrees) -> cp.ndarray:
-    """The box of points, as `bound` writes it."""
+def extent(points: Degrees, most: int | None = None) -> cp.ndarray:
+    """The box of points, as `bound` writes it, or of so many of them."""
     import cupy as cp
 
     box = cp.full(6, EMPTY, cp.int32)
     resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    blocks = blocks_for(points.lat_deg.size, _THREADS, resident)
-    launch(bound, blocks, _THREADS, *points, box)
+    n = points.lat_deg.size
+    looked_at = n if most is None else min(n, most)
+    launch(bound, blocks_for(looked_at, _THREADS, resident), _THREADS, *points, looked_at, box)
     return box
 
 
 def order(points: Degrees, box: cp.ndarray) -> tuple[cp.ndarray, cp.ndarray]:
-    """Rows of points along the Hilbert curve over their box.
+    """Rows of points along the Hilbert curve over a box; what lies beyond goes to its edge.
 
     Returns
     -------

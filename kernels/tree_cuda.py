@@ -21,6 +21,8 @@ __all__ = ["MAX_ROWS", "Tree", "build", "prefers_brute", "search"]
 _SORT_FROM = 1 << 17
 _SORT_FROM_PLACES = 1 << 20
 """Observations, or places in their lists, from which sorting observations pays."""
+SAMPLE = 1 << 20
+"""Observations that tell where all of them lie, to order them: a few elsewhere do no harm."""
 _BRUTE_PAIRS = 1 << 26
 _BRUTE_REFERENCES = 1024
 """Brute force is faster up to so many references and pairs: it neither sorts nor walks."""
@@ -91,7 +93,7 @@ def _walk(
     measure: bool,
 ) -> None:
     if width > 1:
-        rows, vectors = order(observations, extent(observations))
+        rows, vectors = order(observations, extent(observations, SAMPLE))
         launch_walk(index.tree, vectors, query, found, rows=rows, width=width, measure=measure)
     else:
         vectors = unit_vectors(*observations)

@@ -37,10 +37,10 @@ QUERY = (types.int64, types.boolean, types.int64)
 KERNELS = {
     "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
     "measure": (coordinates_cuda.measure, (F8_1,)),
-    "bound": (order_cuda.bound, (F8_1, F8_1, I4_1)),
+    "bound": (order_cuda.bound, (F8_1, F8_1, types.int64, I4_1)),
     "place": (order_cuda.place, (F8_1, F8_1, I4_1, U4_1, F8_1)),
     "fill_leaves": (boxes_cuda.fill_leaves, (F8_2, I8_1, I4_1, F8_2, F4_2, F4_2, types.int64)),
-    "fill_boxes": (boxes_cuda.fill_boxes, (F4_2, *[types.int64] * 4)),
+    "fill_boxes": (boxes_cuda.fill_boxes, (F4_2, I4_1, *[types.int64] * 5)),
     "walk_one": (
         walk_cuda.walk(1),
         (

@@ -11,7 +11,15 @@ cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
 from georesolve.benchmarks import kernels_cuda, peers_cuda  # noqa: E402
 from georesolve.benchmarks.inputs import inputs as evenly  # noqa: E402
-from georesolve.kernels import build_index, cells_cuda, nearest, reduce_cuda, sizes_cuda, tree_cuda  # noqa: E402
+from georesolve.kernels import (  # noqa: E402
+    build_index,
+    cells_cuda,
+    nearest,
+    order_cuda,
+    reduce_cuda,
+    sizes_cuda,
+    tree_cuda,
+)
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
 from georesolve.kernels.query import Degrees, Found, Query  # noqa: E402
@@ -154,6 +162,26 @@ def test_every_search_finds_what_numpy_finds(case, query):
         measured = tree_cuda.search(index, seen, query, width=width, measure=True)
         assert measured.reference.get().tobytes() == found.reference.get().tobytes()
         assert measured.chord2.get().tobytes() == distances(found).get().tobytes()
+
+
+@pytest.mark.parametrize("looked_at", [1, 37])
+def test_observations_that_lie_beyond_the_sample_find_what_numpy_finds(
+    case, monkeypatch, looked_at
+):
+    index, seen, vectors, observations = case
+    monkeypatch.setattr(tree_cuda, "SAMPLE", looked_at)
+    for query in (Query(1), Query(7)):
+        found = tree_cuda.search(index, seen, query, width=32)
+        assert_same(found, naive(vectors, observations, query), f"{looked_at} looked at")
+
+
+@pytest.mark.parametrize("period", [2, 16, 100, 1024])
+def test_a_sample_sees_what_recurs_in_the_rows(period):
+    n = 1 << 16
+    lon = np.where(np.arange(n) % period == 1, 90.0, 0.0)
+    seen = Degrees(cp.zeros(n), cp.asarray(lon))
+    box, all_of_it = order_cuda.extent(seen, n // 8), order_cuda.extent(seen)
+    assert box.get().tobytes() == all_of_it.get().tobytes()
 
 
 @pytest.fixture
