@@ -92,6 +92,9 @@ jobs = sa.Table(
     sa.Column("status", sa.String, nullable=False, index=True),
     # The id of the request that made it, for the log.
     sa.Column("request", sa.String, nullable=False, server_default=""),
+    # Its Idempotency-Key, and what tells that request from others; none of a job that is dismissed.
+    sa.Column("key", sa.String),
+    sa.Column("fingerprint", sa.String),
     sa.Column("created", sa.String, nullable=False),
     sa.Column("started", sa.String),
     sa.Column("finished", sa.String, index=True),
@@ -114,6 +117,7 @@ jobs = sa.Table(
     sa.Column("report", sa.JSON),
 )
 sa.Index("jobs_of_owner", jobs.c.owner, jobs.c.created, jobs.c.id)
+sa.Index("key_of_request", jobs.c.owner, jobs.c.key, unique=True)
 sa.Index("bytes_of_jobs", jobs.c.owner, jobs.c.status, jobs.c.expires, jobs.c.size_bytes)
 
 # A key itself is known to its holder alone: here stands its beginning, to name it by, and its hash.
@@ -129,13 +133,4 @@ keys = sa.Table(
     sa.Column("last_used", sa.String),
     sa.Column("role", sa.String, nullable=False, server_default="user"),
     sa.Column("expires", sa.String),
-)
-
-idempotency = sa.Table(
-    "idempotency",
-    metadata,
-    sa.Column("owner", sa.String, primary_key=True),
-    sa.Column("key", sa.String, primary_key=True),
-    sa.Column("fingerprint", sa.String, nullable=False),
-    sa.Column("job", sa.String, nullable=False),
 )

@@ -35,7 +35,6 @@ from georesolve.service.database.rows import (
     stored_dataset,
 )
 from georesolve.service.database.schema import datasets as _datasets
-from georesolve.service.database.schema import idempotency as _idempotency
 from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
@@ -56,6 +55,7 @@ _IDS_AT_ONCE = 1000
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
+_ROW = [_jobs.c[field.name] for field in fields(JobRow) if field.name in _jobs.c]
 _TOLD = sa.select(_store.c.beat, _store.c.cluster, _store.c.metrics)
 
 
@@ -389,6 +389,7 @@ class Store(Queries):
             "rows_done": 0,
             "message": "waiting for a free place",
         }
+        values |= repeat._asdict() if repeat else {}
         sets = {values["observations"], values["references"]} - {""}
         # Postgres holds them until the job is entered; in SQLite one writes at a time.
         lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(sets)).order_by(_datasets.c.id)
@@ -404,9 +405,6 @@ class Store(Queries):
             with self._accepting(admit) as connection:
                 connection.execute(lock.with_for_update(read=True, key_share=True))
                 id: str | None = connection.execute(insert).scalar()
-                if id and repeat:
-                    keep = {"owner": self.owner or "", "job": id}
-                    connection.execute(_idempotency.insert().values(**keep, **repeat._asdict()))
         except sa.exc.IntegrityError:
             raise KeyInUse(
                 "another request with this Idempotency-Key was accepted meanwhile: send this again"
@@ -419,15 +417,9 @@ class Store(Queries):
 
         A key whose job is dismissed or forgotten is forgotten with it.
         """
-        own = (_idempotency.c.owner == (self.owner or "")) & (_idempotency.c.key == repeat.key)
-        job_exists = sa.exists().where(
-            (_jobs.c.id == _idempotency.c.job) & (_jobs.c.status != "dismissed")
-        )
-        query = sa.select(_idempotency.c.job, _idempotency.c.fingerprint).where(own)
-        with self._engine.begin() as connection:
-            connection.execute(_idempotency.delete().where(own & ~job_exists))
-            row = connection.execute(query).first()
-        return (row.job, row.fingerprint) if row else None
+        own = (_jobs.c.owner == (self.owner or "")) & (_jobs.c.key == repeat.key)
+        row = self._first(sa.select(_jobs.c.id, _jobs.c.fingerprint).where(own))
+        return (row["id"], row["fingerprint"]) if row else None
 
     def job_ids(self) -> set[str]:
         """Ids of all jobs that are not forgotten."""
@@ -437,7 +429,7 @@ class Store(Queries):
         """The job with this id."""
         if _NUL in id:
             return None
-        row = self._first(sa.select(_jobs).where((_jobs.c.id == id) & self._seen(_jobs)))
+        row = self._first(sa.select(*_ROW).where((_jobs.c.id == id) & self._seen(_jobs)))
         return job_row(row, self.expiry.now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
@@ -462,20 +454,16 @@ class Store(Queries):
         return [job_state(row) for row in self._rows(query.order_by(_jobs.c.created))]
 
     def forget_jobs(self, before: str) -> list[str]:
-        """Forget jobs that ended before a time, and the keys of their requests; tells their ids.
+        """Forget jobs that ended before a time, with the keys of their requests; tells their ids.
 
         One whose result is kept is not forgotten.
         """
         has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
         is_kept = has_result & (_jobs.c.expires.is_(None) | ~self._expired(_jobs))
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
-        job_exists = sa.exists().where(_jobs.c.id == _idempotency.c.job)
+        query = _jobs.delete().where(old).returning(_jobs.c.id)
         with self._engine.begin() as connection:
-            query = _jobs.delete().where(old).returning(_jobs.c.id)
-            forgotten = list(connection.execute(query).scalars())
-            if forgotten:
-                connection.execute(_idempotency.delete().where(~job_exists))
-        return forgotten
+            return list(connection.execute(query).scalars())
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
@@ -578,7 +566,7 @@ class Store(Queries):
         else:
             values["size_bytes"] = 0
         if status == "dismissed":
-            values["options"] = {}
+            values |= {"options": {}, "key": None}
             return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
@@ -598,5 +586,5 @@ class Store(Queries):
         )
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
-        values |= {"report": None, "options": {}, "size_bytes": 0}
+        values |= {"report": None, "options": {}, "size_bytes": 0, "key": None}
         return bool(self._spend(query.values(values)))
