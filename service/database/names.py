@@ -137,14 +137,6 @@ class Names(Queries):
         PreconditionFailed
             When the condition does not hold.
         """
-        while True:
-            try:
-                return self._put(name, dataset, condition, expires)
-            except sa.exc.IntegrityError:
-                # Another request made the same version first.
-                continue
-
-    def _put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
         of_name = self._own(_names) & (_names.c.name == name)
         last = (
             sa.select(_names.c.dataset, _datasets.c.sha256)
@@ -153,8 +145,8 @@ class Names(Queries):
         )
         count = sa.select(sa.func.max(_names.c.version)).where(of_name)
         keep = _datasets.update().where(_datasets.c.id == dataset).values(expires=None)
-        with self._engine.begin() as connection:
-            # The first to change the dataset's row goes first, and the others see what it did.
+        # One replaces a name at a time: each sees what those before it did.
+        with self._accepting() as connection:
             if not connection.execute(keep).rowcount:
                 raise NoSuchDataset(f"the dataset {dataset!r} was removed meanwhile")
             before = connection.execute(last).first()

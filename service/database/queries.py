@@ -14,6 +14,10 @@ Admission = Callable[[sa.Connection], None]
 """Refuses what is about to be entered, in its transaction, by raising something."""
 
 
+def admit_any(connection: sa.Connection) -> None:
+    """Admit whatever is entered."""
+
+
 class Queries:
     """Asks and changes a database, on behalf of one owner, or of all for None.
 
@@ -67,7 +71,7 @@ class Queries:
         return self.reserve.spend(lambda: self._change(query))
 
     @contextmanager
-    def _accepting(self, admit: Admission) -> Iterator[sa.Connection]:
+    def _accepting(self, admit: Admission = admit_any) -> Iterator[sa.Connection]:
         """A transaction that enters something, if it is admitted; others wait meanwhile."""
         with self._engine.begin() as connection:
             # In whichever front: this locks the row, or all of SQLite.

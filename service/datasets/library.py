@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.database.names import Condition, check_name
-from georesolve.service.database.queries import Admission
+from georesolve.service.database.queries import Admission, admit_any
 from georesolve.service.database.rows import DatasetRow
-from georesolve.service.database.store import Store, admit_any
+from georesolve.service.database.store import Store
 from georesolve.service.errors import (
     DatasetDamaged,
     DatasetInUse,

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -49,22 +49,14 @@ class Files:
         except FileNotFoundError:
             raise no_such(id) from None
 
-    @contextmanager
-    def appended(self, id: str, offset: int) -> Iterator[BinaryIO]:
+    def appended(self, id: str, offset: int) -> AbstractContextManager[BinaryIO]:
         """A file to append to; raises NoSuchUpload, and UploadInUse while another does."""
-        with self._locked(id, fcntl.LOCK_EX, "ab") as file:
-            yield file
+        return self._locked(id, fcntl.LOCK_EX, "ab")
 
     def take(self, id: str, path: Path) -> None:
         """Have its bytes as a file, by a link; raises as `appended`."""
         with self._locked(id, fcntl.LOCK_SH, "rb"):
             os.link(self.path(id), path)
-
-    @contextmanager
-    def alone(self, id: str) -> Iterator[None]:
-        """Let no request append meanwhile; raises as `appended`."""
-        with self._locked(id, fcntl.LOCK_EX, "ab"):
-            yield
 
     def remove(self, id: str) -> None:
         """Remove what is there."""
@@ -144,10 +136,6 @@ class Objects:
                     at = start + size
         except FileNotFoundError:
             raise no_such(id) from None
-
-    def alone(self, id: str) -> AbstractContextManager[None]:
-        """What a request appends meanwhile goes with the rest."""
-        return nullcontext()
 
     def remove(self, id: str) -> None:
         """Remove what is there."""

@@ -64,8 +64,7 @@ class _Sink:
     def __init__(self, handle: BinaryIO) -> None:
         self.path = Path(handle.name)
         self._handle = handle
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting = bytearray()
         self._start = time.perf_counter()
         self.seconds = 0.0
 
@@ -77,12 +76,11 @@ class _Sink:
 
     def add(self, piece: bytes) -> None:
         """Take the next bytes; they are written with `drain`."""
-        self._waiting.append(piece)
-        self._waiting_bytes += len(piece)
+        self._waiting += piece
 
     async def drain(self) -> None:
         """Write what waits, if it is much."""
-        if self._waiting_bytes >= _WRITE_BYTES:
+        if len(self._waiting) >= _WRITE_BYTES:
             await asyncio.to_thread(self._write)
 
     def end(self) -> None:
@@ -96,8 +94,7 @@ class _Sink:
         self._handle.close()
 
     def _write(self) -> None:
-        content = memoryview(b"".join(self._waiting))
-        self._waiting, self._waiting_bytes = [], 0
+        content, self._waiting = memoryview(self._waiting), bytearray()
         while content:
             content = content[self._handle.write(content) or 0 :]
 

@@ -199,7 +199,8 @@ class ResumableUploads:
         removed = []
         for id in self._store.uploads.expired():
             try:
-                with self._contents.alone(id):
+                # Where bytes lie in a file, nobody else appends to it meanwhile.
+                with self._contents.appended(id, 0):
                     if not self._store.uploads.remove(id, only_expired=True):
                         continue
                     self._contents.remove(id)
