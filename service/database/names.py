@@ -34,21 +34,6 @@ class Named(NamedTuple):
         return cls(match[1], int(match[2]) if match[2] else None)
 
 
-def check_name(name: str) -> None:
-    """Refuse what cannot be a name.
-
-    Raises
-    ------
-    InvalidRequest
-    """
-    named = Named.parse(name)
-    if named is None or named.version is not None:
-        raise InvalidRequest(
-            f"{name[:80]!r} is no name of a dataset: begin with a letter, and go on with up to "
-            "63 letters, digits, '.', '_' and '-', all of them lower case"
-        )
-
-
 class Condition(NamedTuple):
     """What must hold for a name to be replaced: the headers If-Match and If-None-Match.
 
@@ -120,10 +105,35 @@ class Names(Queries):
             found[row["dataset"]] += [*newest, f"{row['name']}@{row['version']}"]
         return found
 
-    def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
-        """Let a name, which `check_name` has seen, stand for a dataset; tells whether it is new.
+    def refuse_changed(self, name: str, condition: Condition) -> None:
+        """Refuse a name that cannot be one, or whose newest version is not as it should be.
 
-        A dataset that it stands for already makes no new version.
+        Raises
+        ------
+        InvalidRequest
+        PreconditionFailed
+        """
+        named = Named.parse(name)
+        if named is None or named.version is not None:
+            raise InvalidRequest(
+                f"{name[:80]!r} is no name of a dataset: begin with a letter, and go on with up to "
+                "63 letters, digits, '.', '_' and '-', all of them lower case"
+            )
+        newest = self._first(self._newest(name))
+        condition.check(name, newest["sha256"] if newest else None)
+
+    def _newest(self, name: str) -> "sa.Select[tuple[str, str]]":
+        return (
+            sa.select(_names.c.dataset, _datasets.c.sha256)
+            .join(_datasets, _datasets.c.id == _names.c.dataset)
+            .where(self._own(_names) & (_names.c.name == name) & _IS_NEWEST)
+        )
+
+    def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
+        """Let a name stand for a dataset; tells whether it is a new name.
+
+        `refuse_changed` has seen the name before. A dataset that it stands for already makes no new
+        version.
 
         Parameters
         ----------
@@ -138,18 +148,13 @@ class Names(Queries):
             When the condition does not hold.
         """
         of_name = self._own(_names) & (_names.c.name == name)
-        last = (
-            sa.select(_names.c.dataset, _datasets.c.sha256)
-            .join(_datasets, _datasets.c.id == _names.c.dataset)
-            .where(of_name & _IS_NEWEST)
-        )
         count = sa.select(sa.func.max(_names.c.version)).where(of_name)
         keep = _datasets.update().where(_datasets.c.id == dataset).values(expires=None)
         # One replaces a name at a time: each sees what those before it did.
         with self._accepting() as connection:
             if not connection.execute(keep).rowcount:
                 raise NoSuchDataset(f"the dataset {dataset!r} was removed meanwhile")
-            before = connection.execute(last).first()
+            before = connection.execute(self._newest(name)).first()
             condition.check(name, before.sha256 if before else None)
             if before and before.dataset == dataset:
                 return False

@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours, is_id, new_id, now
-from georesolve.service.database.names import Condition, check_name
 from georesolve.service.database.queries import Admission, admit_any
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.database.store import Store
@@ -201,31 +200,6 @@ class Library:
         if id is None:
             raise _unknown(text)
         return id
-
-    def refuse_changed(self, name: str, condition: Condition) -> None:
-        """Refuse a name that cannot be one, or whose newest version is not as it should be.
-
-        Raises
-        ------
-        InvalidRequest
-        PreconditionFailed
-        """
-        check_name(name)
-        id = self._store.names.find(name)
-        row = self._store.dataset(id) if id else None
-        condition.check(name, row.dataset.sha256 if row else None)
-
-    def name(self, row: DatasetRow, name: str, condition: Condition) -> bool:
-        """Let a name stand for a registered dataset from now on; tells whether it is a new name.
-
-        The version that it stood for is kept for as long as a dataset that is not used.
-
-        Raises
-        ------
-        NoSuchDataset
-        PreconditionFailed
-        """
-        return self._store.names.put(name, row.id, condition, in_hours(self._hours))
 
     def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
         """The dataset with this id, whose file is as it should be.

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from georesolve.intake.representations import ARROW, PARQUET
+from georesolve.service.clock import in_hours
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import DatasetRow
@@ -130,9 +131,10 @@ async def put_dataset(
     """
     condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
-    await asyncio.to_thread(service.library.refuse_changed, id, condition)
+    await asyncio.to_thread(service.store.names.refuse_changed, id, condition)
     row, _ = await _registered(request, service, parameters)
-    if not await asyncio.to_thread(service.library.name, row, id, condition):
+    until = in_hours(service.settings.dataset_hours)
+    if not await asyncio.to_thread(service.store.names.put, id, row.id, condition, until):
         response.status_code = 200
     row = await asyncio.to_thread(service.library.get, row.id)
     return _told(row, id, service, request, response)

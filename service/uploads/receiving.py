@@ -271,6 +271,7 @@ class Form:
         if self._name in self._field_names:
             if b"filename" in options:
                 raise InvalidRequest(f"{self._name}: an option is a text, and this is a file")
+            self._count_field(len(self._name))
             return
         if self._name not in self._names or self._name in self.parts:
             raise self._refusal([*self.parts, self._name])
@@ -284,7 +285,7 @@ class Form:
             return
         self._text += data[start:end]
         if self._name in self._field_names:
-            self._refuse_long_fields()
+            self._count_field(end - start)
         elif len(self._text) > _TEXT_BYTES:
             raise InvalidRequest(
                 f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
@@ -292,17 +293,15 @@ class Form:
                 "an address"
             )
 
-    def _refuse_long_fields(self) -> None:
-        if self._fields_bytes + len(self._name) + len(self._text) > _FIELDS_BYTES:
+    def _count_field(self, size: int) -> None:
+        self._fields_bytes += size
+        if self._fields_bytes > _FIELDS_BYTES:
             raise InvalidRequest(
                 f"{self._name}: the options of the form have more than {_FIELDS_BYTES} bytes"
             )
 
     def _end_part(self) -> None:
         if self._name in self._field_names:
-            # A part without data is never added to.
-            self._refuse_long_fields()
-            self._fields_bytes += len(self._name) + len(self._text)
             self.fields.append((self._name, self._text.decode(errors="replace")))
             return
         if self._sink is None:
