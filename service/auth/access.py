@@ -5,8 +5,8 @@ import base64
 import contextlib
 import hmac
 import logging
-import time
 
+from anyio.functools import lru_cache
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,7 +42,7 @@ DOCUMENTATION = "/docs"
 METRICS = "/metrics"
 _PAGES = (f"{DOCUMENTATION}/", "/api/")
 """What people look at in a browser, besides the page at `/`."""
-_READ_SECONDS = 1.0
+_READ_SECONDS = 1
 """After this long keys are read again: so soon one made or revoked counts."""
 _NOTE_SECONDS = 60.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -80,9 +80,6 @@ class Access:
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
-        self._keys: dict[str, Key] = {}
-        self._read_at = -float("inf")
-        self._reading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -109,15 +106,15 @@ class Access:
 
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
         keys: Keys = connection.app.state.service.store.keys
-        await self._read(keys)
-        if not self._keys and self._is_open:
+        valid = await _valid(keys)
+        if not valid and self._is_open:
             _refuse_other_sites(connection, self._origins)
             return "", "user"
         given, by_browser = _key_of(connection)
         if by_browser:
             # A browser sends it along with whatever a page of any site asks for.
             _refuse_other_sites(connection, self._origins)
-        key = self._keys.get(prefix_of(given))
+        key = valid.get(prefix_of(given))
         if key is None or not hmac.compare_digest(key.sha256, hash_of(given)):
             raise self._refusal(connection)
         _refuse_beyond(key, connection)
@@ -143,20 +140,17 @@ class Access:
             headers=_challenge(connection, 'Bearer error="invalid_token"'),
         )
 
-    async def _read(self, keys: Keys) -> None:
-        if time.monotonic() < self._read_at + _READ_SECONDS:
-            return
-        async with self._reading:
-            if time.monotonic() >= self._read_at + _READ_SECONDS:
-                at = time.monotonic()
-                try:
-                    known = await asyncio.to_thread(keys.all)
-                except SQLAlchemyError as error:
-                    # What stands outside of the handlers of errors answers for itself.
-                    logger.error("the keys cannot be read: %s", error)
-                    raise store_away() from error
-                self._keys = {key.prefix: key for key in known if key.revoked is None}
-                self._read_at = at
+
+@lru_cache(maxsize=None, ttl=_READ_SECONDS)
+async def _valid(keys: Keys) -> dict[str, Key]:
+    """The keys that were not revoked, by what they begin with; read by one request for all."""
+    try:
+        known = await asyncio.to_thread(keys.all)
+    except SQLAlchemyError as error:
+        # What stands outside of the handlers of errors answers for itself.
+        logger.error("the keys cannot be read: %s", error)
+        raise store_away() from error
+    return {key.prefix: key for key in known if key.revoked is None}
 
 
 def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
