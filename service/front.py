@@ -7,6 +7,7 @@ import math
 import signal
 import socket
 from collections.abc import MutableSequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -51,15 +52,10 @@ class _Server(uvicorn.Server):
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._app.router.lifespan_context(self._app))
             await super().startup([])
-            self._acceptor.start(self._protocol)
+            make: Any = self.config.http_protocol_class
+            of_server = {"server_state": self.server_state, "app_state": self.lifespan.state}
+            self._acceptor.start(partial(make, config=self.config, **of_server))
             self._opened = stack.pop_all()
-
-    def _protocol(self) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn when it answers no more."""

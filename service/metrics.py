@@ -116,7 +116,8 @@ class Metrics(Collector):
 
     def read_when_asked(self, settings: Settings, store: Store, cluster: ClusterView) -> None:
         """Let the metrics tell how things are, too, and what the runner has counted."""
-        self._read.register(_State(settings, store, cluster))
+        self._settings = settings
+        self._store = store
         self._cluster = cluster
 
     def count_request(
@@ -159,7 +160,12 @@ class Metrics(Collector):
         return generate_latest(self.registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """What several processes have counted, each added up; called by what writes it down."""
+        """Called by what writes it down."""
+        yield from self._added_up()
+        yield from self._state()
+
+    def _added_up(self) -> Iterator[Metric]:
+        """What several processes have counted, each added up."""
         families: dict[str, Metric] = {}
         samples: dict[str, defaultdict[_Key, float]] = {}
         for family in self._counted_by_all():
@@ -182,17 +188,8 @@ class Metrics(Collector):
             yield from folder.collect()
         yield from text_string_to_metric_families(self._cluster.metrics)
 
-
-class _State(Collector):
-    """What is read when it is asked for: a gauge that is kept up to date may be forgotten."""
-
-    def __init__(self, settings: Settings, store: Store, cluster: ClusterView) -> None:
-        self._settings = settings
-        self._store = store
-        self._cluster = cluster
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by the registry."""
+    def _state(self) -> Iterator[Metric]:
+        """What is read when it is asked for: a gauge that is kept up to date may be forgotten."""
         live, cluster = self._store.live_jobs(), self._cluster.state
         by_status = {status: sum(job.status == status for job in live) for status in LIVE}
         yield _gauge("georesolve_live_jobs", "Jobs not ended.", status=by_status)
