@@ -201,11 +201,10 @@ def get_datasets(
     page = query.page()
     rows = service.store.registered_datasets(page)
     names = service.store.names.of([row.id for row in rows])
-    storage = service.quotas.storage(service.store)
     return DatasetList(
         datasets=[DatasetInfo.of(row, names[row.id]) for row in rows[: page.limit]],
-        used_bytes=storage.used,
-        quota_bytes=storage.quota,
+        used_bytes=service.store.kept_bytes(),
+        quota_bytes=service.quotas.bytes_of(service.store),
         links=links_of_page(request, rows, page),
     )
 

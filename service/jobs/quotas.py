@@ -1,7 +1,6 @@
 """What may be unfinished and kept: jobs of the whole service and of a key, bytes of a key."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -9,26 +8,6 @@ from georesolve.service.database.queries import Admission
 from georesolve.service.database.store import Store
 from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs, TooManyUploads
 from georesolve.service.settings import Settings
-
-
-class Storage(NamedTuple):
-    """Bytes that an owner keeps, and may keep.
-
-    Attributes
-    ----------
-    used
-        By datasets, uploads and results, and by unfinished jobs as far as they are known.
-    quota
-        None without a key: then the disk is the bound.
-    """
-
-    used: int
-    quota: int | None
-
-    @property
-    def left(self) -> int | None:
-        """Bytes that may be kept yet; None for as many as the disk has."""
-        return None if self.quota is None else max(0, self.quota - self.used)
 
 
 class Quotas:
@@ -89,9 +68,17 @@ class Quotas:
                 "dismiss one"
             )
 
-    def storage(self, store: Store, connection: Connection | None = None) -> Storage:
-        """What the owner of a store keeps, and may keep."""
-        return Storage(store.kept_bytes(connection), self._bytes if store.owner else None)
+    def bytes_of(self, store: Store) -> int | None:
+        """Bytes that the owner of a store may keep; None without a key: then the disk is the bound.
+
+        What is kept, `Store.kept_bytes` tells.
+        """
+        return self._bytes if store.owner else None
+
+    def left(self, store: Store, connection: Connection | None = None) -> int | None:
+        """Bytes that the owner of a store may keep yet; None for as many as the disk has."""
+        quota = self.bytes_of(store)
+        return None if quota is None else max(0, quota - store.kept_bytes(connection))
 
     def refuse_without_room(
         self, store: Store, size_bytes: int, connection: Connection | None = None
@@ -102,11 +89,11 @@ class Quotas:
         ------
         StorageFull
         """
-        storage = self.storage(store, connection)
-        if storage.left is not None and size_bytes > storage.left:
+        left = self.left(store, connection)
+        if left is not None and size_bytes > left:
             raise StorageFull(
                 f"the datasets, uploads, results and unfinished jobs of this key take "
-                f"{storage.used} bytes, {size_bytes} would come, and {storage.quota} may be kept: "
-                "remove datasets, uploads and results that are no longer needed, or wait until "
-                "they expire"
+                f"{store.kept_bytes(connection)} bytes, {size_bytes} would come, and {self._bytes} "
+                "may be kept: remove datasets, uploads and results that are no longer needed, or "
+                "wait until they expire"
             )

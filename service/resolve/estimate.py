@@ -117,7 +117,7 @@ async def _estimate(
         of_sets + result_bytes(*sizes, options)
         for of_sets in bytes_of_sets(observations, references, sizes)
     )
-    left = (await asyncio.to_thread(service.quotas.storage, service.store)).left
+    left = await asyncio.to_thread(service.quotas.left, service.store)
     room = await asyncio.to_thread(service.disk.room) if service.disk.holds_all else on_disk
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
