@@ -34,7 +34,10 @@ _OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0))
 def rehearse(device: Device) -> None:
     """Resolve points as a chunk of a job is, in each of the ways that use code of their own.
 
-    Once in a process: a worker that another service connects to may have chunks in hand.
+    Once in a process: a worker that another service connects to may have chunks in hand. Of the
+    lists of a GPU, which are compiled by their length, only the shortest is rehearsed: the others
+    are compiled once on a machine, by the first job that asks for them, which costs it one or two
+    seconds.
     """
     with rehearsing(), in_pieces(A_PIECE), TemporaryDirectory() as name:
         folder = Path(name)

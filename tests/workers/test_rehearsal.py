@@ -14,13 +14,19 @@ from georesolve.workers.plan import Chunk
 from georesolve.workers.rehearsal import A_PIECE, rehearse
 from tests.conftest import points, store_points
 
-JOBS = {
-    "k = 1": (2_000, MatchOptions()),
-    "by the other algorithm": (2_000, MatchOptions(algorithm="brute")),
-    "several": (5_000, MatchOptions(k=7, max_distance_m=1e6)),
-    "without itself": (5_000, MatchOptions(exclude_self=True)),
-    "in pieces": (A_PIECE + 5_000, MatchOptions(k=2)),
-}
+# A GPU's lists are compiled for each length that is asked for, and only one is rehearsed.
+SEVERAL = {"cpu": 7, "cuda": 2}
+
+
+def jobs(device):
+    """Sets of references and options, by what is special."""
+    return {
+        "k = 1": (2_000, MatchOptions()),
+        "by the other algorithm": (2_000, MatchOptions(algorithm="brute")),
+        "several": (5_000, MatchOptions(k=SEVERAL[device], max_distance_m=1e6)),
+        "without itself": (5_000, MatchOptions(exclude_self=True)),
+        "in pieces": (A_PIECE + 5_000, MatchOptions(k=2)),
+    }
 
 
 def signatures():
@@ -40,7 +46,7 @@ def before_and_after_jobs(device, folder):
     rehearse(device)
     before = signatures()
     observations = store_points(points(3_000, 1), folder / "observations.parquet")
-    for name, (n_references, options) in JOBS.items():
+    for name, (n_references, options) in jobs(device).items():
         references = store_points(points(n_references, 2), folder / f"{name}.parquet")
         job = Job(name, folder, observations, references, options)
         resolve(read_chunk(Chunk(0, 3_000), job), job)
