@@ -455,7 +455,7 @@ class Store(Queries):
         One whose result is kept is not forgotten.
         """
         has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
-        is_kept = has_result & (_jobs.c.expires.is_(None) | ~self._expired(_jobs))
+        is_kept = has_result & ~self._expired(_jobs)
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         query = _jobs.delete().where(old).returning(_jobs.c.id)
         with self._engine.begin() as connection:
