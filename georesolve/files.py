@@ -24,7 +24,7 @@ from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options
-from georesolve.paths import UNBOUNDED, Paths, chained, files_at, sources_of
+from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
 from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.files import complete, sha256_of
@@ -116,7 +116,8 @@ def resolve(
         A file, a folder or a glob, or several of these: Parquet, Arrow, CSV or GeoJSON, be they
         packed with gzip; GeoPackage, FlatGeobuf or a shapefile.
     out
-        The file that is written; it is complete or absent, whatever happens meanwhile.
+        The file that is written, none of the others; it is complete or absent, whatever happens
+        meanwhile.
     options
         How to match and how to read; None for the defaults.
     format
@@ -136,7 +137,8 @@ def resolve(
     InvalidInput, UnsupportedFormat
         When a file is not a table of points in degrees, in the words of the service.
     InvalidOption
-        When an option does not fit the tables, or the format is none of these.
+        When an option does not fit the tables, the format is none of these, or `out` is one of the
+        files that are read, or lies in no folder.
     NotRepresentable, RowTooWide
         When a value or a row of the result cannot be written in the format.
     CarriedTooLong
@@ -150,13 +152,15 @@ def resolve(
     """
     options = options or Options()
     target = Path(out)
-    written = _format_of(target, format)
+    written = format_of_result(target, format)
     chosen = choose_device(device)
     start = time.perf_counter()
+    sets = files_at(observations, "observations"), files_at(references, "references")
+    refuse_as_target(target, [*sets[0], *sets[1]])
     with tempfile.TemporaryDirectory(
         prefix=".georesolve-", dir=target.parent if scratch is None else scratch
     ) as name:
-        job = _job(observations, references, options, Path(name))
+        job = _job(*sets, options, Path(name))
         read = time.perf_counter()
         if progress is not None:
             progress(0, job.observations.rows)
@@ -182,15 +186,15 @@ def resolve(
     return Summary(job.observations.rows, job.references.rows, counts, seconds, distances_m)
 
 
-def _format_of(target: Path, name: str | None) -> str:
-    """The format that a name or a suffix stands for: a suffix."""
+def format_of_result(target: Path, name: str | None) -> str:
+    """The format that a name or a suffix stands for: a suffix; raises InvalidOption for none."""
     formats = [*_FORMATS, *LAYERS]
     wanted = (target.suffix.removeprefix(".").lower() or "parquet") if name is None else name
     if wanted not in formats:
         given = f"the suffix of {target.name!r}" if name is None else f"{name!r}"
         raise InvalidOption(
             f"{given} is no format of a result: there are {', '.join(formats)}"
-            + ("; name one of them with `format`" if name is None else "")
+            + ("; name one of them as the format" if name is None else "")
         )
     if wanted in LAYERS:
         # Before much is read and resolved.
@@ -225,7 +229,8 @@ def plan(
     options = options or Options()
     chosen = choose_device(device)
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
-        job = _job(observations, references, options, Path(name))
+        sets = files_at(observations, "observations"), files_at(references, "references")
+        job = _job(*sets, options, Path(name))
     of_observations, of_references = job.carried()
     ranks = ["rank"] if job.options.k > 1 else []
     rate = rows_a_second(job.references.rows, job.options, chosen)
@@ -245,7 +250,7 @@ def plan(
     )
 
 
-def _job(observations: Paths, references: Paths, options: Options, folder: Path) -> Job:
+def _job(observations: list[Path], references: list[Path], options: Options, folder: Path) -> Job:
     """Two sets that have been read and checked, and how they are matched."""
     sets = (
         _canonical(observations, "observations", options, folder),
@@ -258,9 +263,9 @@ def _job(observations: Paths, references: Paths, options: Options, folder: Path)
     return job
 
 
-def _canonical(paths: Paths, role: Role, options: Options, folder: Path) -> Dataset:
+def _canonical(files: list[Path], role: Role, options: Options, folder: Path) -> Dataset:
     reading = options.reading(role)
-    sources = sources_of(files_at(paths, role), reading, role, folder)
+    sources = sources_of(files, reading, role, folder)
     target = folder / f"{role}.parquet"
     dataset = canonicalise(chained(sources), reading, role, target, UNBOUNDED)
     return replace(dataset, digest=sha256_of(target))

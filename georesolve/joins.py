@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,8 +87,10 @@ def sjoin_nearest(
             raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
-    if max_distance is not None and not max_distance > 0:
-        raise ValueError(f"max_distance must be greater than 0, got {max_distance!r}")
+    if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
+        raise ValueError(
+            f"max_distance must be greater than 0, a number of metres, got {max_distance!r}"
+        )
     if not 1 <= k <= kernels.MAX_K:
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
     if (left_df.crs is None) != (right_df.crs is None):

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, Self, get_args
 
 from georesolve.intake.columns import EVERY, PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
-from georesolve.intake.errors import InvalidOption
+from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.datasets import PointSet
@@ -77,7 +78,7 @@ class Options:
         if isinstance(self.k, bool) or not isinstance(self.k, int) or not 1 <= self.k <= MAX_K:
             raise InvalidOption(f"k must be a whole number from 1 to {MAX_K}, got {self.k!r}")
         limit = self.max_distance_m
-        if limit is not None and not 0 <= limit < math.inf:
+        if limit is not None and not (isinstance(limit, Real) and 0 <= limit < math.inf):
             raise InvalidOption(
                 f"max_distance_m must be a finite number of metres, 0 or more, or None for no "
                 f"limit, got {limit!r}"
@@ -95,7 +96,21 @@ class Options:
                     f"{name} must be a list of names, or {EVERY!r} for all: write [{given!r}]"
                 )
             # Each once, in the order that they were given.
-            object.__setattr__(self, name, tuple(dict.fromkeys(given or ())))
+            names = tuple(dict.fromkeys(given or ()))
+            if not all(isinstance(one, str) for one in names):
+                raise InvalidOption(f"{name} must be names of columns, got {given!r}")
+            object.__setattr__(self, name, names)
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Options by their names; raises TypeError of a name that there is not."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise TypeError(
+                    f"there is no option {name!r}{meant(name, known)}; there are {', '.join(known)}"
+                )
+        return cls(**given)
 
     def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
         """The options that say how to match two sets."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import Reading, Role
-from georesolve.intake.errors import InvalidInput, Refused
+from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
 from georesolve.intake.formats import format_of, is_layer
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source, Table
@@ -40,6 +40,35 @@ def files_at(given: Paths, role: Role) -> list[Path]:
             "give a file, a folder or a glob"
         )
     return found
+
+
+def refuse_as_target(target: Path, sources: Sequence[Path]) -> None:
+    """Refuse to write a result to a path before anything is read for it.
+
+    Parameters
+    ----------
+    sources
+        Files that the result is made of.
+
+    Raises
+    ------
+    InvalidOption
+        When it is a folder, or is to be in one that is not there, or is one of the sources.
+    """
+    if target.is_dir():
+        raise InvalidOption(f"{str(target)!r} is a folder: name a file in it for the result")
+    if not target.parent.is_dir():
+        raise InvalidOption(
+            f"the result cannot be written to {str(target)!r}: there is no folder "
+            f"{str(target.parent)!r}; make it first"
+        )
+    if target.exists():
+        for source in sources:
+            if source.samefile(target):
+                raise InvalidOption(
+                    f"the result would replace {str(source)!r}, which it is made of: name another "
+                    "file for it"
+                )
 
 
 def _files_of(path: Path) -> list[Path]:

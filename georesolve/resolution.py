@@ -91,12 +91,12 @@ def nearest(
     >>> matches["reference"], matches["distance_m"].round()
     (array([0]), array([423279.]))
     """
-    asked = Options(
+    asked = Options.of(
         k=k,
         max_distance_m=max_distance_m,
         exclude_self=exclude_self,
-        how=how,  # type: ignore[arg-type]
-        columns=columns or (),  # type: ignore[arg-type]
+        how=how,
+        columns=columns or (),
         **options,
     )
     table = given(observations, "observations")

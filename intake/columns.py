@@ -153,6 +153,13 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
             f"the options name a column of points ({given.geometry!r}) and one of coordinates "
             f"({given.lat or given.lon!r}) for one table: leave out one of them",
         )
+    if given.geometry is not None:
+        raise _error(
+            file,
+            given.geometry,
+            f"a column of points ({given.geometry!r}) is read of Parquet and Arrow, and not of "
+            "text: name its columns of latitudes and longitudes",
+        )
     prefix = given.prefix
     lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
     lon = _find(names, given.lon, LONGITUDE_NAMES, f"{prefix}lon", file)

@@ -3,6 +3,8 @@
 A front end makes its own answers of these: the service those of HTTP, by `service.errors`.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Self
 
 _LONGEST_TEXT = 2000
@@ -72,6 +74,12 @@ class NotRepresentable(Refused, ValueError):
 
 class RowTooWide(Refused, ValueError):
     """A row of a result takes more memory than the format that was asked for allows."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Ask in brackets whether the most similar name was meant; empty where none is similar."""
+    close = get_close_matches(name[:80].lower(), known, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _shortened(value: Any) -> Any:

@@ -93,7 +93,12 @@ def check_crs(about: dict[str, Any], column: str, file: str) -> None:
         return
     crs = about["crs"]
     if crs is None:
-        raise _error(file, column, "its CRS is unknown (null): write it as OGC:CRS84")
+        raise _error(
+            file,
+            column,
+            "its CRS is unknown (null): declare it, in GeoPandas with set_crs(4326) for longitude "
+            "and latitude on WGS 84",
+        )
     if is_wgs_84(crs):
         return
     code = _code(crs)
@@ -102,8 +107,8 @@ def check_crs(about: dict[str, Any], column: str, file: str) -> None:
     raise _error(
         file,
         column,
-        f"its CRS is {name}{known}, not WGS 84: transform it to OGC:CRS84 first, or to another of "
-        "EPSG:4326, OGC:CRS84h and EPSG:4979",
+        f"its CRS is {name}{known}, not WGS 84: transform it first, in GeoPandas with "
+        "to_crs(4326); read are EPSG:4326, OGC:CRS84, OGC:CRS84h and EPSG:4979",
     )
 
 

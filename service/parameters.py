@@ -1,12 +1,12 @@
 """What clients may say to an operation: the names that exist, and none besides."""
 
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from georesolve.intake.columns import LONGEST_NAME
+from georesolve.intake.errors import meant
 
 _UNKNOWN_SHOWN = 10
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -35,11 +35,9 @@ class Parameters(BaseModel):
 
 
 def _unknown(name: str, known: list[str]) -> InitErrorDetails:
-    close = get_close_matches(name[:80].lower(), known, 1)
-    meant = f" (did you mean {close[0]!r}?)" if close else ""
     error = PydanticCustomError(
         "unknown_name",
         "there is no such name here{meant}; allowed are {known}",
-        {"meant": meant, "known": ", ".join(known)},
+        {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)

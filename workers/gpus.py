@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from typing import Literal
+from typing import Literal, get_args
 
 from georesolve.kernels.devices import Device
 
@@ -70,9 +70,13 @@ def choose_device(choice: DeviceChoice) -> Device:
 
     Raises
     ------
+    ValueError
+        When it is none of these.
     NoGpuError
         When ``cuda`` was asked for and this machine has no GPU: never a quiet fall back.
     """
+    if choice not in (choices := get_args(DeviceChoice)):
+        raise ValueError(f"device must be one of {', '.join(choices)}, got {choice!r}")
     if choice == "cpu":
         return "cpu"
     if count_gpus():

@@ -157,7 +157,11 @@ class AsyncClient:
         patience_s: float,
         timeout_s: float,
     ) -> None:
-        if httpx.URL(url).scheme not in ("http", "https"):
+        try:
+            scheme = httpx.URL(url).scheme
+        except httpx.InvalidURL:
+            scheme = ""
+        if scheme not in ("http", "https"):
             raise ValueError(
                 f"{url!r} is no address of a service: give one such as 'http://localhost:8000'"
             )

@@ -16,6 +16,7 @@ from georesolve.intake.columns import EVERY
 
 if TYPE_CHECKING:
     from georesolve.files import Summary
+    from georesolve.intake.columns import Role
     from georesolve.options import Options
 
 _EPILOG = """\
@@ -24,7 +25,7 @@ examples:
   georesolve nearest shops.csv depots.geojson -o near.csv -k 3 --max-distance 50km --columns name
   georesolve nearest 'lake/2026-11/*.parquet' sites.parquet -o matches.parquet --plan
   georesolve nearest obs.parquet sites.parquet -o matches.parquet --server http://gpu-box:8000
-  zcat fixes.csv.gz | georesolve nearest - sites.parquet -o - --to csv | head
+  zcat fixes.csv.gz | georesolve nearest - sites.parquet --from csv -o - --to csv | head
 
 exit codes:
   0 resolved    1 a file or an option was refused    2 wrong usage
@@ -84,10 +85,23 @@ def add_to(commands: Any) -> None:
         "--columns", metavar="A,B", help="reference columns to carry into the result; '*' for all"
     )
     match.add_argument("--observation-columns", metavar="A,B", help="observation columns to carry")
-    match.add_argument("--algorithm", choices=("auto", "tree", "brute"), default="auto")
-    match.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    match.add_argument(
+        "--algorithm",
+        choices=("auto", "tree", "brute"),
+        default="auto",
+        help="how to search: the answer is the same",
+    )
+    match.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where to search; auto: on a GPU where there is one",
+    )
 
-    read = parser.add_argument_group("how files are read")
+    read = parser.add_argument_group(
+        "how files are read",
+        "For one of the two, --observation-lat, --reference-id and so on name its columns.",
+    )
     for name in _COLUMNS:
         read.add_argument(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
     for prefix in _SETS:
@@ -127,6 +141,8 @@ def run(given: argparse.Namespace) -> int:
         given.parser.error("at an address a service writes Parquet files: leave --to out")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
+    if given.input_format and "-" not in given.observations:
+        given.parser.error("--from is the format of standard input: a file's name says its own")
     # A second is lost to what is imported here: not before `--help` is answered.
     from georesolve.intake.errors import Refused
     from georesolve.workers.gpus import NoGpuError
@@ -159,7 +175,24 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     path = folder / f"stdin{suffix}"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    _refuse_unknown(path)
     return str(path)
+
+
+def _refuse_unknown(stdin: Path) -> None:
+    """Refuse standard input whose format neither its first bytes nor --from tells."""
+    from georesolve.intake.errors import UnsupportedFormat
+    from georesolve.intake.formats import format_of, is_layer
+
+    try:
+        if not is_layer(stdin):
+            format_of(stdin, None, stdin.name, "standard input")
+    except UnsupportedFormat as error:
+        if stdin.suffix:
+            raise
+        raise UnsupportedFormat(
+            "standard input: nothing tells its format: say it with --from, as in --from csv"
+        ) from error
 
 
 def _is_address(given: str) -> bool:
@@ -214,6 +247,9 @@ def _resolve(given: argparse.Namespace) -> None:
 
 def _ask(given: argparse.Namespace) -> None:
     """Have a service resolve two files, which may lie where it reads them itself."""
+    from georesolve.extras import needed
+
+    needed("httpx", "client", "--server")
     from georesolve.client import Client, ServiceError, ServiceRefused
     from georesolve.intake.errors import Refused
 
@@ -222,13 +258,17 @@ def _ask(given: argparse.Namespace) -> None:
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
     options = {name: value for name, value in asdict(_options(given)).items() if value is not None}
-    observations, references = (
-        one if _is_address(one) else Path(one) for one in (given.observations[0], given.references)
-    )
+    observations = _for_service(given.observations[0], "observations")
+    references = _for_service(given.references, "references")
+    if not _is_address(given.output):
+        _refuse_output(given, [one for one in (observations, references) if isinstance(one, Path)])
     key = given.key or os.environ.get("GEORESOLVE_KEY")
-    progress = False if given.quiet else None
     try:
-        with Client(given.server, key, progress=progress) as client:
+        service = Client(given.server, key, progress=False if given.quiet else None)
+    except ValueError as error:
+        given.parser.error(f"--server: {error}")
+    try:
+        with service as client:
             if _is_address(given.output):
                 job = client.submit(observations, references, output=given.output, **options)
             else:
@@ -240,11 +280,46 @@ def _ask(given: argparse.Namespace) -> None:
             counts = job.report()["counts"]
             job.dismiss()
     except ServiceRefused as error:
-        raise Refused(str(error)) from error
+        how = ": set GEORESOLVE_KEY to a key of the service" if error.status == 401 else ""
+        raise Refused(f"{error}{how}") from error
     except ServiceError as error:
         raise ConnectionError(str(error)) from error
     if not given.quiet:
         print(*_counted(counts), sep="\n", file=sys.stderr)
+
+
+def _for_service(given: str, role: "Role") -> str | Path:
+    """A set that the service has or reads itself, or the one file to send."""
+    from georesolve.intake.errors import InvalidInput
+    from georesolve.paths import files_at
+
+    if _is_address(given) or given.startswith("dataset:"):
+        return given
+    file, *others = files_at(given, role)
+    if others:
+        raise InvalidInput(
+            f"{role}: --server takes one file, and at {given!r} are {len(others) + 1}: make one of "
+            "them, or name an address that the service reads"
+        )
+    return file
+
+
+def _refuse_output(given: argparse.Namespace, sources: list[Path]) -> None:
+    """Refuse an output that a service does not give, or that cannot be written."""
+    from georesolve.intake.errors import InvalidOption
+    from georesolve.intake.representations import FORMATS
+    from georesolve.paths import refuse_as_target
+
+    target = Path("matches.csv" if given.output == "-" else given.output)
+    wanted = given.to or target.suffix.removeprefix(".").lower() or "parquet"
+    formats = [one.suffix for one in FORMATS]
+    if wanted not in formats:
+        raise InvalidOption(
+            f"a service gives no result as {wanted!r}: name one of {', '.join(formats)}, or leave "
+            "--server out"
+        )
+    if given.output != "-":
+        refuse_as_target(target, sources)
 
 
 @contextmanager

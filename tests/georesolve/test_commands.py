@@ -11,7 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve import commands, resolve
+from georesolve import Client, commands, resolve
 from georesolve.commands.distances import METRES, metres, told
 from georesolve.options import Options
 from tests import oracle
@@ -77,6 +77,15 @@ def test_a_service_gives_the_same_bytes(files, tmp_path, capsys, service, suffix
     assert capsys.readouterr().err.splitlines() == [counted]
 
 
+def test_a_service_is_asked_for_what_it_has(files, tmp_path, service):
+    with Client(str(service.base_url)) as client:
+        client.register(files / "references.parquet", name="sites")
+    sets = files / "observations.csv", "dataset:sites"
+    assert nearest(*sets, "-o", tmp_path / "a.csv", "--server", service.base_url) == 0
+    assert nearest(sets[0], files / "references.parquet", "-o", tmp_path / "b.csv") == 0
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
 def test_a_star_stands_for_all_columns(files, tmp_path, service):
     sets = files / "observations.csv", files / "references.parquet"
     here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
@@ -113,6 +122,7 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
         (("-k", "65"), 1, "k must be a whole number from 1 to 64, got 65"),
         (("--columns", "height"), 1, "there is no column 'height'"),
         (("--observation-lat", "breite"), 1, "observations: "),
+        (("--to", "gpkg", "--server", "http://host"), 1, "a service gives no result as 'gpkg'"),
         (("--device", "cuda"), 3, "no GPU"),
     ],
 )
@@ -133,6 +143,7 @@ def test_what_is_refused_leaves_nothing(files, tmp_path, capsys, flags, exit_cod
             ["nearest", "a.csv", "b.csv", "-o", "s3://out/", "--server", "http://host", "--to=csv"],
             "leave --to out",
         ),
+        (["nearest", "a.csv", "b.csv", "-o", "c.csv", "--from", "csv"], "of standard input"),
         ([], "COMMAND"),
     ],
 )
@@ -143,9 +154,53 @@ def test_wrong_usage_is_told(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there(files, tmp_path, capsys):
-    assert nearest(tmp_path / "no.csv", files / "references.parquet", "-o", tmp_path / "o.csv") == 1
+@pytest.mark.parametrize("server", [(), ("--server", "http://127.0.0.1:9")])
+def test_a_file_that_is_not_there(files, tmp_path, capsys, server):
+    sets = tmp_path / "no.csv", files / "references.parquet"
+    assert nearest(*sets, "-o", tmp_path / "o.csv", *server) == 1
     assert "there is no file at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("server", [(), ("--server", "http://127.0.0.1:9")])
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("observations.csv", "would replace"),
+        ("link.csv", "would replace"),
+        (".", "is a folder"),
+        ("no/matches.csv", "there is no folder"),
+    ],
+)
+def test_a_result_that_cannot_be_there(files, tmp_path, capsys, server, target, said):
+    for name in ("observations.csv", "references.parquet"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    (tmp_path / "link.csv").symlink_to(tmp_path / "observations.csv")
+    sets = tmp_path / "observations.csv", tmp_path / "references.parquet"
+    before = sets[0].read_bytes(), sorted(tmp_path.iterdir())
+    assert nearest(*sets, "-o", tmp_path / target, *server) == 1
+    assert said in capsys.readouterr().err
+    assert (sets[0].read_bytes(), sorted(tmp_path.iterdir())) == before
+
+
+def test_an_address_of_no_service(files, tmp_path, capsys):
+    sets = files / "observations.csv", files / "references.parquet"
+    for address in ("localhost:8000", "http://[::"):
+        with pytest.raises(SystemExit):
+            nearest(*sets, "-o", tmp_path / "out.csv", "--server", address)
+        assert "is no address of a service" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [((), "say it with --from"), (("--from", "txt"), "named .parquet, .arrow, .csv or .geojson")],
+)
+def test_standard_input_of_no_known_format(files, tmp_path, capsys, monkeypatch, flags, said):
+    with (files / "observations.csv").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        out = tmp_path / "out.csv"
+        assert nearest("-", files / "references.parquet", "-o", out, *flags) == 1
+    assert said in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("unit", METRES)

@@ -273,6 +273,8 @@ def test_refusals_are_those_of_the_service(service, name, kind):
         ({"k": True}, "k must be a whole number"),
         ({"max_distance_m": -1}, "max_distance_m must be a finite number of metres"),
         ({"max_distance_m": float("inf")}, "max_distance_m must be a finite number of metres"),
+        ({"max_distance_m": "50km"}, "max_distance_m must be a finite number of metres.*'50km'"),
+        ({"columns": [1]}, r"columns must be names of columns, got \[1\]"),
         ({"how": "outer"}, "how must be one of left, inner, got 'outer'"),
         (
             {"columns": "name"},
@@ -289,7 +291,7 @@ def test_options_that_are_not_allowed(options, words):
 def test_what_is_no_table():
     with pytest.raises(TypeError, match="observations: list is no table of points"):
         georesolve.nearest([1, 2], REFERENCES)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'max_distance'"):
+    with pytest.raises(TypeError, match=r"'max_distance' \(did you mean 'max_distance_m'"):
         georesolve.nearest(OBSERVATIONS, REFERENCES, max_distance=5)
     with pytest.raises(ValueError, match=r"observations: latitudes .* one shape \(n,\)"):
         georesolve.nearest(([1.0, 2.0], [1.0]), REFERENCES)

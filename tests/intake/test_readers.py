@@ -278,6 +278,12 @@ def test_csv_that_is_not_understood(tmp_path, text, message):
     assert caught.value.detail.isprintable()
 
 
+def test_text_has_no_column_of_points(tmp_path):
+    for columns in ("id,place", "lat,lon,place"):
+        with pytest.raises(InvalidInput, match=r"\('place'\) is read of Parquet and Arrow"):
+            stored(tmp_path, f"{columns}\n1,2,3\n".encode(), "csv", geometry="place")
+
+
 def test_views_become_plain_columns(tmp_path):
     views = pa.table({"lat": LAT, "lon": LON, "name": pa.array(NAMES, pa.string_view())})
     sink = io.BytesIO()
@@ -434,7 +440,7 @@ LINE = shapely.LineString([(0, 0), (1, 1)])
             "parquet",
             r"Pseudo-Mercator \(EPSG:3857\), not WGS 84",
         ),
-        (geoparquet(wkb(POINTS), {"crs": ETRS89}), "parquet", r"\(EPSG:4258\).*CRS84.*EPSG:4326"),
+        (geoparquet(wkb(POINTS), {"crs": ETRS89}), "parquet", r"\(EPSG:4258\).*EPSG:4326.*CRS84"),
         (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown"),
         (geoparquet(wkb([LINE]), {"geometry_types": ["LineString"]}), "parquet", "only points"),
         (geoparquet(wkb([*POINTS, LINE]), {}), "parquet", "row 3 holds a LineString"),

@@ -149,6 +149,8 @@ def test_choose_device(device, monkeypatch):
     assert choose_device("auto") == choose_device("cpu") == "cpu"
     with pytest.raises(NoGpuError, match="set device to 'auto' or 'cpu'"):
         choose_device("cuda")
+    with pytest.raises(ValueError, match="device must be one of auto, cpu, cuda, got 'gpu'"):
+        choose_device("gpu")
 
 
 @pytest.mark.parametrize(
