@@ -1,19 +1,23 @@
 """The code of docs/python.md is run, and prints what stands there."""
 
 import re
+import shlex
+import subprocess
 
+import pyarrow.parquet as pq
+
+from georesolve import commands
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
 PIECES = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE, re.DOTALL)
-SHOPS = "shop,lat,lon\nBonn,50.73,7.1\nCádiz,36.53,-6.29\nPotsdam,52.4,13.06\n"
-DEPOTS = "name,lat,lon\nBerlin,52.52,13.4\nParis,48.86,2.35\nKöln,50.93,6.95\n"
+README = (ROOT / "README.md").read_text()
 
 
 def test_every_piece_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shops.csv").write_text(SHOPS)
-    (tmp_path / "depots.csv").write_text(DEPOTS)
+    [files] = re.findall(r"```\n(cat > .*?)```", PAGE, re.DOTALL)
+    subprocess.run(["sh", "-euc", files], check=True)
     known = {}
     assert len(PIECES) == 8
     for code, shown in PIECES:
@@ -27,8 +31,23 @@ def test_every_piece_runs(tmp_path, monkeypatch, capsys):
 
 def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     """Its lines of Python, with the samples of the checkout."""
-    page = (ROOT / "README.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_the_command_of_the_readme_runs(tmp_path, monkeypatch):
+    [command] = re.findall(r"```\ngeoresolve (nearest .*?)```", README, re.DOTALL)
+    matches = tmp_path / "matches.parquet"
+    monkeypatch.chdir(ROOT)
+    # A shell drops the end of a line that goes on.
+    arguments = shlex.split(command.replace("\\\n", "").replace(matches.name, str(matches)))
+    assert commands.main(arguments) == 0
+    assert "reference_name" in pq.read_schema(matches).names
+
+
+def test_the_files_that_the_readme_sends_are_there():
+    named = set(re.findall(r"samples/[\w-]+\.(?:csv|parquet)", README))
+    assert len(named) == 3
+    assert [name for name in named if not (ROOT / name).exists()] == []
