@@ -348,7 +348,10 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
     codecs.register_error("undecoded", _mark)
     csv.field_size_limit(sys.maxsize)
     taken_for = source.charset or dialect.encoding
-    detail = f"is not {taken_for.upper()}: declare its charset, as in '{_WITH_CHARSET}'"
+    detail = (
+        f"is not {taken_for.upper()}: declare its charset, as in '{_WITH_CHARSET}', if you "
+        "send it over HTTP, or convert the file first: iconv -f windows-1252 -t utf-8"
+    )
     cells: list[BadCell] = []
     refused = 0
     header: list[str] | None = None

@@ -116,7 +116,7 @@ def format_of(path: Path, media_type: str | None, name: str | None, file: str) -
             head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, HEAD_BYTES)
         except zlib.error:
             head = b""
-        name = re.sub(r"\.gz$", "", name or "", flags=re.IGNORECASE) or None
+        name = name and re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)
     return Format(input_format(media_type, name, head[:HEAD_BYTES], file), is_packed)
 
 
@@ -152,6 +152,13 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
     suffix = (name or "").rpartition(".")[2].lower()
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
+    if name is None:
+        # A body has none, nor has an upload that was begun without one.
+        raise UnsupportedFormat(
+            f"{file}: its media type ({essence[:80] or 'none'}) does not tell the format: send the "
+            "header Content-Type: text/csv or application/geo+json, or for an upload a filetype in "
+            "Upload-Metadata; Parquet and Arrow need neither"
+        )
     called = repr(name[:80]) if name else "none"
     raise UnsupportedFormat(
         f"{file}: neither its name ({called}) nor its media type ({essence[:80] or 'none'}) tells "

@@ -26,6 +26,7 @@ from georesolve.service.http.connections import BACKLOG
 from georesolve.service.jobs import endings
 from georesolve.service.settings import Settings
 from georesolve.service.uploads import ingest
+from georesolve.workers.encryption import why_no_tls
 from georesolve.workers.gpus import NoGpuError, choose_device
 from georesolve.workers.logs import configure_log
 from georesolve.workers.places import StoreFailed
@@ -101,6 +102,8 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
                 refuse_unprotected(settings, store.keys)
             if settings.role != "front" and not settings.cluster().is_existing:
                 choose_device(settings.device)
+            elif settings.role != "front" and (why := why_no_tls(settings.scheduler)):
+                raise CannotStart(why)
             store.reserve.make()
             library = library_of(settings, store)
             store.jobs_place.make()

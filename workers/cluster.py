@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster, Scheduler
 
 from georesolve.kernels.devices import Device
 from georesolve.workers.dashboard import guard_dashboard
-from georesolve.workers.encryption import throw_away_security
+from georesolve.workers.encryption import throw_away_security, why_no_tls
 from georesolve.workers.gpus import choose_device, count_gpus
 from georesolve.workers.interrupts import uninterrupted
 from georesolve.workers.plan import CHUNKS_IN_HAND
@@ -90,7 +90,8 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     NoGpuError
         When ``device`` is ``cuda`` and there is no GPU.
     OSError
-        When the existing scheduler does not answer, or its file is not there.
+        When the existing scheduler does not answer, or needs certificates, or its file is not
+        there.
     WorkerCheckError
         When a worker's device gives a wrong answer.
     """
@@ -100,6 +101,8 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         loading = stack.enter_context(ThreadPoolExecutor(1)).submit(import_module, "dask.dataframe")
         if settings.is_existing:
             address = _address_of_scheduler(settings)
+            if why := why_no_tls(address):
+                raise OSError(why)
             client = stack.enter_context(
                 Client(address, timeout=settings.connect_seconds, set_as_default=False)
             )

@@ -1,4 +1,7 @@
-"""`throw_away_security`: TLS for one own cluster, with a key that nobody else ever holds."""
+"""`throw_away_security`: TLS for one own cluster, with a key that nobody else ever holds.
+
+`why_no_tls` tells what an existing cluster with TLS lacks.
+"""
 
 from datetime import UTC, datetime
 
@@ -38,4 +41,24 @@ def throw_away_security() -> Security:
         tls_ca_file=own,
         **{f"tls_{role}_cert": own for role in _ROLES},
         **{f"tls_{role}_key": secret for role in _ROLES},
+    )
+
+
+def why_no_tls(address: str | None) -> str | None:
+    """Why a scheduler at ``tls://`` cannot be connected to, in one line; None where it can.
+
+    Without certificates Dask fails when it connects, and asks for an object of Python's ssl.
+    """
+    if not (address or "").startswith("tls://"):
+        return None
+    lack = "Dask is configured with none"
+    try:
+        if Security().get_connection_args("client")["ssl_context"]:
+            return None
+    except OSError as error:
+        lack = f"those that Dask is configured with cannot be read ({error.strerror or error})"
+    return (
+        f"the scheduler {address} needs TLS certificates, and {lack}: make them with "
+        "deploy/make_certificates.sh FOLDER, and start the scheduler, its workers and the service "
+        "with DASK_CONFIG=FOLDER"
     )

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import hmac
 import logging
+import shlex
 
 from anyio.functools import lru_cache
 from sqlalchemy.exc import SQLAlchemyError
@@ -57,10 +58,12 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
     """
     if settings.is_open or any(key.revoked is None for key in keys.all()):
         return
+    folder = f"--data-dir {shlex.quote(str(settings.data_dir))}"
+    place = "--database-url URL" if settings.database else folder
     raise CannotStart(
         f"host is {settings.host!r}, which others can reach, and there are no API keys: make one "
-        "with 'georesolve keys create NAME', listen on 127.0.0.1, or set insecure if something in "
-        "front of the service authenticates"
+        f"with 'georesolve keys create NAME {place}', listen on 127.0.0.1, or give --insecure if "
+        "something in front of the service authenticates"
     )
 
 

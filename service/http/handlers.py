@@ -63,10 +63,16 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def _http_handler(request: Request, error: HTTPException) -> JSONResponse:
-        problem = Problem(str(error.detail), headers=dict(error.headers or {}))
+        path, detail, headers = request.url.path, str(error.detail), dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             # Starlette names the methods of the first route that has the path, not of all.
-            problem.headers["Allow"] = ", ".join(_allowed(request))
+            taken = _allowed(request)
+            headers["Allow"] = ", ".join(taken)
+            detail = f"{path} takes {' or '.join(taken)}, and {request.method} was sent"
+        elif error.status_code == HTTPStatus.NOT_FOUND:
+            docs = f"{request.scope.get('root_path', '')}/docs"
+            detail = f"there is nothing at {path}: {docs} lists what there is"
+        problem = Problem(detail, headers=headers)
         problem.status = error.status_code
         problem.title = HTTPStatus(error.status_code).phrase
         problem.type = OWN_TYPES + problem.title.lower().replace(" ", "-")

@@ -386,8 +386,8 @@ def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> In
         if not isinstance(column, list):
             raise InvalidRequest(
                 f'{place}/{name[:80]}: not an array: give a dataset as {{"dataset": "<id>"}}, '
-                'files as {{"href": "s3://..."}}, '
-                "arrays by column name, or a GeoJSON FeatureCollection",
+                'files as {"href": "s3://..."}, arrays by column name, or a GeoJSON '
+                "FeatureCollection",
                 [{"pointer": f"{place}/{step(name)}", "detail": "not an array"}],
             )
     return service.ingest.from_arrays(value, reading, place)

@@ -22,6 +22,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from georesolve.intake.columns import listed
+from georesolve.intake.errors import meant
 from georesolve.service.errors import InvalidRequest, Problem, TooLarge
 
 if TYPE_CHECKING:
@@ -243,9 +244,9 @@ class Form:
         if len(self.parts) < len(self._names):
             raise self._refusal(list(self.parts))
 
-    def _refusal(self, found: list[str]) -> Problem:
+    def _refusal(self, found: list[str], unknown: str = "") -> Problem:
         return InvalidRequest(
-            f"the form must have the parts {' and '.join(self._names)}, once each; it has "
+            f"{unknown}the form must have the parts {' and '.join(self._names)}, once each; it has "
             f"{listed(found) if found else 'none'} (as texts it may have the options "
             f"{', '.join(self._field_names)})"
         )
@@ -274,7 +275,10 @@ class Form:
             self._count_field(len(self._name))
             return
         if self._name not in self._names or self._name in self.parts:
-            raise self._refusal([*self.parts, self._name])
+            known = (*self._names, *self._field_names)
+            unknown = f"there is no field {self._name[:80]!r} here{meant(self._name, known)}: "
+            found = [*self.parts, self._name]
+            raise self._refusal(found, "" if self._name in known else unknown)
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
             self._sink = _Sink.new(self._folder)

@@ -19,7 +19,7 @@ from georesolve.intake import readers
 from georesolve.intake.canonical import decode
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, UnsupportedFormat
-from georesolve.intake.formats import HEAD_BYTES, input_format
+from georesolve.intake.formats import HEAD_BYTES, format_of, input_format
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source
 
@@ -144,6 +144,7 @@ def test_text_in_another_encoding_is_found(tmp_path, charset, before):
     taken_for = (charset or "utf-8").upper()
     assert f"'name', row 1: the value 'K\ufffdln' is not {taken_for}: " in caught.value.detail
     assert "declare its charset, as in 'text/csv; charset=windows-1252'" in caught.value.detail
+    assert "iconv -f windows-1252 -t utf-8" in caught.value.detail
     assert "2 rows are refused" in caught.value.detail
     assert [(one["column"], one["row"]) for one in caught.value.errors] == [
         ("name", 1),
@@ -497,6 +498,17 @@ def test_a_format_that_nothing_tells():
     with pytest.raises(UnsupportedFormat, match=r"'points\.txt'.*text/plain.*\.geojson") as caught:
         input_format("text/plain; charset=utf-8", "points.txt", b"lat lon", "points")
     assert len(caught.value.detail) < 200
+
+
+@pytest.mark.parametrize("media_type", [None, "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_body_without_a_name_is_to_have_a_type(tmp_path, media_type, pack):
+    path = tmp_path / "received"
+    path.write_bytes(pack(b"lat,lon\n1,2\n"))
+    with pytest.raises(UnsupportedFormat, match="send the header Content-Type: text/csv") as caught:
+        format_of(path, media_type, None, "the body")
+    assert f"({media_type or 'none'})" in caught.value.detail
+    assert "name" not in caught.value.detail
 
 
 def zipped(*members):

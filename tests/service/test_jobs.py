@@ -113,8 +113,21 @@ def test_unknown_jobs(service):
         problem = service.get(path).json()
         assert (problem["status"], problem["type"].rpartition("/")[2]) == (404, "no-such-job")
     assert service.delete("/jobs/none").status_code == 404
-    assert service.get("/nowhere").headers["content-type"] == "application/problem+json"
     assert service.put("/jobs").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "detail"),
+    [
+        ("GET", "/nowhere", "there is nothing at /nowhere: /docs lists what there is"),
+        ("GET", "/nearest", "/nearest takes POST, and GET was sent"),
+        ("DELETE", "/datasets", "/datasets takes GET or POST or HEAD, and DELETE was sent"),
+    ],
+)
+def test_what_does_not_exist_is_told_with_what_does(service, method, path, detail):
+    answer = service.request(method, path)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"] == detail
 
 
 def test_a_dataset_in_use_stays(service):

@@ -93,6 +93,8 @@ def test_all_columns_are_estimated_as_their_names_are(service):
         ({"k": "many"}, {}, "/k: Input should be a valid integer"),
         ({}, {"k": "many"}, "/query/k: Input should be a valid integer"),
         ({"max_distance": "5"}, {}, "it has 'max_distance' (as texts it may have the options lat"),
+        ({"column": "name"}, {}, "there is no field 'column' here (did you mean 'columns'?): the"),
+        ({"q": "1"}, {}, "there is no field 'q' here: the form must have"),
         ({}, {"max_distance": "5"}, "(did you mean 'max_distance_m'?)"),
         ({"columns": "x" * 70_000}, {}, "the options of the form have more than 65536 bytes"),
     ],

@@ -300,6 +300,7 @@ def test_a_large_value_is_a_link(service):
             "/inputs/references/lat/0",
         ),
         ({"inputs": {**TINY, "references": {"href": 7}}}, "not an array"),
+        ({"inputs": {**TINY, "references": {"href": 7}}}, 'files as {"href": "s3://..."}, arrays'),
         ({"inputs": {**TINY, "references": {"type": "FeatureCollection"}}}, "not a GeoJSON"),
         ({"inputs": TINY, "response": "loud"}, "/response: "),
         ({"inputs": TINY, "outputs": {"other": {}}}, "/outputs/other"),

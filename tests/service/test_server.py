@@ -1,14 +1,21 @@
 """`georesolve serve` starts, ends, and says in one line why it cannot."""
 
 import os
+import re
+import shlex
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from georesolve.service.auth.access import refuse_unprotected
+from georesolve.service.cli import main
+from georesolve.service.errors import CannotStart
+from georesolve.service.settings import Settings
 from tests.conftest import (
     NO_CLUSTER,
     finished,
@@ -53,6 +60,7 @@ def test_a_port_that_is_taken_ends_it_before_anything_is_opened(serve, tmp_path,
     [
         (["--host", "0.0.0.0"], "others can reach, and there are no API keys: make one"),
         (["--host", "no.such.name.invalid"], "cannot listen on no.such.name.invalid"),
+        (["--scheduler", "tls://127.0.0.1:1"], "Dask is configured with none: make them with"),
         (["--device", "cuda"], "device is 'cuda', but this machine shows no GPU"),
         (["--database-url", "mysql://a:b@c/d"], "begins with mysql://"),
         (["--database-url", "postgresql://a:b@127.0.0.1:1/d"], "cannot be opened: "),
@@ -67,6 +75,24 @@ def test_a_mistake_is_told_in_one_line(serve, tmp_path, flags, message):
     assert [line for line in lines if "ERROR" in line or line.startswith((" ", "Trace"))] == [
         lines[-1]
     ]
+
+
+def test_the_command_that_is_told_makes_a_key_of_this_service(serve, tmp_path):
+    data_dir = tmp_path / "the data"
+    _, lines = serve(data_dir, "--host", "0.0.0.0")
+    [command] = re.findall(
+        "'(georesolve keys .*)', listen on 127.0.0.1, or give --insecure", lines[-1]
+    )
+    assert main(shlex.split(command)[1:]) == 0
+    with running_service(data_dir, *NO_CLUSTER, "--host", "0.0.0.0", ready=False) as client:
+        assert client.get("/jobs").status_code == 401
+
+
+def test_the_command_about_keys_says_no_secret():
+    settings = Settings(host="0.0.0.0", database_url="postgresql://me:secret@host/name")
+    with pytest.raises(CannotStart, match="keys create NAME --database-url URL'") as refused:
+        refuse_unprotected(settings, SimpleNamespace(all=list))
+    assert "secret" not in str(refused.value)
 
 
 def test_a_folder_in_use_is_told_in_one_line(serve, service):

@@ -95,6 +95,27 @@ def test_the_file_of_an_existing_scheduler(cluster, device, tmp_path):
         assert existing.workers() == cluster.workers() != {}
 
 
+@pytest.mark.parametrize("missing", [None, "ca-file"])
+def test_a_scheduler_with_tls_needs_certificates(tmp_path, missing):
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": "tls://127.0.0.1:9"}))
+    given = (
+        {"ca-file": "/none/ca.crt", "client": {"cert": "/none/crt", "key": None}} if missing else {}
+    )
+    tls = dask.config.get("distributed.comm.tls") | given
+    told = "cannot be read .No such file" if missing else "Dask is configured with none"
+    for settings in (
+        ClusterSettings(scheduler="tls://127.0.0.1:9"),
+        ClusterSettings(scheduler_file=file),
+    ):
+        with (
+            dask.config.set({"distributed.comm.tls": tls}),
+            pytest.raises(OSError, match=f"tls://127.0.0.1:9 needs .*{told}.*DASK_CONFIG=FOLDER"),
+            open_cluster(settings),
+        ):
+            pass
+
+
 def test_no_scheduler_answers():
     settings = ClusterSettings(scheduler="tcp://127.0.0.1:9", connect_seconds=1)
     with pytest.raises(OSError, match="Timed out"), open_cluster(settings):
