@@ -220,7 +220,8 @@ def _records(
                         suspects.dismiss(chunk)
                     trouble = _trouble(job, future)
                     is_lost = trouble is not None and not isinstance(trouble, MemoryError)
-                    if is_lost and run in running.values():
+                    if trouble is not None and run in running.values():
+                        # Its other copy goes on: it would write its part beside those of halves.
                         continue
                     _drop(cluster.client, running, _copies_of(run, running))
                     records = _records_of(job, run, is_done=trouble is None)

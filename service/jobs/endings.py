@@ -87,10 +87,11 @@ def tidy(store: Store, row: JobRow) -> None:
         return
     folder = store.job_folder(row.id)
     try:
+        home = own_place(folder)
+        # First: a worker that still has a chunk in hand writes no part where there are none.
+        home.below(RECORDS).clear()
         if not row.delivery.output:
             read_manifest(folder).tidy()
-        home = own_place(folder)
-        home.below(RECORDS).clear()
         home.remove([CANCELLED])
     except FileNotFoundError:
         # A client has deleted the job meanwhile, and another process its files.

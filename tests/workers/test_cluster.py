@@ -160,6 +160,13 @@ def test_workers_have_little_to_look_through_when_they_end(cluster):
         assert kept > others
 
 
+def test_tasks_wait_for_workers_for_as_long_as_it_takes(cluster):
+    def patience(dask_scheduler):
+        return dask_scheduler.no_workers_timeout
+
+    assert cluster.client.run_on_scheduler(patience) is None
+
+
 def test_choose_device(device, monkeypatch):
     if device == "cuda":
         assert count_gpus() > 0

@@ -350,6 +350,36 @@ def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypat
     assert {path: path.stat().st_mtime_ns for path in job.folder.glob("*/*")} == written
 
 
+def resolve_slowly_or_without_memory(frame, job):
+    """Finds no memory for a copy of the chunk that another worker is slow with."""
+    name, slow = get_worker().name, job.folder / "slow"
+    with contextlib.suppress(FileExistsError), slow.open("x") as file:
+        file.write(f"{name} {frame.index[0]}")
+    slow_name, first = slow.read_text().split()
+    if str(frame.index[0]) == first:
+        if slow_name != str(name):
+            (job.folder / "go on").touch()
+            raise MemoryError(f"{len(frame)} observations")
+        wait_until((job.folder / "go on").exists)
+        # Until the runner has heard of it.
+        time.sleep(0.5)
+    return resolve(frame, job)
+
+
+def test_a_copy_without_memory_is_not_halved(cluster, make_job, monkeypatch, caplog):
+    if len(cluster.workers()) < 2:
+        pytest.skip("one worker has no other to take its chunk")
+    cut_into(monkeypatch, 2_000)
+    monkeypatch.setattr(pipeline, "resolve", resolve_slowly_or_without_memory)
+    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    job = make_job(points(8_000, 1), points(100, 2))
+    _, progress = run(cluster, job, ignore, never)
+    assert "are late, and computed elsewhere as well" in caplog.text
+    assert "is halved" not in caplog.text
+    assert sum(progress.chunks_by_worker.values()) == 4
+    assert progress.rows_done == 8_000
+
+
 def threads_in_use(dask_worker):
     return len(dask_worker.active_threads)
 
