@@ -48,11 +48,14 @@ class _Told(threading.local):
 
     Attributes
     ----------
-    chunk
-        The one that `in_turn` has in hand.
-    is_cancelled
-        Whether the job was cancelled when its turn came. The task ends without a part and without
-        an error: Dask would log one for each chunk in hand, with its stack.
+    chunk, is_first
+        The one that `in_turn` has in hand, and whether its run begins with it.
+    is_over
+        Whether the job was cancelled, or had ended, when its turn came: so does the run. The task
+        ends without a part and without an error: Dask would log one for each chunk in hand, with
+        its stack.
+    is_left_out
+        Whether that is so, or the chunk is done: by a copy of the run, or before a worker died.
     seconds
         By stage.
     verified
@@ -63,7 +66,8 @@ class _Told(threading.local):
 
     def __init__(self) -> None:
         self.chunk: Chunk | None = None
-        self.is_cancelled = False
+        self.is_first = True
+        self.is_over = self.is_left_out = False
         self.seconds: dict[str, float] = {}
         self.verified = 0
         self.evidence: Evidence | None = None
@@ -83,7 +87,7 @@ def _stage(name: str) -> Iterator[None]:
 
 
 def in_turn(partition: tuple[Task], run: Run) -> None:
-    """Compute a partition again and again, each time of another chunk, until the job is cancelled.
+    """Compute a partition again and again, each time of another chunk, until the job is over.
 
     Parameters
     ----------
@@ -91,9 +95,9 @@ def in_turn(partition: tuple[Task], run: Run) -> None:
         The three functions below as one task, made with no chunk.
     """
     for chunk in run:
-        _told.chunk = chunk
+        _told.chunk, _told.is_first = chunk, chunk == run[0]
         partition[0]()
-        if _told.is_cancelled:
+        if _told.is_over:
             return
 
 
@@ -105,11 +109,15 @@ def read_chunk(chunk: Chunk | None, job: Job) -> Frame:
     chunk
         None for the one that `in_turn` has in hand.
     """
+    # Of the first a record would be news; a bucket takes some time to be asked for one.
+    is_first = chunk is not None or _told.is_first
     chunk = chunk or _told.chunk
     assert chunk is not None, "a partition without a chunk is computed by `in_turn`"
     _told.seconds, _told.verified = {}, 0
-    _told.is_cancelled = job.is_cancelled()
-    if _told.is_cancelled:
+    _told.is_over = job.is_cancelled() or not (is_first or job.records.is_made())
+    is_done = not (is_first or _told.is_over) and has_record(job.records, part_name(*chunk))
+    _told.is_left_out = _told.is_over or is_done
+    if _told.is_left_out:
         return pd.DataFrame()
     with device_in_use(), _stage("read"):
         frame, _told.evidence = read_points(job.observations, *chunk)
@@ -127,9 +135,9 @@ def resolve(frame: Frame, job: Job) -> Frame:
     frame
         With k rows an observation, numbered through the job: `reference` (int64 row, -1 where
         none), `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
-        That of a cancelled job is empty.
+        That of a chunk that is left out is empty.
     """
-    if _told.is_cancelled:
+    if _told.is_left_out:
         return frame
     with device_in_use(), _stage("index"):
         load(job.references, job.indexes)
@@ -165,9 +173,9 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     Returns
     -------
     frame
-        One row: the name of the file; none where the job was cancelled.
+        One row: the name of the file; none where the chunk is left out.
     """
-    if _told.is_cancelled or job.is_cancelled():
+    if _told.is_left_out or job.is_cancelled():
         return PART
     start = time.perf_counter()
     with device_in_use():

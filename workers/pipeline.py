@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _WINDOW_A_WORKER = 8
 """Tasks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
+_AT_ONCE = 16
+"""Ended runs whose records are read before the job is looked at, and workers get more, again."""
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20
 _COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
@@ -389,12 +391,12 @@ def _trouble(job: Job, future: Future[Any]) -> BaseException | None:
 
 
 def _next_of(ended: _Ended, seconds: float) -> list[Future[Any]]:
-    """All futures that have ended since, after a wait for the first of them."""
+    """Some futures that have ended since, after a wait for the first of them."""
     try:
         first = ended.get(timeout=seconds)
     except Empty:
         return []
-    return [first, *(ended.get() for _ in range(ended.qsize()))]
+    return [first, *(ended.get() for _ in range(min(ended.qsize(), _AT_ONCE - 1)))]
 
 
 def _let_go(client: Client, futures: list[Future[Any]]) -> None:

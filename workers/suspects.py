@@ -32,7 +32,7 @@ class Suspects:
         self._on_trial: Chunk | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + (self._on_trial is not None)
 
     def add(self, chunk: Chunk) -> None:
         """Put a chunk that was lost among them.

@@ -395,7 +395,7 @@ def take_runs_of(monkeypatch, size):
 
 def resolve_or_die_twice(frame, job):
     """Ends two workers that take the third chunk: Dask gives up the task then."""
-    if frame.index[0] == 1_000:
+    if 1_000 in frame.index[:1]:
         for name in ("died", "died again"):
             with contextlib.suppress(FileExistsError), (job.folder / name).open("x"):
                 os._exit(1)
@@ -418,10 +418,17 @@ def test_a_run_of_chunks_is_whole_whatever_becomes_of_it(cluster, make_job, monk
     assert (job.folder / "died again").exists() == (do is resolve_or_die_twice)
 
 
+def note_and_resolve_or_die_twice(frame, job):
+    with (job.folder / "resolved").open("a") as file:
+        # A chunk that is left out has no rows.
+        file.writelines(f"{row}\n" for row in frame.index[:1])
+    return resolve_or_die_twice(frame, job)
+
+
 def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monkeypatch):
     cut_into(monkeypatch, 500)
     take_runs_of(monkeypatch, 4)
-    monkeypatch.setattr(pipeline, "resolve", resolve_or_die_twice)
+    monkeypatch.setattr(pipeline, "resolve", note_and_resolve_or_die_twice)
     job, done = make_job(points(2_000, 1), points(100, 2)), {}
 
     def look(progress):
@@ -433,6 +440,8 @@ def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monk
         f"{part_name(start, start + 500)}.json" for start in (0, 500)
     }
     assert {path: path.stat().st_mtime_ns for path in done} == done
+    resolved = Counter((job.folder / "resolved").read_text().split())
+    assert (resolved["500"], resolved["1500"]) == (1, 1)
 
 
 def test_a_run_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch):

@@ -22,7 +22,7 @@ def test_one_is_on_trial_at_a_time_of_all_jobs():
     assert theirs.call(0) == [], "another one ended"
     ours.dismiss(ONE)
     assert theirs.call(0) == [ONE]
-    assert (len(ours), len(theirs)) == (1, 1)
+    assert (len(ours), len(theirs)) == (1, 2), "those on trial are suspects, too"
     theirs.close()
     assert ours.call(0) == [OTHER], "whatever became of the other job"
 
