@@ -5,6 +5,7 @@ How much of an upload is there its bytes tell; any front takes the next request.
 
 import base64
 import copy
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from georesolve.service.errors import (
 from georesolve.service.uploads.contents import Files, Objects, no_such
 from georesolve.service.uploads.receiving import REPR_DIGEST, Digest, Upload
 from georesolve.workers.places import Folder
+
+logger = logging.getLogger(__name__)
 
 _NAMED = "upload:"
 _PIECE_BYTES = 1 << 20
@@ -208,6 +211,9 @@ class ResumableUploads:
                 continue
             except NoSuchUpload:
                 self._store.uploads.remove(id, only_expired=True)
+            except OSError as error:
+                logger.warning("the upload %s stays for now: %s", id, error)
+                continue
             removed.append(id)
         unknown = self._contents.unknown(self._store.uploads.ids)
         if isinstance(self._contents, Files):

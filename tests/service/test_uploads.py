@@ -13,6 +13,7 @@ from tusclient.client import TusClient
 from georesolve.service.clock import new_id, now
 from georesolve.service.database.store import Store, admit_any
 from georesolve.service.errors import NoSuchUpload
+from georesolve.service.uploads.contents import Files
 from georesolve.service.uploads.resumable import ResumableUploads
 from tests.conftest import (
     NO_CLUSTER,
@@ -274,6 +275,24 @@ def test_uploads_count_as_what_a_key_keeps(guarded):
     for one in (address, *more):
         assert ann.delete(one).status_code == 204
     assert ann.get("/datasets").json()["used_bytes"] == 0
+
+
+def test_an_upload_that_cannot_go_keeps_no_other(tmp_path, monkeypatch, caplog):
+    (tmp_path / "datasets").mkdir()
+    uploads = ResumableUploads(Store(tmp_path), hours=-1)
+    stuck, other = (uploads.create(10, "", "", admit_any).id for _ in range(2))
+    appended = Files.appended
+
+    def refuse(self, id, offset):
+        if id == stuck:
+            raise OSError("no file of the folder can be opened")
+        return appended(self, id, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "appended", refuse)
+        assert uploads.expire() == [other]
+    assert f"the upload {stuck} stays for now" in caplog.text
+    assert uploads.expire() == [stuck]
 
 
 def test_an_upload_that_nobody_touches_goes(tmp_path):
