@@ -160,7 +160,9 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
             "Upload-Metadata; Parquet and Arrow need neither"
         )
     called = repr(name[:80]) if name else "none"
+    # Files of a machine have no media type to speak of.
+    typed = f", nor does its media type ({essence[:80]})" if essence else ""
     raise UnsupportedFormat(
-        f"{file}: neither its name ({called}) nor its media type ({essence[:80] or 'none'}) tells "
-        "the format: send Parquet, Arrow, CSV or GeoJSON, named .parquet, .arrow, .csv or .geojson"
+        f"{file}: its name ({called}) does not tell the format{typed}: give Parquet, Arrow, CSV or "
+        "GeoJSON, named .parquet, .arrow, .csv or .geojson"
     )
