@@ -152,7 +152,7 @@ def resolve(
     """
     options = options or Options()
     target = Path(out)
-    written = format_of_result(target, format)
+    written = _format_of(target, format)
     chosen = choose_device(device)
     start = time.perf_counter()
     sets = files_at(observations, "observations"), files_at(references, "references")
@@ -186,7 +186,7 @@ def resolve(
     return Summary(job.observations.rows, job.references.rows, counts, seconds, distances_m)
 
 
-def format_of_result(target: Path, name: str | None) -> str:
+def _format_of(target: Path, name: str | None) -> str:
     """The format that a name or a suffix stands for: a suffix; raises InvalidOption for none."""
     formats = [*_FORMATS, *LAYERS]
     wanted = (target.suffix.removeprefix(".").lower() or "parquet") if name is None else name

@@ -175,12 +175,13 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     path = folder / f"stdin{suffix}"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    _refuse_unknown(path)
+    if not suffix:
+        _refuse_unknown(path)
     return str(path)
 
 
 def _refuse_unknown(stdin: Path) -> None:
-    """Refuse standard input whose format neither its first bytes nor --from tells."""
+    """Refuse standard input without --from whose first bytes do not tell its format."""
     from georesolve.intake.errors import UnsupportedFormat
     from georesolve.intake.formats import format_of, is_layer
 
@@ -188,7 +189,8 @@ def _refuse_unknown(stdin: Path) -> None:
         if not is_layer(stdin):
             format_of(stdin, None, stdin.name, "standard input")
     except UnsupportedFormat as error:
-        if stdin.suffix:
+        if error.errors:
+            # They do: it is one that is not read.
             raise
         raise UnsupportedFormat(
             "standard input: nothing tells its format: say it with --from, as in --from csv"

@@ -203,6 +203,15 @@ def test_standard_input_of_no_known_format(files, tmp_path, capsys, monkeypatch,
     assert not out.exists()
 
 
+def test_standard_input_of_a_format_that_is_not_read(files, tmp_path, capsys, monkeypatch):
+    workbook = tmp_path / "workbook"
+    workbook.write_bytes(b"PK\3\4".ljust(30, b"\0") + b"[Content_Types].xml")
+    with workbook.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert nearest("-", files / "references.parquet", "-o", tmp_path / "out.csv") == 1
+    assert "an Excel workbook: save it as CSV" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("unit", METRES)
 def test_distances_have_units(unit):
     assert metres(f"2{unit}") == metres(f" 2.0 {unit} ") == 2 * METRES[unit]
