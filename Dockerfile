@@ -12,11 +12,6 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --quiet --require-hashes --requirement requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY georesolve georesolve
-COPY benchmarks benchmarks
-COPY intake intake
-COPY kernels kernels
-COPY service service
-COPY workers workers
 RUN --network=none pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /dist .
 
 FROM build AS environment-cpu
@@ -53,7 +48,7 @@ ENV PATH=/opt/georesolve/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/tmp \
     NUMBA_CACHE_DIR=/tmp/numba
 COPY deploy/images/healthy.py /usr/local/bin/healthy
-COPY workers/dask.yaml /etc/dask/georesolve.yaml
+COPY georesolve/workers/dask.yaml /etc/dask/georesolve.yaml
 WORKDIR /tmp
 STOPSIGNAL SIGTERM
 

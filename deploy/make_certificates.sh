@@ -3,7 +3,7 @@
 #
 # Writes a certificate authority of its own, one certificate that it has signed, and what Dask is to
 # read: tls.yaml, with which it speaks TLS only, and only with those who have such a certificate, and
-# a copy of workers/dask.yaml. Every process of the cluster, the service included, reads the folder:
+# a copy of georesolve/workers/dask.yaml. Every process of the cluster, the service included, reads the folder:
 # DASK_CONFIG=FOLDER. Where they find it elsewhere, AT in the environment says where.
 #
 # Dask asks who signed a certificate, not whom it names: whoever has dask.key is let in. The key of
@@ -30,7 +30,7 @@ new -subj "/CN=dask" -keyout "$folder/dask.key" -out "$authority/request"
 quietly openssl x509 -req -days "$days" -in "$authority/request" -out "$folder/dask.crt" \
     -CA "$folder/ca.crt" -CAkey "$authority/key" -CAserial "$authority/serial" -CAcreateserial
 
-cp "$(dirname "$0")/../workers/dask.yaml" "$folder/"
+cp "$(dirname "$0")/../georesolve/workers/dask.yaml" "$folder/"
 cat >"$folder/tls.yaml" <<YAML
 distributed:
   comm:

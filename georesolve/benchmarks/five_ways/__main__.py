@@ -26,7 +26,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parents[2]
 SHOPS, DEPOTS, K, LIMIT_M = 50_000, 3_000, 3, 50_000.0
 RADIUS_M = 6_371_008.8
 WAYS = {

@@ -43,7 +43,7 @@ from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BRUTE_PAIRS = 2**33
 """Pairs of observation and reference up to which brute force takes part, and is compared with."""
 WARM_OBSERVATIONS = 2**16

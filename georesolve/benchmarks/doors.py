@@ -32,7 +32,7 @@ from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, uniform
 from georesolve.benchmarks.machine import machine
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 _DRAWN = """
 import numpy as np
 draw = np.random.default_rng(1)

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import Pair, uniform
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Done(NamedTuple):
