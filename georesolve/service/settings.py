@@ -15,7 +15,7 @@ from georesolve.intake.addresses import address_of, prefixes_of
 from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
 from georesolve.workers.settings import ClusterSettings
-from georesolve.workers.sources import href_of
+from georesolve.workers.sources import Scheme, href_of
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""
@@ -250,14 +250,18 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _store_is_its_own(self) -> Self:
+        own = {"data_dir": _resolved("file", str(self.data_dir))}
+        own |= {"store": self.store} if self.store else {}
         for name, listed in (("sources", self.sources), ("sinks", self.sinks)):
-            for prefix in prefixes_of(listed) if self.store else ():
-                one = href_of(*prefix)
-                if self.store and (self.store.startswith(one) or one.startswith(self.store)):
-                    raise ValueError(
-                        f"{name} lists {one}, and store is {self.store}: clients may not read or "
-                        "write where the service keeps its files; name another prefix"
-                    )
+            for prefix in prefixes_of(listed):
+                one = _resolved(*prefix)
+                for setting, kept in own.items():
+                    if kept.startswith(one) or one.startswith(kept):
+                        raise ValueError(
+                            f"{name} lists {href_of(*prefix)}, and {setting} is {kept}: clients "
+                            "may not read or write where the service keeps its files; name a "
+                            "folder or prefix beside it"
+                        )
         if self.store and self.role and not self.database_url:
             raise ValueError(
                 f"store is {self.store} and role is {self.role!r}: processes that share no folder "
@@ -323,6 +327,13 @@ def _listed(given: str | None) -> tuple[str, ...]:
     """The names, in small letters, that commas separate."""
     names = (name.strip().lower() for name in (given or "").split(","))
     return tuple(name for name in names if name)
+
+
+def _resolved(scheme: Scheme, path: str) -> str:
+    """The address of a folder, past all links."""
+    return href_of(
+        scheme, f"{str(Path(path).resolve()).rstrip('/')}/" if scheme == "file" else path
+    )
 
 
 def _is_unspecified(host: str) -> bool:

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from pydantic import ValidationError
 
 from georesolve import __version__
 from georesolve.service import settings
@@ -100,6 +101,30 @@ def test_a_scheduler_is_named_once(capsys):
 def test_a_store_that_cannot_be_one_is_refused(capsys, flags, told):
     assert main(["serve", *flags]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["sources", "sinks"])
+@pytest.mark.parametrize(
+    "listed", ["", "data", "data/jobs", "to-all", "to-jobs", "data/new/folder"]
+)
+def test_no_prefix_covers_the_data_folder(tmp_path, setting, listed):
+    """Nor lies in it, whichever of the two is reached by links, and before either is there."""
+    (tmp_path / "data/jobs").mkdir(parents=True)
+    (tmp_path / "to-all").symlink_to(tmp_path)
+    (tmp_path / "to-jobs").symlink_to(tmp_path / "data/jobs")
+    (tmp_path / "to-data").symlink_to(tmp_path / "data")
+    given = {setting: f"s3://bucket/x/,file://{tmp_path}/{listed}"}
+    for data_dir in ("data", "to-data", "to-all/data"):
+        with pytest.raises(ValidationError, match=f"{setting} lists .*data_dir is .*/data/"):
+            Settings(data_dir=tmp_path / data_dir, **given)
+
+
+def test_a_prefix_beside_the_data_folder_is_taken(tmp_path, monkeypatch):
+    beside = f"file://{tmp_path}/data-of-others/"
+    monkeypatch.chdir(tmp_path)
+    assert Settings(data_dir="data", sources=beside, sinks=beside).sources == beside
+    with pytest.raises(ValidationError, match="sinks lists"):
+        Settings(data_dir="data-of-others", sinks=beside)
 
 
 def test_a_store_is_written_with_a_slash_at_its_end():
