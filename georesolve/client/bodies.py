@@ -34,20 +34,13 @@ _REGISTERED = "dataset:"
 
 
 class AtService(NamedTuple):
-    """A point set that the service has, ``dataset:<id>`` or ``upload:<id>``, or reads itself."""
+    """A point set that the service has, ``dataset:<id>``, or reads itself."""
 
     name: str
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
     """What is sent with a request: bytes and files, one after the other.
-
-    Parameters
-    ----------
-    start
-        Byte of each file to begin with.
-    is_decoded
-        Whether the service reads what the files hold before it answers, which takes its time.
 
     Attributes
     ----------
@@ -59,21 +52,12 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         Told how many of them have been sent, and all.
     """
 
-    def __init__(
-        self,
-        parts: list[bytes | Path],
-        media_type: str,
-        *,
-        start: int = 0,
-        is_decoded: bool = True,
-    ) -> None:
-        self.is_decoded = is_decoded
+    def __init__(self, parts: list[bytes | Path], media_type: str) -> None:
         self._parts = parts
-        self._start = start
         self._media_type = media_type
         self.on_sent: Callable[[int, int | None], None] = lambda sent, size: None
         self.size = sum(
-            len(part) if isinstance(part, bytes) else part.stat().st_size - start for part in parts
+            len(part) if isinstance(part, bytes) else part.stat().st_size for part in parts
         )
         self.digest = ""
 
@@ -109,7 +93,6 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
                 yield part
                 continue
             with part.open("rb") as file:
-                file.seek(self._start)
                 while piece := file.read(_PIECE_BYTES):
                     yield piece
 
@@ -117,13 +100,6 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
 def file_body(path: Path) -> Body:
     """The body that a file is."""
     return Body([path], media_type(path))
-
-
-def metadata(**texts: str) -> str:
-    """Names and texts as `Upload-Metadata` has them."""
-    return ",".join(
-        f"{name} {base64.b64encode(text.encode()).decode()}" for name, text in texts.items()
-    )
 
 
 def form_body(sets: Mapping[str, Path | AtService]) -> Body:

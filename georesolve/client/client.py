@@ -1,7 +1,7 @@
 """A client of a georesolve service: it knows HTTP, and the tables that people work with."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from io import BytesIO
@@ -18,7 +18,6 @@ from georesolve.client.bodies import AtService, Body, file_body, form_body, poin
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import AsyncWire, BlockingWire, Exchange, Wire, logger, run
 from georesolve.client.jobs import AsyncJob, Job
-from georesolve.client.uploads import RESUMED_BYTES, uploaded
 from georesolve.progress import progress_bar
 
 _LITTLE_BYTES = 4 << 20
@@ -117,8 +116,7 @@ class AsyncClient:
     What fails for a while is tried again: connections that are refused or cut, and answers 408,
     429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
     with an `Idempotency-Key`, so that one sent twice is one job. Downloads go on where they broke
-    off, and so do uploads of files beyond 16 MiB. A client that gets on with nothing for
-    `patience_s` gives up.
+    off. A client that gets on with nothing for `patience_s` gives up.
 
     Parameters
     ----------
@@ -335,19 +333,12 @@ class AsyncClient:
 
     @asynccontextmanager
     async def _sets(self, **given: Any) -> AsyncIterator[dict[str, Path | AtService]]:
-        """Point sets as they are sent: files, and what the service has or was sent just now."""
-        async with AsyncExitStack() as stack:
-            folder = stack.enter_context(TemporaryDirectory(prefix="georesolve-"))
+        """Point sets as they are sent: files, and what the service has."""
+        with TemporaryDirectory(prefix="georesolve-") as folder:
             work = self._exchange.wire.work
-            sets = {
+            yield {
                 name: await work(point_set, one, Path(folder), name) for name, one in given.items()
             }
-            for name, one in sets.items():
-                if isinstance(one, Path) and one.stat().st_size > RESUMED_BYTES:
-                    with progress_bar(self._progress, "B", "sending") as show:
-                        upload = uploaded(self._exchange, one, show)
-                        sets[name] = await stack.enter_async_context(upload)
-            yield sets
 
     async def _send(
         self,
@@ -406,8 +397,7 @@ class Client:
     What fails for a while is tried again: connections that are refused or cut, and answers 408,
     429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
     with an `Idempotency-Key`, so that one sent twice is one job. Downloads go on where they broke
-    off, and so do uploads of files beyond 16 MiB. A client that gets on with nothing for
-    `patience_s` gives up.
+    off. A client that gets on with nothing for `patience_s` gives up.
 
     Parameters
     ----------

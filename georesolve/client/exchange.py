@@ -295,10 +295,9 @@ class Exchange:
         if body is not None:
             request.headers.update(body.headers)
             request.stream = body
-            if body.is_decoded:
-                timeout = request.extensions["timeout"]
-                read_seconds = max(timeout["read"], _DECODING_SECONDS)
-                request.extensions["timeout"] = {**timeout, "read": read_seconds}
+            timeout = request.extensions["timeout"]
+            read_seconds = max(timeout["read"], _DECODING_SECONDS)
+            request.extensions["timeout"] = {**timeout, "read": read_seconds}
         try:
             response = await self.wire.send(request)
             try:

@@ -153,11 +153,10 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
     if name is None:
-        # A body has none, nor has an upload that was begun without one.
+        # A body has none.
         raise UnsupportedFormat(
             f"{file}: its media type ({essence[:80] or 'none'}) does not tell the format: send the "
-            "header Content-Type: text/csv or application/geo+json, or for an upload a filetype in "
-            "Upload-Metadata; Parquet and Arrow need neither"
+            "header Content-Type: text/csv or application/geo+json; Parquet and Arrow need none"
         )
     called = repr(name[:80]) if name else "none"
     # Files of a machine have no media type to speak of.

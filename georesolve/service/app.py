@@ -38,10 +38,8 @@ from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
-from georesolve.service.uploads import router as uploads
 from georesolve.service.uploads.decoders import start_decoder
 from georesolve.service.uploads.ingest import Ingest
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\
@@ -55,9 +53,7 @@ to the lowest row.
 _SHOWN = (
     *("Accept-Ranges", "Allow", "Content-Disposition", "Content-Location", "Content-Range"),
     *("ETag", "Link", "Location", "Preference-Applied", "Repr-Digest", "Retry-After"),
-    *("Server-Timing", "Tus-Extension", "Tus-Max-Size", "Tus-Resumable", "Tus-Version"),
-    *("Upload-Expires", "Upload-Length", "Upload-Metadata", "Upload-Offset"),
-    *("WWW-Authenticate", "X-Request-ID"),
+    *("Server-Timing", "WWW-Authenticate", "X-Request-ID"),
 )
 """Headers that a browser shows to pages of other sites, if it lets them use the service (CORS)."""
 
@@ -84,7 +80,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     store=store,
                     ingest=ingest,
                     sinks=Sinks(settings.sinks),
-                    uploads=ResumableUploads(store, settings.upload_hours),
                     checks=Checks(),
                     maps=open_maps,
                     library=library,
@@ -129,7 +124,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
-    of_resources = (resolve, estimate, datasets, uploads, processes, jobs, events, maps)
+    of_resources = (resolve, estimate, datasets, processes, jobs, events, maps)
     for module in (nearest, landing, *of_resources, health, docs, page):
         app.include_router(module.router)
     return app

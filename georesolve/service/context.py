@@ -20,7 +20,6 @@ from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.service.uploads.ingest import Ingest
-from georesolve.service.uploads.resumable import ResumableUploads
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class Service:
     store: Store
     ingest: Ingest
     sinks: Sinks
-    uploads: ResumableUploads
     checks: Checks
     maps: Maps
     library: Library
@@ -51,15 +49,13 @@ class Service:
         return self.store.owner or ""
 
     def of(self, owner: str, role: Role) -> "Service":
-        """The service as one owner sees it: datasets, uploads and jobs of others are not there.
+        """The service as one owner sees it: datasets and jobs of others are not there.
 
         An admin sees the jobs of all.
         """
         if (owner, role) not in self.views:
             store = self.store.of(owner, sees_all_jobs=role == "admin")
-            self.views[owner, role] = replace(
-                self, store=store, library=self.library.of(store), uploads=self.uploads.of(store)
-            )
+            self.views[owner, role] = replace(self, store=store, library=self.library.of(store))
         return self.views[owner, role]
 
     def owners(self) -> dict[str, str]:

@@ -16,7 +16,6 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.garbage import keep_what_is_loaded
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,6 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
         lease = store.lease(holder)
         await lease.taken()
         library = library_of(settings, store)
-        uploads = ResumableUploads(store, settings.upload_hours)
         with store.changes.watched():
             supervisor = Supervisor(settings, store, library, metrics)
 
@@ -46,7 +44,7 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
             async with (
                 lease.kept(tell, supervisor.news, lost=_die),
                 supervisor.running(),
-                Retention(settings, store, library, uploads).running(),
+                Retention(settings, store, library).running(),
             ):
                 keep_what_is_loaded()
                 yield supervisor

@@ -129,11 +129,6 @@ class Settings(BaseSettings):
     dataset_hours: _Hours = Field(
         30 * 24.0, description="hours that a dataset is kept after its last use; 0 for ever"
     )
-    upload_hours: _Hours = Field(
-        24.0,
-        gt=0,
-        description="hours that an upload to /uploads is kept after it was last sent to or used",
-    )
     sync_rows: _Count = Field(
         4_000_000,
         description="observations times k, and references, that a synchronous request may have",

@@ -16,9 +16,7 @@ from georesolve.service.clock import new_id
 from georesolve.service.database.store import Store
 from georesolve.service.datasets import library as library_module
 from georesolve.service.datasets.library import Library
-from georesolve.service.uploads import contents
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.sources import object_store
 from tests.conftest import (
     finished,
@@ -33,7 +31,6 @@ from tests.conftest import (
 from tests.object_store import BUCKET, SECRET, Gate, line_to, seaweed
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
-from tests.service.test_uploads import begin, offset_of, send, text
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
 PREFIX = f"{BUCKET}/kept/here"
@@ -65,7 +62,7 @@ class Apart:
         """A runner with a folder of its own, which looks every second for what has expired."""
         self.runners += 1
         name = f"runner-{self.runners}"
-        flags = ("--role", "runner", *self.flags, "--upload-hours", 0.003)
+        flags = ("--role", "runner", *self.flags, "--dataset-hours", 0.003)
         with (self.folder / f"{name}.log").open("ab") as log:
             process = start_service(self.folder / name, log, *flags)
             try:
@@ -243,27 +240,6 @@ def test_without_its_object_store_a_service_does_not_start(apart, tmp_path):
     assert "Traceback" not in told
 
 
-def test_an_upload_goes_on_at_the_other_front(apart, fronts):
-    a, b = fronts
-    content = b"lat,lon\n" + b"".join(b"%d,%d\n" % (n % 90, n % 180) for n in range(2000))
-    address = (
-        "/uploads/"
-        + begin(a, content, **{"Upload-Metadata": "filetype dGV4dC9jc3Y="}).rpartition("/")[2]
-    )
-    assert send(b, address, 0, content[:5000]).status_code == 204
-    assert offset_of(a, address) == 5000
-    assert send(a, address, 4000, content[4000:]).json()["type"].endswith("wrong-offset")
-    assert send(a, address, 5000, content[5000:]).status_code == 204
-    id = address.rpartition("/")[2]
-    found = a.post("/datasets", files=text(file=f"upload:{id}"))
-    assert found.json()["rows"] == 2000, found.text
-    assert a.delete(f"/datasets/{found.json()['id']}").is_success
-    assert len(apart.keys(f"uploads/{id}")) == 2
-    assert b.delete(address).status_code == 204
-    assert a.head(address).status_code == 404
-    assert not apart.keys("uploads")
-
-
 def test_objects_that_no_row_names_go_if_they_came_while_the_runner_was_there(
     apart, tmp_path, monkeypatch
 ):
@@ -285,16 +261,6 @@ def test_objects_that_no_row_names_go_if_they_came_while_the_runner_was_there(
             assert sorted(store.datasets_place.names()) == sorted(
                 [f"{kept.id}.parquet", "cities.csv"]
             )
-            uploads = store.root.below("uploads")
-            young, old = new_id(), new_id()
-            for name in ("2024", young):
-                uploads.below(name).keep(pa.py_buffer(b"theirs"), "0")
-            ResumableUploads(store, 24).expire()
-            assert set(uploads.folders()) == {"2024", young}
-            monkeypatch.setattr(contents, "_ACCEPTED_SECONDS", -10.0)
-            uploads.below(old).keep(pa.py_buffer(b"ours"), "0")
-            ResumableUploads(store, 24).expire()
-            assert uploads.folders() == ["2024"]
             # In `jobs` lie the results of a folder that became a bucket's.
             assert store.maps_folder != tmp_path / "jobs"
     finally:

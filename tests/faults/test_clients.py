@@ -224,8 +224,6 @@ def test_a_full_disk_is_told_at_once(tmp_path):
             with pytest.raises(ServiceRefused) as full:
                 call(OBSERVATIONS, REFERENCES)
             assert (full.value.status, full.value.title) == (507, "The service has no space left")
-        begun = service.post("/uploads", headers={"Upload-Length": "5"})
-        assert (begun.status_code, begun.headers["retry-after"]) == (507, "60")
 
 
 def test_a_service_that_is_killed_loses_nothing_of_a_client(tmp_path, device, long_job):

@@ -21,7 +21,6 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.maps.cache import Maps
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import OutputFailed, StoreFailed, place_of
 from georesolve.workers.sources import object_store
@@ -571,7 +570,6 @@ def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkey
     """Also when it was there before the runner, which takes such for those of a newer database."""
     library = Library(bucket)
     row = a_dataset(bucket, tmp_path, registered=registered)
-    uploads = ResumableUploads(bucket, 24)
     with monkeypatch.context() as away:
         away.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
         object_store.cache_clear()
@@ -584,7 +582,7 @@ def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkey
     assert bucket.datasets_place.names() == [f"{row.id}.parquet"]
     assert row.id in bucket.dataset_ids(registered=False)
     monkeypatch.setattr("georesolve.service.jobs.retention._ACCEPTED_SECONDS", -10.0)
-    Retention(Settings(), bucket, library, uploads).sweep()
+    Retention(Settings(), bucket, library).sweep()
     assert bucket.datasets_place.names() == []
     assert bucket.dataset(row.id) is None
 

@@ -14,7 +14,6 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 
@@ -72,9 +71,7 @@ class Kept:
 
 
 def sweep(store, times=2):
-    retention = Retention(
-        SETTINGS, store, Library(store, SETTINGS.dataset_hours), ResumableUploads(store, 24)
-    )
+    retention = Retention(SETTINGS, store, Library(store, SETTINGS.dataset_hours))
     for _ in range(times):
         retention.sweep()
 

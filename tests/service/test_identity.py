@@ -18,7 +18,6 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points, wait_until
 from tests.service.test_store import postgres  # noqa: F401
@@ -221,7 +220,7 @@ def test_the_quarantine_ends_after_a_week(tmp_path):
         old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
         theirs = old.with_name("notes")
         theirs.mkdir()
-        retention = Retention(Settings(), store, Library(store), ResumableUploads(store, 24))
+        retention = Retention(Settings(), store, Library(store))
         retention.sweep()
         assert not old.exists()
         # A job that was forgotten while its files were there goes there as well.
@@ -241,5 +240,5 @@ def test_what_a_killed_front_received_goes_while_others_run(tmp_path):
             (folder / "body.received").touch()
             for path in (folder / "body.received", folder):
                 os.utime(path, times=(time.time() - 3600 * hours,) * 2)
-        Retention(settings, store, Library(store), ResumableUploads(store, 24)).sweep()
+        Retention(settings, store, Library(store)).sweep()
     assert [folder.exists() for folder in folders] == [False, True]

@@ -126,12 +126,3 @@ def test_the_service_takes_the_examples(service):
         headers = {"Content-Type": media_type}
         made = service.post("/datasets", content=content, headers=headers).raise_for_status()
         assert (made.json()["rows"], made.json()["id_column"]) == (2, "id")
-
-
-def test_an_upload_takes_the_example(service):
-    content = body_of("PATCH /uploads/{id}", "application/offset+octet-stream").encode()
-    begun = service.post("/uploads", headers={"Upload-Length": str(len(content))})
-    headers = {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
-    address = begun.headers["location"]
-    assert service.patch(address, content=content, headers=headers).status_code == 204
-    assert service.get(address).json()["offset"] == len(content)

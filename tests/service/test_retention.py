@@ -13,7 +13,6 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_bounds import fill, small_disk
@@ -82,7 +81,7 @@ def ingested(tmp_path, seed):
 def sweep(store, **hours):
     settings = Settings(**hours)
     library = Library(store, settings.dataset_hours)
-    Retention(settings, store, library, ResumableUploads(store, settings.upload_hours)).sweep()
+    Retention(settings, store, library).sweep()
 
 
 def test_a_dataset_that_a_job_needs_stays(tmp_path, store):

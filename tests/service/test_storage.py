@@ -47,7 +47,7 @@ def used(client):
 def refused(answer):
     assert answer.status_code == 507, answer.text
     detail = problem_of(answer, "storage-full")
-    assert f"and {QUOTA} may be kept: remove datasets, uploads and results" in detail
+    assert f"and {QUOTA} may be kept: remove datasets and results" in detail
     return detail
 
 

@@ -69,20 +69,6 @@ sa.Index(
     postgresql_where=names.c.replaced.is_(None),
 )
 
-# Its bytes lie in a file; `about` and `digest` are headers that its client began it with.
-uploads = sa.Table(
-    "uploads",
-    metadata,
-    sa.Column("id", sa.String, primary_key=True),
-    sa.Column("owner", sa.String, nullable=False),
-    sa.Column("created", sa.String, nullable=False),
-    sa.Column("expires", sa.String, nullable=False, index=True),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False),
-    sa.Column("about", sa.String, nullable=False),
-    sa.Column("digest", sa.String, nullable=False),
-)
-sa.Index("bytes_of_uploads", uploads.c.owner, uploads.c.size_bytes)
-
 jobs = sa.Table(
     "jobs",
     metadata,

@@ -38,8 +38,6 @@ from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import jobs as _jobs
 from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
-from georesolve.service.database.schema import uploads as _uploads
-from georesolve.service.database.uploads import Uploads
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.quarantine import Quarantine
@@ -73,9 +71,8 @@ class Store(Queries):
         store, which processes share that share no folder.
     datasets_place, jobs_place
         Where the files of all datasets lie, and the folders of all jobs.
-    indexes_folder, uploads_folder
-        The folders of the indexes of datasets, which are this machine's own, and of the files of
-        all uploads that go on after a break.
+    indexes_folder
+        The folder of the indexes of datasets, which are this machine's own.
     maps_folder
         The folder of the maps of jobs, one each: beside their results, or this machine's own.
     sees_all_jobs
@@ -99,7 +96,6 @@ class Store(Queries):
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.datasets_place, self.jobs_place = self.root.below("datasets"), self.root.below("jobs")
         self.indexes_folder = data_dir / "datasets" / "indexes"
-        self.uploads_folder = data_dir / "uploads"
         # Where results lie in a bucket, `jobs` may have those of before there was one.
         self.maps_folder = data_dir / ("maps" if href else "jobs")
         self.changes = Changes(self._engine)
@@ -151,11 +147,6 @@ class Store(Queries):
     def names(self) -> Names:
         """The names of its owner's datasets."""
         return Names(self._engine, self.reserve, self.expiry, self.owner or "")
-
-    @property
-    def uploads(self) -> Uploads:
-        """The uploads of its owner."""
-        return Uploads(self._engine, self.reserve, self.expiry, self.owner)
 
     def close(self) -> None:
         """Close all connections."""
@@ -230,13 +221,13 @@ class Store(Queries):
         return self._engine.connect() if own is None else nullcontext(own)
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
-        """Bytes that datasets, uploads and results take, or are expected to once they are whole."""
+        """Bytes that datasets and results take, or are expected to once they are whole."""
         is_kept = _jobs.c.status.in_(LIVE) | (
             (_jobs.c.status == "successful") & ~self._expired(_jobs)
         )
         sums = [
             sa.select(sa.func.sum(table.c.size_bytes)).where(self._own(table) & which)
-            for table, which in ((_datasets, sa.true()), (_uploads, sa.true()), (_jobs, is_kept))
+            for table, which in ((_datasets, sa.true()), (_jobs, is_kept))
         ]
         with self._reading(connection) as reading:
             return sum(int(reading.execute(query).scalar() or 0) for query in sums)

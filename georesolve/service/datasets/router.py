@@ -56,8 +56,7 @@ _UPLOAD: dict[str, Any] = {
                     "required": ["file"],
                     "properties": {
                         "file": {
-                            "description": "a file, or as a text upload:<id> or the address of "
-                            "Parquet files",
+                            "description": "a file, or as a text the address of Parquet files",
                             "type": "string",
                             "format": "binary",
                         }
@@ -96,8 +95,8 @@ async def register_dataset(
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
 
-    The options may also be fields of the form. Where `file` is a text, it is `upload:<id>`, a
-    finished upload, or the address of Parquet files below a prefix that the operator listed
+    The options may also be fields of the form. Where `file` is a text, it is the
+    address of Parquet files below a prefix that the operator listed
     (`s3://bucket/folder/*.parquet`). These stay where they are; a job fails if one of them has
     changed since.
 
@@ -156,8 +155,7 @@ async def _registered(
         if ingested is None:
             raise InvalidRequest(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
-                "Content-Disposition, 'upload:<id>', or an address such as "
-                "s3://bucket/folder/*.parquet"
+                "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
         admit = service.quotas.room(service.store, ingested.size_bytes)
         return await asyncio.to_thread(service.library.register, ingested, admit)

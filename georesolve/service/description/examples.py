@@ -6,7 +6,6 @@ A test sends them to a running service.
 from typing import Any
 
 DATASET_ID = "c2dc0025774d679bb3a6a011e495714d"
-UPLOAD_ID = "5d0f0ab2c1f24f3f9d6b1c8e7a905c13"
 JOB_ID = "76358bed50f1bf029ad36b08c4e66b16"
 
 CITIES_CSV = "id,lat,lon\nFrankfurt,50.11,8.68\nZurich,47.37,8.54\n"

@@ -26,7 +26,6 @@ DatasetName = Annotated[
         openapi_examples={"places": {"value": "places"}},
     ),
 ]
-UploadId = Annotated[str, Path(description="the id of the upload", examples=[examples.UPLOAD_ID])]
 # This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
 ProcessName = Annotated[
     str,
@@ -50,20 +49,6 @@ _HEADERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         _SHA256,
         {},
     ),
-    "Repr-Digest": (
-        "sha-256 or sha-512 of the whole file as RFC 9530 has it; an upload that has another one "
-        "is refused when it is used",
-        _SHA256,
-        {},
-    ),
-    "Upload-Length": ("bytes of the whole file", "1000000", {"pattern": "^[1-9][0-9]{0,17}$"}),
-    "Upload-Metadata": (
-        "`filename` and `filetype` in base64, as tus has it: they tell the format where the first "
-        "bytes of the file do not",
-        "filename b2JzLmNzdg==,filetype dGV4dC9jc3Y=",
-        {"maxLength": 4096},
-    ),
-    "Upload-Offset": ("how many bytes were sent before", "0", {"pattern": "^[0-9]{1,18}$"}),
     "Range": ("the part of the file that is wanted, in bytes", "bytes=0-499", {}),
     "If-Range": (
         "the ETag of what the client has a part of: if the file has another one, it comes whole",
@@ -90,7 +75,6 @@ _HEADERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 """What they mean, an example, and what their texts must be."""
-_REQUIRED = ("Upload-Length", "Upload-Offset")
 
 
 def headers(*names: str) -> dict[str, Any]:
@@ -101,7 +85,7 @@ def headers(*names: str) -> dict[str, Any]:
             {
                 "name": name.partition(":")[0],
                 "in": "header",
-                "required": name in _REQUIRED,
+                "required": False,
                 "description": f"{description}; for example `{example}`",
                 "schema": {"type": "string", **rules},
             }

@@ -78,9 +78,7 @@ class _Body:
         self._is_coming = self._declared > 0 or "transfer-encoding" in headers
         # What is inline stays in memory unless a job is made of it, which looks for itself; a body
         # that is a file is stored, whatever it is called.
-        self._is_stored = self._is_coming and (
-            not is_inline or path.startswith(("/datasets", "/uploads"))
-        )
+        self._is_stored = self._is_coming and (not is_inline or path.startswith("/datasets"))
         self._size = self._looked_at = 0
         self._digest = Digest(headers.get("content-digest", ""))
 

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from georesolve.service.database.queries import Admission
 from georesolve.service.database.store import Store
-from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs, TooManyUploads
+from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs
 from georesolve.service.settings import Settings
 
 
@@ -30,7 +30,7 @@ class Quotas:
         Parameters
         ----------
         also
-            What else refuses it: `refuse_when_full` a job, `refuse_many_uploads` an upload.
+            What else refuses it: `refuse_when_full` a job.
         """
 
         def admit(connection: Connection) -> None:
@@ -39,15 +39,6 @@ class Quotas:
             self.refuse_without_room(store, size_bytes, connection)
 
         return admit
-
-    def refuse_many_uploads(self, store: Store, connection: Connection) -> None:
-        """Refuse an upload for which there is no place; raises TooManyUploads."""
-        most = self._own if store.owner else self._queue
-        if (count := store.uploads.count(connection)) >= most:
-            raise TooManyUploads(
-                f"there are {count} uploads, and {most} may be: remove those that are no longer "
-                "needed, or wait until they expire"
-            )
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
         """Refuse a job for which there is no place.
@@ -92,8 +83,8 @@ class Quotas:
         left = self.left(store, connection)
         if left is not None and size_bytes > left:
             raise StorageFull(
-                f"the datasets, uploads, results and unfinished jobs of this key take "
+                f"the datasets, results and unfinished jobs of this key take "
                 f"{store.kept_bytes(connection)} bytes, {size_bytes} would come, and {self._bytes} "
-                "may be kept: remove datasets, uploads and results that are no longer needed, or "
-                "wait until they expire"
+                "may be kept: remove datasets and results that are no longer needed, or wait until "
+                "they expire"
             )

@@ -1,4 +1,4 @@
-"""What has expired is removed while the service runs: results, datasets, uploads, leftovers."""
+"""What has expired is removed while the service runs: results, datasets, leftovers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,6 @@ from georesolve.service.jobs.endings import sweep_unfinished
 from georesolve.service.maps.cache import map_folder
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import sweep as sweep_received
-from georesolve.service.uploads.resumable import ResumableUploads
 from georesolve.workers.places import Folder
 
 logger = logging.getLogger(__name__)
@@ -32,17 +31,14 @@ _TELL_SECONDS = 3600.0
 class Retention:
     """Removes what has expired, again and again."""
 
-    def __init__(
-        self, settings: Settings, store: Store, library: Library, uploads: ResumableUploads
-    ) -> None:
+    def __init__(self, settings: Settings, store: Store, library: Library) -> None:
         self._settings = settings
         self._began_ns = time_ns()
         self._store = store
         self._library = library
         self._maps = map_folder(settings, store.maps_folder)
-        self._uploads = uploads
-        lives = (settings.result_hours, settings.dataset_hours, settings.upload_hours)
-        tenth = 360 * min(filter(None, (*lives, settings.job_hours)), default=1.0)
+        lives = (settings.result_hours, settings.dataset_hours, settings.job_hours)
+        tenth = 360 * min(filter(None, lives), default=1.0)
         self._tidy: set[str] = set()
         self._told_at = -math.inf
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
@@ -84,8 +80,6 @@ class Retention:
         for id in self._store.expired_datasets():
             if self._library.expire(id):
                 logger.info("the dataset %s has expired", id)
-        for id in self._uploads.expire():
-            logger.info("the upload %s has expired", id)
         if hours := self._settings.job_hours:
             for id in self._store.forget_jobs(expiry.now(-3600 * hours)):
                 # Of one that was forgotten in the moment in which its result expired.

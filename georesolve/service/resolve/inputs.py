@@ -1,7 +1,7 @@
 """The two point sets of a request: as they were sent, and made or found.
 
-What is sent is a file, arrays or GeoJSON, or it is named: a registered dataset, an upload, files at
-an address. Arrays, plain Arrow streams and datasets that were used a moment ago are at hand. Other
+What is sent is a file, arrays or GeoJSON, or it is named: a registered dataset, files at an
+address. Arrays, plain Arrow streams and datasets that were used a moment ago are at hand. Other
 things take their time: files of strangers are decoded in a sandbox.
 """
 
@@ -45,7 +45,6 @@ from georesolve.service.resolve.models import (
 from georesolve.service.resolve.options import options_of
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.service.uploads.receiving import Upload, keep_upload, receive_form
-from georesolve.service.uploads.resumable import is_upload
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.sources import Manifest
 
@@ -333,9 +332,7 @@ async def made(value: Any, place: str, service: Service, reading: Reading, folde
 async def made_of_file(
     value: Upload | str, place: str, service: Service, reading: Reading, folder: Path
 ) -> Ingested | None:
-    """Make a set of a file, an upload, or files at an address; None where a text names neither."""
-    if isinstance(value, str) and is_upload(value):
-        value = await asyncio.to_thread(service.uploads.taken, value, folder, place)
+    """Make a set of a file, or of files at an address; None where a text names none."""
     if isinstance(value, Upload):
         return await service.ingest.from_upload(value, reading, folder, service.owner)
     if not is_href(value):
@@ -376,7 +373,7 @@ def _is_geojson(value: Any) -> bool:
 
 
 def _is_elsewhere(value: Any) -> bool:
-    return isinstance(value, str) and (is_href(value) or is_upload(value))
+    return isinstance(value, str) and is_href(value)
 
 
 def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> Ingested:
@@ -395,7 +392,7 @@ def _of_arrays(value: Any, place: str, service: Service, reading: Reading) -> In
 
 def _no_name(text: str, place: str) -> Problem:
     return InvalidRequest(
-        f"{place}: {text[:80]!r} is neither a file nor 'dataset:<id>', 'upload:<id>' or an address"
+        f"{place}: {text[:80]!r} is neither a file nor 'dataset:<id>' or an address"
     )
 
 

@@ -46,7 +46,6 @@ _ARRAYS = {
     },
 }
 _NAMED = {"type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
-_UPLOADED = {"type": "string", "pattern": "^upload:[0-9a-f]{32}$"}
 _BY_ID = {
     "title": "DatasetReference",
     "type": "object",
@@ -65,7 +64,6 @@ _BY_ADDRESS = {
 }
 _PLAIN = [
     _NAMED,
-    _UPLOADED,
     {**_ADDRESS, "maxLength": LONGEST},
     _BY_ID,
     _BY_ADDRESS,

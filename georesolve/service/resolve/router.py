@@ -29,7 +29,7 @@ router = APIRouter(tags=["resolve"])
 _FILE = {
     "type": "string",
     "format": "binary",
-    "description": "a file, or the text dataset:<id> or upload:<id>",
+    "description": "a file, or the text dataset:<id>",
 }
 _OPTIONS = schema_of(JobParameters)["properties"]
 _FORM: dict[str, Any] = {
@@ -63,7 +63,7 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation.
 
     Observations and references are parts of a form, each a file in any input format or the text
-    `dataset:<id>` or `upload:<id>`. Options are further fields of the form, or parameters of the
+    `dataset:<id>`. Options are further fields of the form, or parameters of the
     query. Of columns to carry, one field is a list with commas, or `*` for all; of several fields
     of that name, each is a name as it stands.
 

@@ -1,6 +1,6 @@
-"""How clients say that a table is to be read, and what they are told of uploads."""
+"""How clients say that a table is to be read."""
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from georesolve.intake.columns import OnInvalid, Reading, Trust
 from georesolve.service.parameters import ColumnName, Parameters
@@ -29,13 +29,3 @@ class TableParameters(Parameters):
         return Reading(
             self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
         )
-
-
-class UploadInfo(BaseModel):
-    """An upload that can go on after a break."""
-
-    id: str
-    offset: int = Field(description="bytes that are there")
-    size_bytes: int = Field(description="bytes of the whole")
-    created: str
-    expires: str = Field(description="when it is removed unless it is sent to or used again")

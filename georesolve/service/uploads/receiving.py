@@ -9,13 +9,12 @@ What is left of a request that breaks off goes with its folder.
 import asyncio
 import base64
 import hashlib
-import os
 import time
 import uuid
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -23,7 +22,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from georesolve.intake.columns import listed
 from georesolve.intake.errors import meant
-from georesolve.service.errors import InvalidRequest, Problem, TooLarge
+from georesolve.service.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -33,7 +32,6 @@ _WRITE_BYTES = 1 << 20
 _TEXT_BYTES = 1000
 _FIELDS_BYTES = 64 << 10
 """Of all fields of a form together, with their names: as many as a query has room for."""
-CONTENT_DIGEST, REPR_DIGEST = "Content-Digest", "Repr-Digest"
 _DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
 
 
@@ -60,20 +58,15 @@ class Upload(NamedTuple):
 
 
 class _Sink:
-    """A file being received: a new one, or one that goes on."""
+    """A new file in a folder, which is being received."""
 
-    def __init__(self, handle: BinaryIO) -> None:
-        self.path = Path(handle.name)
-        self._handle = handle
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.path = folder / f"{uuid.uuid4().hex}.received"
+        self._handle = self.path.open("wb", buffering=0)
         self._waiting = bytearray()
         self._start = time.perf_counter()
         self.seconds = 0.0
-
-    @classmethod
-    def new(cls, folder: Path) -> Self:
-        """One in a folder."""
-        folder.mkdir(exist_ok=True)
-        return cls((folder / f"{uuid.uuid4().hex}.received").open("wb", buffering=0))
 
     def add(self, piece: bytes) -> None:
         """Take the next bytes; they are written with `drain`."""
@@ -102,50 +95,13 @@ class _Sink:
 
 async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
-    with closing(_Sink.new(folder)) as sink:
+    with closing(_Sink(folder)) as sink:
         async for piece in request.stream():
             sink.add(piece)
             await sink.drain()
         sink.end()
     media_type = request.headers.get("content-type")
     return Upload(sink.path, media_type, None, "the body", sink.seconds)
-
-
-async def receive_rest(request: Request, file: BinaryIO, most: int) -> None:
-    """Append a body to a file; what came of one that breaks off stays.
-
-    Parameters
-    ----------
-    most
-        Bytes that it may have.
-
-    Raises
-    ------
-    InvalidRequest
-        When its digest is not the one that was sent with it; then nothing of it stays.
-    TooLarge
-        When it has more bytes; nothing of it stays either.
-    ClientDisconnect
-        When the client goes away meanwhile.
-    """
-    before = os.fstat(file.fileno()).st_size
-    sink = _Sink(file)
-    try:
-        async for piece in request.stream():
-            most -= len(piece)
-            if most < 0:
-                raise TooLarge(
-                    f"the body goes {-most} bytes beyond Upload-Length: send no more than the rest"
-                )
-            sink.add(piece)
-            await sink.drain()
-    except (InvalidRequest, TooLarge):
-        file.truncate(before)
-        raise
-    except BaseException:
-        sink.end()
-        raise
-    sink.end()
 
 
 async def receive_form(
@@ -182,7 +138,7 @@ async def receive_form(
 
 def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
     """A file that came within something else."""
-    sink = _Sink.new(folder)
+    sink = _Sink(folder)
     sink.add(content)
     sink.end()
     return Upload(sink.path, media_type, None, file, sink.seconds)
@@ -281,7 +237,7 @@ class Form:
             raise self._refusal(found, "" if self._name in known else unknown)
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
-            self._sink = _Sink.new(self._folder)
+            self._sink = _Sink(self._folder)
 
     def _add_to_part(self, data: bytes, start: int, end: int) -> None:
         if self._sink is not None:
@@ -293,8 +249,7 @@ class Form:
         elif len(self._text) > _TEXT_BYTES:
             raise InvalidRequest(
                 f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
-                "filename in its Content-Disposition, the text 'dataset:<id>' or 'upload:<id>', or "
-                "an address"
+                "filename in its Content-Disposition, the text 'dataset:<id>', or an address"
             )
 
     def _count_field(self, size: int) -> None:
@@ -328,13 +283,10 @@ class Digest:
     Parameters
     ----------
     header
-        Its value, empty where there is none.
-    name
-        `Content-Digest` for those of a body, `Repr-Digest` for those of a whole upload.
+        `Content-Digest`, empty where there is none.
     """
 
-    def __init__(self, header: str, name: str = CONTENT_DIGEST) -> None:
-        self._name = name
+    def __init__(self, header: str) -> None:
         members = (one.strip().partition("=") for one in header.split(","))
         self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
         self._hashes = {name: _DIGESTS[name]() for name in self._expected}
@@ -356,6 +308,6 @@ class Digest:
             found = base64.b64encode(self._hashes[name].digest()).decode()
             if found != digest:
                 raise InvalidRequest(
-                    f"{self._name} says {name}=:{digest[:100]}:, and what came has "
+                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
                     f"{name}=:{found}: send it again"
                 )
