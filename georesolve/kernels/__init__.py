@@ -6,7 +6,7 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
-from georesolve.kernels.query import MAX_K, Found, Query
+from georesolve.kernels.query import MAX_K, Found, Query, StepsSpent
 
 __all__ = [
     "ALGORITHMS",
@@ -15,6 +15,7 @@ __all__ = [
     "Found",
     "Query",
     "ReferenceIndex",
+    "StepsSpent",
     "build_index",
     "find",
     "index_of",

@@ -24,6 +24,11 @@ ALL = 5.0
 """Bound while nothing is found: above every squared chord, below the distance of padding."""
 STACK = 8 * 12
 """Nodes that wait: at most 8 at each level, and 8 ** 12 leaves are beyond any memory."""
+NODE_STEPS = 2 * WIDTH
+"""What a comparison with the boxes of a node takes, in comparisons of an observation with one
+reference by brute force, which are the steps that a walk is counted in."""
+NO_LIMIT = 1 << 62
+"""Of the steps that something may take."""
 _AHEAD = 4
 """Leaves between the one that is filled and the one whose references are asked for."""
 _GRAIN = 1 << 13
@@ -164,6 +169,14 @@ def leaf_of(leaf_keys, key, first):  # type: ignore[no-untyped-def]
         else:
             high = middle
     return low
+
+
+@njit(inline="always")
+def mark(order, start, stop):  # type: ignore[no-untyped-def]
+    """Mark observations of an order that a walk gave up; returns how many they are."""
+    for place in range(start, stop):
+        order[place] = ~order[place]
+    return stop - start
 
 
 @njit(forceinline=True)

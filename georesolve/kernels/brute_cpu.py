@@ -7,7 +7,7 @@ from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import distances, readable
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.query import Degrees, Found, Query, StepsSpent
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
@@ -38,7 +38,7 @@ def _scan(references, start, stop, lanes, best_chord2, best_row):  # type: ignor
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_one(  # type: ignore[no-untyped-def]
-    thread, threads, references, lat_deg, lon_deg, exclude_self, first_row, reference, chord2
+    thread, threads, references, lat_deg, lon_deg, own, reference, chord2
 ):
     n = lat_deg.size
     n_references = references.shape[0]
@@ -49,16 +49,15 @@ def _search_one(  # type: ignore[no-untyped-def]
         best_chord2 = np.full(_LANES, np.inf)
         best_row = np.full(_LANES, -1, np.int64)
         _load(lat_deg, lon_deg, first, lanes)
-        # The packet's own rows, the only ones where a lane has something to leave out.
-        start = n_references
-        stop = n_references
-        if exclude_self:
-            start = min(max(first_row + first, 0), n_references)
-            stop = min(max(first_row + first + _LANES, 0), n_references)
-        _scan(references, 0, start, lanes, best_chord2, best_row)
-        for row in range(start, stop):
-            for lane in range(_LANES):
-                if row != first_row + first + lane:
+        start = 0
+        # The packet's own rows, which ascend: only there has a lane something to leave out.
+        for row in own[first : first + _LANES]:
+            if not start <= row < n_references:
+                continue
+            _scan(references, start, row, lanes, best_chord2, best_row)
+            start = row + 1
+            for lane in range(min(_LANES, n - first)):
+                if row != own[first + lane]:
                     c = squared_chord(
                         lanes[0, lane], lanes[1, lane], lanes[2, lane],
                         references[row, 0], references[row, 1], references[row, 2],
@@ -66,7 +65,7 @@ def _search_one(  # type: ignore[no-untyped-def]
                     if c < best_chord2[lane]:
                         best_chord2[lane] = c
                         best_row[lane] = row
-        _scan(references, stop, n_references, lanes, best_chord2, best_row)
+        _scan(references, start, n_references, lanes, best_chord2, best_row)
         for lane in range(min(_LANES, n - first)):
             reference[first + lane, 0] = best_row[lane]
             chord2[first + lane, 0] = best_chord2[lane]
@@ -74,7 +73,7 @@ def _search_one(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_many(  # type: ignore[no-untyped-def]
-    thread, threads, references, lat_deg, lon_deg, exclude_self, first_row, reference, chord2
+    thread, threads, references, lat_deg, lon_deg, own, reference, chord2
 ):
     n, k = reference.shape
     n_packets = (n + _LANES - 1) // _LANES
@@ -101,7 +100,7 @@ def _search_many(  # type: ignore[no-untyped-def]
             for lane in range(used):
                 c = chords[lane]
                 i = first + lane
-                if not c < worst[lane] or (exclude_self and row == first_row + i):
+                if not c < worst[lane] or (own.size and row == own[i]):
                     continue
                 # Rows ascend, so behind its equals is where a candidate belongs.
                 j = k - 1
@@ -130,10 +129,22 @@ def search(
     measure : bool
         Metres instead of squared chords.
     """
-    n, n_references = observations.lat_deg.size, index.vectors.shape[0]
-    found = Found(np.empty((n, query.k), np.int64), np.empty((n, query.k)))
-    loop = _search_one if query.k == 1 else _search_many
-    threads = threads_for(n_references * n, _GRAIN)
-    at = (index.vectors, *readable(observations), query.exclude_self, query.first_row)
-    in_threads(loop, threads, *at, *found)
+    n = observations.lat_deg.size
+    own = query.first_row + np.arange(n if query.exclude_self else 0)
+    found = search_rows(index.vectors, observations, own, query.k, query.most_steps)
     return Found(found.reference, distances(found)) if measure else found
+
+
+def search_rows(
+    vectors: np.ndarray, observations: Degrees, own: np.ndarray, k: int, most_steps: int | None
+) -> Found:
+    """As `search`; observation i does not match row ``own[i]``: these ascend, or there is none."""
+    n = observations.lat_deg.size
+    threads = threads_for(len(vectors) * n, _GRAIN)
+    steps = len(vectors) * _LANES * -(-n // (_LANES * threads))
+    if most_steps is not None and steps > most_steps:
+        raise StepsSpent(f"brute force takes {steps} steps, of which {most_steps} are left")
+    found = Found(np.empty((n, k), np.int64), np.empty((n, k)))
+    loop = _search_one if k == 1 else _search_many
+    in_threads(loop, threads, vectors, *readable(observations), own, *found)
+    return found

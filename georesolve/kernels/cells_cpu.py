@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import STACK, WIDTH, level_of, push_children
+from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, level_of, push_children
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import octahedral
@@ -377,6 +377,9 @@ def _fill(index: ReferenceIndex, grid: Grid, blocks: np.ndarray, table: np.ndarr
     with scratch(n) as memory, scratch(n) as kept:
         in_threads(_fill_corners, threads, grid, blocks, kept.points, memory.points)
         memory.order[:] = np.arange(n)
-        in_threads(search_packets, threads, index.tree, memory.points, memory.order, n)
+        walk = (index.tree, memory.points, memory.order, n)
+        in_threads(
+            search_packets, threads, *walk, np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
+        )
         at = (index.tree, index.vectors, grid, blocks, kept.points, memory.points, table)
         in_threads(_collect, threads, *at)

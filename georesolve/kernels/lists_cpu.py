@@ -22,7 +22,16 @@ gets the first numbers, and they are made from all that was seen when the walk i
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.boxes_cpu import (
+    ALL,
+    NODE_STEPS,
+    STACK,
+    WIDTH,
+    leaf_of,
+    level_of,
+    mark,
+    push_children,
+)
 from georesolve.kernels.coordinates_cpu import measure_part
 from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import (
@@ -64,9 +73,13 @@ def _put(chords, rows, lane, last, c, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_lists(  # type: ignore[no-untyped-def]
-    thread, threads, tree, points, order, n, exclude_self, first_row, measure, reference, chord2
-):
-    """Write the k nearest references of the observations of an order; with `measure`, metres."""
+    thread, threads, tree, points, order, n, most, tally,
+    reference, chord2, exclude_self, first_row, measure,
+):  # fmt: skip
+    """Write the k nearest references of the observations of an order; with `measure`, metres.
+
+    What takes too many steps is left out and marked.
+    """
     leaf_points, tree_rows, leaf_keys, boxes, levels = tree
     k = reference.shape[1]
     n_near = (k + exclude_self + WIDTH - 1) // WIDTH + (k > 1)
@@ -98,7 +111,11 @@ def search_lists(  # type: ignore[no-untyped-def]
     stack = np.empty(STACK, np.int64)
     x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     curve_keys = np.empty(_BLOCK, np.int64)
+    steps = 0
+    hard = 0
     for packet in range(start, stop):
+        if steps > most[1]:
+            break
         in_block = (packet - start) % _BLOCK
         if in_block == 0:
             block = min(_BLOCK, stop - packet)
@@ -139,9 +156,13 @@ def search_lists(  # type: ignore[no-untyped-def]
         worst = ALL
         next_near = near
         full = True
+        begun = steps
+        most_here = min(most[0], most[1] - begun)
         while full:
             full = False
             while top:
+                if steps - begun > most_here:
+                    break
                 full = max(counts[0], counts[1]) > NUMBER - WIDTH * WIDTH
                 if full:
                     break
@@ -153,6 +174,7 @@ def search_lists(  # type: ignore[no-untyped-def]
                 else:
                     top -= 1
                     node = stack[top]
+                    steps += NODE_STEPS
                     if node == own_node:
                         if visited:
                             continue
@@ -171,6 +193,7 @@ def search_lists(  # type: ignore[no-untyped-def]
                         continue
                     # The packet's box has come near enough; some of its points may not.
                     lane_bits = lanes_within(lanes, boxes, node, j)
+                    steps += LANES * WIDTH if lane_bits else NODE_STEPS
                     changed = False
                     for half in range(2):
                         if (lane_bits >> half * WIDTH) & 255 and sort_leaf(
@@ -178,12 +201,15 @@ def search_lists(  # type: ignore[no-untyped-def]
                             counts[half], new,
                         ):  # fmt: skip
                             counts[half] += WIDTH
+                            steps += entries * WIDTH
                             for entry in range(0, entries, WIDTH):
                                 merge_eight(keys, entry, half, new)
                             changed = True
                     if changed:
                         worst = bound_by_keys(keys, k - 1, lanes)
                         bits &= children_within(boxes, node, box, worst)
+            if top and not full:
+                break
             tied = np.int64(0)
             for j in range(k - 1):
                 tied |= keys_tied(keys, j)
@@ -228,6 +254,9 @@ def search_lists(  # type: ignore[no-untyped-def]
                         carried[lane, j] = rows[lane, j]
                         if chords[lane, j] < np.inf:
                             keys[j, lane] = bits_of[lane, j] & ~NUMBER | (_CARRIED + j)
+        if top:
+            hard += mark(order, first, first + used)
+            continue
         if measure:
             measure_part(chords)
         for lane in range(used):
@@ -235,3 +264,5 @@ def search_lists(  # type: ignore[no-untyped-def]
             for j in range(k):
                 chord2[i, j] = chords[lane, j]
                 reference[i, j] = np.int64(rows[lane, j])
+    tally[thread, 0] = steps
+    tally[thread, 1] = hard

@@ -36,6 +36,7 @@ def nearest(
     exclude_self: bool = False,
     first_row: int = 0,
     algorithm: Algorithm = "auto",
+    most_steps: int | None = None,
 ) -> Answer:
     """Find the nearest references of every observation, exactly.
 
@@ -66,6 +67,11 @@ def nearest(
         Reference row of the first observation, for `exclude_self` on a part of the set.
     algorithm : {"auto", "tree", "brute"}
         How to search. The answer is the same.
+    most_steps : int, optional
+        The most work for each core, on a CPU only. A step takes about as long as brute force
+        compares one observation with one reference: half a nanosecond of one core. How many a
+        search takes depends on the data: of references that are all equally far, each observation
+        is compared with all.
 
     Raises
     ------
@@ -74,9 +80,12 @@ def nearest(
     ValueError
         When shapes differ, `k` is not 1 to 64, `max_distance_m` is negative or NaN, or the
         algorithm does not exist.
+    StepsSpent
+        When the search takes more than `most_steps`. It ends soon after them, or before it begins
+        what would take more.
     """
     _check_limit(max_distance_m)
-    query = Query(k, exclude_self, first_row)
+    query = Query(k, exclude_self, first_row, most_steps)
     found = _search(index, lat_deg, lon_deg, query, algorithm, measure=True)
     return _answer(found.reference, found.chord2, max_distance_m)
 
@@ -90,6 +99,7 @@ def find(
     exclude_self: bool = False,
     first_row: int = 0,
     algorithm: Algorithm = "auto",
+    most_steps: int | None = None,
 ) -> Found:
     """Rows and squared chords of the nearest references: `nearest` without the metres.
 
@@ -97,7 +107,7 @@ def find(
     `exclude_self`, `first_row` counts from the piece's first reference and may be negative.
     Parameters and errors are those of `nearest`.
     """
-    query = Query(k, exclude_self, first_row)
+    query = Query(k, exclude_self, first_row, most_steps)
     return _search(index, lat_deg, lon_deg, query, algorithm, measure=False)
 
 
@@ -137,6 +147,8 @@ def _search(
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
+    if query.most_steps is not None and device != "cpu":
+        raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
     if not 1 <= query.k <= MAX_K:
         raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
     step: Step

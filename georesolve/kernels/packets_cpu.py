@@ -9,7 +9,17 @@ of all; each packet goes through that list with its own box.
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import ALL, FAR, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.boxes_cpu import (
+    ALL,
+    FAR,
+    NODE_STEPS,
+    STACK,
+    WIDTH,
+    leaf_of,
+    level_of,
+    mark,
+    push_children,
+)
 from georesolve.kernels.lanes_cpu import (
     children_within,
     compare_leaf,
@@ -26,6 +36,7 @@ LANES = 16
 """Observations of a packet."""
 _PACKETS = 8
 """Packets of a group, which walks the tree once and leaves a list of leaves to each."""
+_LEAF_STEPS = LANES * WIDTH
 _CANDIDATES = 256
 """Leaves that a group may find; more mean that its packets lie far apart."""
 
@@ -39,27 +50,29 @@ def aligned_rows(n, m):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _walk(tree, box, worst, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
+def _walk(tree, box, worst, most_steps, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
     """Collect the leaves that may hold something at most `worst` from a box.
 
     Writes the leaves and, padded to a multiple of eight, their boxes; returns how many there are,
-    or -1 when there is no room for more.
+    or -1 when there is no room for more, and the steps that were taken, about `most_steps` at most.
     """
     points, rows, _, boxes, levels = tree
     stack[0] = boxes.shape[0] - 1
     top = 1
     level = levels.size - 2
     found = 0
+    steps = 0
     while top:
         top -= 1
         node = stack[top]
+        steps += NODE_STEPS
         bits = children_within(boxes, node, box, worst)
         level = level_of(levels, node, level)
         if level:
             top = push_children(boxes, levels, level, node, bits, stack, top)
             continue
-        if found + 2 * WIDTH > leaves.size:
-            return -1
+        if found + 2 * WIDTH > leaves.size or steps > most_steps:
+            return -1, steps
         while bits:
             j = lowest_bit(bits)
             bits &= bits - 1
@@ -72,45 +85,58 @@ def _walk(tree, box, worst, stack, leaves, leaf_boxes):  # type: ignore[no-untyp
         for axis in range(3):
             leaf_boxes[place // WIDTH, axis, place % WIDTH] = FAR
             leaf_boxes[place // WIDTH, 3 + axis, place % WIDTH] = -FAR
-    return found
+    return found, steps
 
 
 @njit
 def _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes):  # type: ignore[no-untyped-def]
-    """Compare a packet with those leaves of a node that some bits name; its worst best."""
+    """Compare a packet with the leaves of a node that bits name; its worst best, and steps."""
+    steps = 0
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
         # The packet's box has come near enough; mostly none of its points has.
+        steps += NODE_STEPS
         if lanes_within(lanes, boxes, node, j):
+            steps += _LEAF_STEPS
             worst = min(compare_leaf(points, rows, node * WIDTH + j, lanes), ALL)
             bits &= children_within(boxes, node, box, worst)
-    return worst
+    return worst, steps
 
 
 @njit
-def _walk_packet(tree, box, worst, own, stack, lanes):  # type: ignore[no-untyped-def]
-    """Search the tree for one packet, which has already seen the leaves of the node `own`."""
+def _walk_packet(tree, box, worst, own, most_steps, stack, lanes):  # type: ignore[no-untyped-def]
+    """Search the tree for one packet, which has already seen the leaves of the node `own`.
+
+    Returns the steps that were taken; if more than `most_steps`, it is not searched to the end.
+    """
     points, rows, _, boxes, levels = tree
     stack[0] = boxes.shape[0] - 1
     top = 1
     level = levels.size - 2
-    while top:
+    steps = 0
+    while top and steps <= most_steps:
         top -= 1
         node = stack[top]
         if node == own:
             continue
+        steps += NODE_STEPS
         bits = children_within(boxes, node, box, worst)
         level = level_of(levels, node, level)
         if level:
             top = push_children(boxes, levels, level, node, bits, stack, top)
         else:
-            worst = _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes)
+            worst, more = _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes)
+            steps += more
+    return steps
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-untyped-def]
-    """Write the row of the nearest reference and its squared chord over the x and y of points."""
+def search_packets(thread, threads, tree, points, order, n, most, tally):  # type: ignore[no-untyped-def]
+    """Write the row of the nearest reference and its squared chord over the x and y of points.
+
+    What takes too many steps is left out and marked.
+    """
     leaf_points, rows, leaf_keys, boxes, _ = tree
     n_packets = (n + LANES - 1) // LANES
     # Of each packet, in rows: x, y, z, best squared chord, its row.
@@ -128,10 +154,14 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
     leaf = 0
     last = np.int64(0)
     seen = np.empty(_PACKETS, np.int64)
+    steps = 0
+    hard = 0
     for group in range(
         n_packets * thread // threads, n_packets * (thread + 1) // threads, _PACKETS
     ):
         used = min(_PACKETS, n_packets * (thread + 1) // threads - group)
+        if steps > most[1]:
+            break
         worst = 0.0
         for axis in range(3):
             box[axis] = FAR
@@ -179,19 +209,29 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
                 worst_own = min(compare_leaf(leaf_points, rows, last, lanes[packet]), ALL)
                 seen[packet] = last
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
-            worsts[packet] = _scan_leaves(
+            worsts[packet], more = _scan_leaves(
                 leaf_points, rows, boxes, node,
                 bits & ~(1 << leaf % WIDTH), packet_boxes[packet], worst_own, lanes[packet],
             )  # fmt: skip
             worst = max(worst, worsts[packet])
-        found = _walk(tree, box, worst, stack, leaves, leaf_boxes)
+            steps += 2 * _LEAF_STEPS + more
+        found, more = _walk(
+            tree, box, worst, min(most[0], most[1] - steps), stack, leaves, leaf_boxes
+        )
+        steps += more
         for packet in range(used):
             lane = lanes[packet]
             packet_box = packet_boxes[packet]
             worst = worsts[packet]
+            first = (group + packet) * LANES
             if found < 0:
                 # A group whose packets lie far apart: each walks alone.
-                _walk_packet(tree, packet_box, worst, own[packet], stack, lane)
+                most_here = min(most[0], most[1] - steps)
+                more = _walk_packet(tree, packet_box, worst, own[packet], most_here, stack, lane)
+                steps += more
+                if more > most_here:
+                    hard += mark(order, first, min(first + LANES, n))
+                    continue
             for eight in range((found + WIDTH - 1) // WIDTH):
                 bits = children_within(leaf_boxes, eight, packet_box, worst)
                 while bits:
@@ -201,16 +241,18 @@ def search_packets(thread, threads, tree, points, order, n):  # type: ignore[no-
                     if leaf // WIDTH == own[packet] or leaf == seen[packet]:
                         continue
                     if lanes_within(lane, leaf_boxes, eight, j):
+                        steps += _LEAF_STEPS
                         before = worst
                         worst = min(compare_leaf(leaf_points, rows, leaf, lane), ALL)
                         if worst < before:
                             last = leaf
                         bits &= children_within(leaf_boxes, eight, packet_box, worst)
-            first = (group + packet) * LANES
             for place in range(min(LANES, n - first)):
                 i = order[first + place] & ROW
                 points[i, 0] = lane[4, place]
                 points[i, 1] = lane[3, place]
+    tally[thread, 0] = steps
+    tally[thread, 1] = hard
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

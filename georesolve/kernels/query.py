@@ -11,6 +11,10 @@ from georesolve.kernels.devices import Array
 MAX_K = 64
 
 
+class StepsSpent(RuntimeError):
+    """A search would take more than the `most_steps` that it was given."""
+
+
 class Degrees(NamedTuple):
     """Observations as they came: float64 arrays of shape (n,), checked by `nearest`.
 
@@ -33,11 +37,14 @@ class Query(NamedTuple):
     first_row : int
         Reference row of the first observation, for `exclude_self` on a part of a larger set. It is
         negative where the references are a piece that starts behind the observations.
+    most_steps : int, optional
+        Work that the search may take on one core, `StepsSpent` beyond it; on a CPU alone.
     """
 
     k: int = 1
     exclude_self: bool = False
     first_row: int = 0
+    most_steps: int | None = None
 
 
 class Found(NamedTuple):

@@ -3,11 +3,21 @@
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH, leaf_of, level_of, push_children
+from georesolve.kernels.boxes_cpu import (
+    ALL,
+    NODE_STEPS,
+    STACK,
+    WIDTH,
+    leaf_of,
+    level_of,
+    mark,
+    push_children,
+)
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
 from georesolve.kernels.order_cpu import ROW, keys_of
 
+_LEAF_STEPS = 2 * WIDTH
 _BLOCK = 64
 """Observations whose keys are found together."""
 
@@ -43,9 +53,12 @@ def _scan_leaf_one(points, rows, leaf, x, y, z, own, i, reference, chord2, chord
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_singles(  # type: ignore[no-untyped-def]
-    thread, threads, tree, points, order, n, exclude_self, first_row, reference, chord2
+    thread, threads, tree, points, order, n, most, tally, reference, chord2, exclude_self, first_row
 ):
-    """Write the k nearest references of the observations of an order."""
+    """Write the k nearest references of the observations of an order.
+
+    What takes too many steps is marked, and what is written of it is of no use.
+    """
     leaf_points, rows, leaf_keys, boxes, levels = tree
     k = reference.shape[1]
     n_near = (k + exclude_self + WIDTH - 1) // WIDTH + (k > 1)
@@ -56,7 +69,11 @@ def search_singles(  # type: ignore[no-untyped-def]
     keys = np.empty(_BLOCK, np.int64)
     start = n * thread // threads
     stop = n * (thread + 1) // threads
+    steps = 0
+    hard = 0
     for place in range(start, stop):
+        if steps > most[1]:
+            break
         at = (place - start) % _BLOCK
         if at == 0:
             block = min(_BLOCK, stop - place)
@@ -84,9 +101,13 @@ def search_singles(  # type: ignore[no-untyped-def]
         stack[0] = boxes.shape[0] - 1
         top = 1
         level = levels.size - 2
-        while top:
+        begun = steps
+        steps += (near_stop - near) * _LEAF_STEPS
+        most_here = min(most[0], most[1] - begun)
+        while top and steps - begun <= most_here:
             top -= 1
             node = stack[top]
+            steps += NODE_STEPS
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
             if level:
@@ -96,10 +117,15 @@ def search_singles(  # type: ignore[no-untyped-def]
                 child = node * WIDTH + lowest_bit(bits)
                 bits &= bits - 1
                 if child < near or child >= near_stop:
+                    steps += _LEAF_STEPS
                     worst = _scan_leaf_one(
                         leaf_points, rows, child, x, y, z, own, i, reference, chord2, chords
                     )
                     bits &= children_within(boxes, node, box, worst)
+        if top:
+            hard += mark(order, place, place + 1)
         for j in range(k):
             if chord2[i, j] == np.inf:
                 reference[i, j] = -1
+    tally[thread, 0] = steps
+    tally[thread, 1] = hard

@@ -19,17 +19,20 @@ NaN compares false: a NaN in a leaf (padding) is never closer, and points that a
 of every order, hence have no place in the tree and in no packet.
 """
 
+from typing import Any
+
 import numpy as np
 
-from georesolve.kernels.boxes_cpu import Tree, build
+from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build
+from georesolve.kernels.brute_cpu import search_rows
 from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, scratch, sort
+from georesolve.kernels.order_cpu import MAX_ROWS, ROW, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
-from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.query import Degrees, Found, Query, StepsSpent
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -49,6 +52,12 @@ _SPREAD = 16
 _SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay: measured. Sixteen
 observations that are far apart have little of their walks in common."""
+
+_SHARES = (1 / 64, 1 / 4)
+"""Of the work of brute force, what an observation's walk may take before it is put off, and then
+before brute force takes it over. What is hard lies together in the order: put off, it is spread
+over all threads."""
+_LEAST_PATIENCE = 1 << 14
 
 
 def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
@@ -99,7 +108,7 @@ def search(
         return found
     lists = query.k > 1 or query.exclude_self
     tried = cells is None and _CELLS_FROM <= n >= _CELLS_SPREAD * tree.rows.size
-    if (cells or tried) and not lists:
+    if (cells or tried) and not lists and query.most_steps is None:
         left = search_cells(index, Degrees(lat_deg, lon_deg), found, sampled=tried)
         if left is not None:
             rest = Degrees(lat_deg[left], lon_deg[left])
@@ -111,6 +120,8 @@ def search(
         packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size
     # A list is measured where it is made.
     measured = measure and lists and packets
+    loop = search_singles if not packets else search_lists if lists else search_packets
+    most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     with scratch(window) as memory:
         for start in range(0, n, window):
@@ -118,20 +129,37 @@ def search(
             here = Scratch(*(array[: part.stop - start] for array in memory))
             reference, chord2 = found.reference[part], found.chord2[part]
             unit_vectors(lat_deg[part], lon_deg[part], here.points)
-            n_valid = sort(here, LANES)
-            threads = threads_for(n_valid, _GRAIN)
-            at = (tree, here.points, here.order, n_valid)
-            if packets and not lists:
-                in_threads(search_packets, threads, *at)
+            order = here.order[: sort(here, LANES)]
+            into: tuple[Any, ...] = ()
+            if lists or not packets:
+                if order.size < part.stop - start:
+                    reference.fill(-1)
+                    chord2.fill(np.nan if measured else np.inf)
+                into = (reference, chord2, query.exclude_self, query.first_row + start)
+                into = (*into, measured) if packets else into
+            for share in _SHARES:
+                threads = threads_for(order.size, _GRAIN)
+                patience = share * tree.rows.size * (LANES if packets else 1)
+                limits = np.array([max(_LEAST_PATIENCE, int(patience)), most_steps])
+                tally = np.empty((threads, 2), np.int64)
+                at = (tree, here.points, order, order.size, limits, tally)
+                in_threads(loop, threads, *at, *into)
+                steps, n_hard = int(tally[:, 0].max()), tally[:, 1].sum()
+                if steps > most_steps:
+                    raise StepsSpent(f"the walk of a tree took its {query.most_steps} steps")
+                most_steps -= steps
+                order = ~order[order < 0] if n_hard else order[:0]
+                if not n_hard:
+                    break
+            if loop is search_packets:
                 threads = threads_for(part.stop - start, _TAKE_GRAIN)
                 in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
-                continue
-            if n_valid < part.stop - start:
-                reference.fill(-1)
-                chord2.fill(np.nan if measured else np.inf)
-            own = query.exclude_self, query.first_row + start
-            if packets:
-                in_threads(search_lists, threads, *at, *own, measured, reference, chord2)
-            else:
-                in_threads(search_singles, threads, *at, *own, reference, chord2)
+            if order.size:
+                rows = np.sort(order & ROW)
+                seen = Degrees(lat_deg[part][rows], lon_deg[part][rows])
+                own = query.first_row + start + rows if query.exclude_self else rows[:0]
+                some = search_rows(index.vectors, seen, own, query.k, most_steps)
+                reference[rows], chord2[rows] = some
+                if measured:
+                    chord2[rows] = distances(some)
     return Found(found.reference, distances(found)) if measure and not measured else found

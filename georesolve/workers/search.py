@@ -35,7 +35,12 @@ class WrongAnswer(RuntimeError):
 
 
 def search(
-    references: Dataset, lat_deg: Any, lon_deg: Any, options: MatchOptions, first_row: int = 0
+    references: Dataset,
+    lat_deg: Any,
+    lon_deg: Any,
+    options: MatchOptions,
+    first_row: int = 0,
+    most_steps: int | None = None,
 ) -> kernels.Answer:
     """The nearest references of observations, as `kernels.nearest` finds them, on their device.
 
@@ -48,11 +53,15 @@ def search(
         The observations, on the device of the worker.
     first_row
         Row of the first observation, for ``exclude_self``.
+    most_steps
+        As for `kernels.nearest`, in each piece.
 
     Raises
     ------
     MemoryError
         When memory does not suffice for so many observations.
+    StepsSpent
+        As for `kernels.nearest`.
     """
     ranges = pieces(references)
     if len(ranges) == 1:
@@ -65,6 +74,7 @@ def search(
             exclude_self=options.exclude_self,
             first_row=first_row,
             algorithm=options.algorithm,
+            most_steps=most_steps,
         )
     found: kernels.Found | None = None
     for start, stop in ranges:
@@ -77,6 +87,7 @@ def search(
             exclude_self=options.exclude_self,
             first_row=first_row - start,
             algorithm=options.algorithm,
+            most_steps=most_steps,
         )
         # Merged as they come: no more than two answers are held.
         found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])

@@ -10,6 +10,7 @@ from numba import get_num_threads, set_num_threads
 
 from georesolve.kernels import (
     Query,
+    StepsSpent,
     build_index,
     cells_cpu,
     find,
@@ -217,6 +218,31 @@ def test_the_number_of_threads_does_not_show(threads):
     finally:
         set_num_threads(before)
     assert same_bytes(got, want)
+
+
+@pytest.mark.parametrize("k", [1, 9])
+@pytest.mark.parametrize(
+    ("algorithm", "packets"), [("tree", True), ("tree", False), ("brute", None), ("auto", None)]
+)
+def test_a_search_ends_when_its_steps_are_spent(algorithm, packets, k):
+    # Of the pole all references are equally far, and a walk can leave out none of them.
+    rng = np.random.default_rng(0)
+    index = build_index(np.zeros(1 << 17), rng.uniform(-180, 180, 1 << 17))
+    pole = Degrees(np.full(100, 90.0), np.zeros(100))
+
+    def search(most_steps):
+        if packets is None:
+            return find(index, *pole, k=k, algorithm=algorithm, most_steps=most_steps)
+        return tree_cpu.search(index, pole, Query(k, most_steps=most_steps), packets=packets)
+
+    for most_steps in (0, 1 << 10, 1 << 15, 1 << 20):
+        with pytest.raises(StepsSpent):
+            search(most_steps)
+    assert same_bytes(search(1 << 28), search(None))
+    if algorithm == "auto":
+        # As few are enough where references are not equally far.
+        spread, seen = build_index(*sphere(rng, 1 << 17)), sphere(rng, 100)
+        assert same_bytes(find(spread, *seen, k=k, most_steps=1 << 20), find(spread, *seen, k=k))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
