@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +23,15 @@ from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.manifest import read_manifest
-from tests.conftest import points, store_points
+from tests.conftest import (
+    NO_CLUSTER,
+    finished,
+    points,
+    running_service,
+    store_points,
+    wait_until,
+)
+from tests.faults.test_hung import suspended
 from tests.postgres import missing, running_postgres
 
 
@@ -49,9 +58,14 @@ def test_a_database_that_hangs_is_given_up_and_found_again(tmp_path, monkeypatch
         with engine.connect() as connection:
             shown = [
                 connection.exec_driver_sql(f"SHOW {name}").scalar()
-                for name in ("statement_timeout", "lock_timeout", "work_mem")
+                for name in (
+                    "statement_timeout",
+                    "lock_timeout",
+                    "idle_in_transaction_session_timeout",
+                    "work_mem",
+                )
             ]
-        assert shown == ["15s", "10s", "77kB"]
+        assert shown == ["15s", "10s", "5s", "77kB"]
         with hanging(Path(url.partition("host=")[2])):
             for waits in ("for a statement", "for a session"):
                 start = time.monotonic()
@@ -61,6 +75,64 @@ def test_a_database_that_hangs_is_given_up_and_found_again(tmp_path, monkeypatch
         with engine.connect() as connection:
             assert connection.exec_driver_sql("SELECT 1").scalar() == 1
         engine.dispose()
+
+
+def is_still(pid):
+    """Whether all threads of a process that was told to stop have done so."""
+    stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
+def echo(client):
+    body, headers = {"inputs": {"message": "here"}}, {"Prefer": "respond-async"}
+    return client.post("/processes/echo/execution", json=body, headers=headers)
+
+
+@pytest.mark.skipif(bool(missing()), reason=str(missing()))
+def test_a_front_that_is_paused_in_a_transaction_stops_no_other(tmp_path):
+    """It has entered a job and not committed it, and another connection waits for its locks."""
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(running_postgres())("paused")
+        flags = [*NO_CLUSTER, "--database-url", url]
+        service = stack.enter_context(running_service(tmp_path / "data", *flags, ready=False))
+        flags += ["--role", "front", "--data-dir", tmp_path / "data"]
+        front = stack.enter_context(running_service(tmp_path / "front", *flags, ready=False))
+        assert finished(service, echo(front).headers["location"])["status"] == "successful"
+
+        engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+        stack.callback(engine.dispose)
+        gate = stack.enter_context(engine.connect())
+        watch = stack.enter_context(engine.connect()).execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
+
+        def waits_at_the_gate():
+            waiting = "wait_event_type = 'Lock' AND starts_with(query, 'INSERT INTO jobs')"
+            count = f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}"
+            return watch.exec_driver_sql(count).scalar()
+
+        def beat():
+            return watch.exec_driver_sql("SELECT beat FROM store").scalar()
+
+        gate.exec_driver_sql("LOCK TABLE jobs IN SHARE MODE")
+        asker = stack.enter_context(ThreadPoolExecutor(1))
+        asked = asker.submit(echo, front)
+        wait_until(waits_at_the_gate)
+        with suspended(psutil.Process(front.process.pid)):
+            wait_until(lambda: is_still(front.process.pid))
+            gate.rollback()
+            start, before = time.monotonic(), beat()
+            job = echo(service)
+            assert job.status_code == 201, job.text
+            assert finished(service, job.headers["location"])["status"] == "successful"
+            assert time.monotonic() - start < postgres_module.SILENCE_SECONDS / 2
+            wait_until(lambda: beat() > before + 3)
+        answer = asked.result(60)
+        assert answer.status_code == 503, answer.text
+        assert answer.json()["type"] == "urn:georesolve:problem:not-ready"
+        assert len(service.get("/jobs").json()["jobs"]) == 2
+        assert finished(service, echo(front).headers["location"])["status"] == "successful"
+        assert "another runner has taken" not in service.log.read_text()
 
 
 def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, monkeypatch):

@@ -58,6 +58,17 @@ def database_exists(data_dir: Path, url: str | None = None) -> bool:
         engine.dispose()
 
 
+def of_single_statements(engine: sa.Engine) -> sa.Engine:
+    """The same engine for transactions of one statement: Postgres begins and ends them itself.
+
+    It ends those of a process that is paused meanwhile, too. In SQLite there is no way to the
+    server that such a transaction would save, and to ask for it takes as long as to read a row.
+    """
+    if engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
+
+
 def name_of_database(data_dir: Path, url: str | None = None) -> str:
     """What to call the database before people; raises as `open_database` does."""
     if not url:

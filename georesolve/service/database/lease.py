@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service.database.engine import of_single_statements
 from georesolve.service.database.schema import store as _store
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ class Lease:
         with self._writing:
             try:
                 if self._session is None:
-                    self._session = self._engine.connect()
+                    self._session = of_single_statements(self._engine).connect()
                     # Not one of the pool: what is told so often need not survive a power cut.
                     self._session.detach()
                     if self._engine.dialect.name == "sqlite":

@@ -13,7 +13,16 @@ _STATEMENT_SECONDS = 15
 SILENCE_SECONDS = 20.0
 """After so long without an answer to one statement a connection is given up: a server that was
 stopped, or that another took the address of, keeps no bound of its own."""
+_IDLE_SECONDS = 5
+"""A process that is paused in a transaction holds its locks for so long: others wait longer."""
 _POOL_SECONDS = 10
+_ALIVE = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "20000",
+}
+"""Of both ends, which is why a host that vanished keeps no session and no lock."""
 
 
 class _Bounded(psycopg.Connection[Any]):
@@ -43,16 +52,18 @@ class _Bounded(psycopg.Connection[Any]):
 def bounded_engine(url: sa.URL) -> sa.Engine:
     """An engine for the statements of a service: each ends within seconds, one way or another.
 
-    What the URL says of `connect_timeout` and `options` counts.
+    What the URL says of the same parameters of a connection, or as `options`, counts.
     """
-    options = f"-c statement_timeout={_STATEMENT_SECONDS}s -c lock_timeout={_LOCK_SECONDS}s"
-    given = url.query
-    url = url.update_query_dict(
-        {
-            "connect_timeout": given.get("connect_timeout", str(_CONNECT_SECONDS)),
-            "options": f"{options} {given.get('options', '')}".strip(),
-        }
-    )
+    of_session = {
+        "statement_timeout": f"{_STATEMENT_SECONDS}s",
+        "lock_timeout": f"{_LOCK_SECONDS}s",
+        "idle_in_transaction_session_timeout": f"{_IDLE_SECONDS}s",
+        **{name if "user" in name else f"tcp_{name}": n for name, n in _ALIVE.items()},
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in of_session.items())
+    given = {"connect_timeout": str(_CONNECT_SECONDS), **_ALIVE, **url.query}
+    given["options"] = f"{options} {given.get('options', '')}".strip()
+    url = url.update_query_dict(given)
     # Asked before each use: a database that was restarted meanwhile costs no request.
     engine = sa.create_engine(url, pool_pre_ping=True, pool_timeout=_POOL_SECONDS)
 

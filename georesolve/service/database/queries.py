@@ -7,8 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from georesolve.service.clock import ExpiryClock
+from georesolve.service.database.engine import of_single_statements
 from georesolve.service.database.reserve import Reserve
-from georesolve.service.database.schema import store as _store
+
+_LOCK_ALL = {
+    "sqlite": "BEGIN IMMEDIATE",
+    # No row: who only notes something, as the holder of the lease does, does not wait.
+    "postgresql": f"SELECT pg_advisory_xact_lock({0x67656F61})",
+}
 
 Admission = Callable[[sa.Connection], None]
 """Refuses what is about to be entered, in its transaction, by raising something."""
@@ -39,6 +45,7 @@ class Queries:
         owner: str | None = None,
     ) -> None:
         self._engine = engine
+        self._single = of_single_statements(engine)
         self.reserve = reserve
         self.expiry = expiry or ExpiryClock()
         self.owner = owner
@@ -50,20 +57,20 @@ class Queries:
         return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
 
     def _rows(self, query: "sa.Select[Any]") -> Sequence[sa.RowMapping]:
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             return connection.execute(query).mappings().all()
 
     def _first(self, query: "sa.Select[Any]", **values: Any) -> sa.RowMapping | None:
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             return connection.execute(query, values).mappings().first()
 
     def _scalars(self, query: "sa.Select[Any]") -> list[Any]:
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             return list(connection.execute(query).scalars())
 
     def _change(self, query: sa.UpdateBase) -> int:
         """Change rows; tells how many."""
-        with self._engine.begin() as connection:
+        with self._single.begin() as connection:
             return connection.execute(query).rowcount
 
     def _spend(self, query: sa.UpdateBase) -> int:
@@ -74,7 +81,6 @@ class Queries:
     def _accepting(self, admit: Admission = admit_any) -> Iterator[sa.Connection]:
         """A transaction that enters something, if it is admitted; others wait meanwhile."""
         with self._engine.begin() as connection:
-            # In whichever front: this locks the row, or all of SQLite.
-            connection.execute(_store.update().values(beat=_store.c.beat))
+            connection.exec_driver_sql(_LOCK_ALL[self._engine.dialect.name])
             admit(connection)
             yield connection

@@ -136,7 +136,7 @@ class Store(Queries):
 
     def told(self) -> "sa.Row[Any, Any, Any]":
         """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             return connection.execute(_TOLD).one()
 
     def refuse_other_folder(self) -> None:
@@ -218,7 +218,7 @@ class Store(Queries):
 
     def _reading(self, own: sa.Connection | None) -> AbstractContextManager[sa.Connection]:
         """A connection to read with: the one that a transaction has already, or another."""
-        return self._engine.connect() if own is None else nullcontext(own)
+        return self._single.connect() if own is None else nullcontext(own)
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets and results take, or are expected to once they are whole."""
@@ -248,7 +248,7 @@ class Store(Queries):
             )
             for table, *also in ((_datasets,), (_jobs, _jobs.c.status == "successful"))
         ]
-        with self._engine.connect() as connection:
+        with self._single.connect() as connection:
             datasets, results = (connection.execute(query).scalar_one() for query in late)
         return datasets, results
 
@@ -449,7 +449,7 @@ class Store(Queries):
         is_kept = has_result & ~self._expired(_jobs)
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         query = _jobs.delete().where(old).returning(_jobs.c.id)
-        with self._engine.begin() as connection:
+        with self._single.begin() as connection:
             return list(connection.execute(query).scalars())
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def install_error_handlers(app: FastAPI) -> None:
         if is_disk_full(error):
             logger.error("the disk is full: %s", error)
             return problem_response(disk_full(), request)
-        if isinstance(error, _STORE_IS_AWAY):
+        if isinstance(error, _STORE_IS_AWAY) or getattr(error, "connection_invalidated", False):
             logger.error("the store failed: %s", error)
             return problem_response(store_away(), request)
         if isinstance(error, StoreFailed):
