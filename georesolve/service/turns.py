@@ -33,7 +33,8 @@ class Turns:
             # Of one that was cancelled while it waited the turn is cancelled too.
             if not turn.cancelled():
                 self._free += self._places if alone else 1
-                self._held[owner] -= 1
+                # One that was alone is not counted: nobody else held a place meanwhile.
+                self._held[owner] -= not alone
                 if not self._held[owner]:
                     del self._held[owner]
             self._give()

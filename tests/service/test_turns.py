@@ -72,6 +72,19 @@ def test_who_is_to_be_alone_is_alone_and_is_not_passed_over():
     asyncio.run(asyncio.wait_for(check(), 10))
 
 
+def test_who_was_alone_has_no_more_than_the_others_afterwards():
+    async def check():
+        turns, order, until = Turns(1), [], asyncio.Event()
+        async with turns.place("b", alone=True):
+            tasks = [asyncio.create_task(work(turns, order, name, until)) for name in ("a1", "b1")]
+            await asyncio.sleep(0)
+        until.set()
+        await asyncio.gather(*tasks)
+        assert order == ["a1", "b1"]
+
+    asyncio.run(asyncio.wait_for(check(), 10))
+
+
 def test_others_go_on_when_who_was_to_be_alone_gives_up():
     async def check():
         turns, order = Turns(2), []
