@@ -45,6 +45,14 @@ def arrow(table, new=pa.ipc.new_stream, **options):
     return sink.getvalue()
 
 
+def offsets(*ends):
+    """A stream whose texts have other offsets."""
+    content = arrow(with_column(["ab", "cd"]))
+    right = np.array([0, 2, 4], "<i4").tobytes()
+    assert content.count(right) == 1
+    return content.replace(right, np.array(ends, "<i4").tobytes())
+
+
 def geojson(**feature):
     point = {"type": "Point", "coordinates": [1, 2]}
     feature = {"type": "Feature", "geometry": point, **feature}
@@ -128,6 +136,9 @@ REFUSED = {
     "a footer of less than nothing": (forged(FILE, -10, b"\xfe\xff\xff\xff"), "arrow"),
     "a message of two gigabytes": (forged(STREAM, 4, b"\xff\xff\xff\x7f"), "arrow"),
     "Arrow text that is not UTF-8": (arrow(with_column(bad_text())), "arrow"),
+    "offsets that lead out": (offsets(0, 2, 400), "arrow"),
+    "offsets that fall": (offsets(0, 4, 2), "arrow"),
+    "offsets below zero": (offsets(-1, 2, 4), "arrow"),
     "run ends": (
         arrow(with_column(pa.RunEndEncodedArray.from_arrays(pa.array([9], pa.int32()), [5]))),
         "arrow",

@@ -135,6 +135,9 @@ def test_a_stream_of_observations(service):
         headers = {"Content-Type": ARROW}
         refused = service.post("/nearest", params=query, content=b"", headers=headers)
         assert message in problem(refused, 400, "invalid-request")
+    damaged = stream(observations)[:-40]
+    refused = service.post("/nearest", params=options, content=damaged, headers=headers)
+    assert "the body: " in problem(refused, 400, "invalid-input")
     service.delete(f"/datasets/{id}").raise_for_status()
 
 

@@ -1,8 +1,8 @@
 """The two point sets of a request: as they were sent, and made or found.
 
 What is sent is a file, arrays or GeoJSON, or it is named: a registered dataset, files at an
-address. Arrays, plain Arrow streams and datasets that were used a moment ago are at hand. Other
-things take their time: files of strangers are decoded in a sandbox.
+address. Arrays and datasets that were used a moment ago are at hand. Other things take their time:
+files of strangers and Arrow streams are decoded in a sandbox.
 """
 
 import asyncio
@@ -21,10 +21,8 @@ from pydantic_core import to_json
 
 from georesolve.intake.addresses import is_href
 from georesolve.intake.columns import OnInvalid, Reading, Role
-from georesolve.intake.flat_streams import flat_table
 from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
-from georesolve.intake.sources import Table
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
@@ -342,14 +340,7 @@ async def made_of_file(
 
 
 def _made_at_hand(value: Any, place: str, service: Service, reading: Reading) -> Ingested | None:
-    if isinstance(value, bytearray):
-        start = time.perf_counter()
-        rows = flat_table(value)
-        if rows is None:
-            return None
-        table = Table(rows.schema, iter(rows.to_batches()), rows.num_rows)
-        return service.ingest.from_table(table, reading, place, start)
-    if isinstance(value, Upload) or _is_geojson(value) or _is_elsewhere(value):
+    if isinstance(value, Upload | bytearray) or _is_geojson(value) or _is_elsewhere(value):
         return None
     return _of_arrays(value, place, service, reading)
 

@@ -67,7 +67,8 @@ async def nearest(request: Request) -> Response:
         else:
             sent = sent_by_json(await parsed(service, content, NearestInputs))
         matches = None
-        if len(content) <= QUICKLY_READ:
+        # A stream is read in a sandbox.
+        if not is_stream and len(content) <= QUICKLY_READ:
             quickly = partial(_quickly, service, sent, format, start)
             at_hand = partial(_at_hand, service, sent, format, start)
             is_small = len(content) <= _FEW_BYTES

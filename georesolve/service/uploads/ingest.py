@@ -199,11 +199,7 @@ class Ingest:
             [*arrays],
         )
         table = Table(batch.schema, iter([batch]), rows)
-        return self.from_table(table, reading, pointer, start)
-
-    def from_table(self, table: Table, reading: Reading, file: str, start: float) -> Ingested:
-        """Make a dataset of numbers and texts in memory; `file` is what to call it in errors."""
-        dataset = canonicalise(table, reading, file, None, self._limits)
+        dataset = canonicalise(table, reading, pointer, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
 
