@@ -1,12 +1,12 @@
-"""How far observations lie from their references: counts, exact percentiles, histograms.
+"""How far observations lie from their references: counts, percentiles, histograms.
 
-The nearest reference of each counts. Distances go to files that have no name, so that memory is
-bounded. What has a rank among them is found digit by digit of its bits, without a sort.
+The nearest reference of each counts. Distances are counted in one pass by their first bits, in bins
+of 0.012 % of a distance or less: percentiles are right to half of that, and histograms have edges
+of these bins, so that their counts are exact.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
@@ -14,12 +14,9 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.workers import ranks_cpu
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
-from georesolve.workers.scratch import scratch
 from georesolve.workers.threads import side_by_side
 
 PERCENTS = (0, 1, 5, 25, 50, 75, 95, 99, 100)
@@ -28,9 +25,12 @@ STRETCH = 1 << 16
 """Rows that are worth a turn of a thread."""
 _LEAST_M = 0.001
 """Distances are told to the millimetre: the logarithmic bins begin there."""
-_DIGITS = ((15, ranks_cpu.LEAD), (12, 36), (12, 24), (12, 12), (12, 0))
-"""Of the bits of a distance, the most significant first: how many bits, and how many follow."""
-_GRAIN = 1 << 15
+_SHIFT = 52 - 13
+"""A fine bin has the exponent of its distances and the first 13 bits behind it."""
+_BELOW = (1023 - 20 << 13) - 1
+"""What lies nearer than 2^-20 m is in the fine bin 0."""
+_FINE = (52 << 13) + 1
+"""Fine bins, up to 2^32 m: a hundred times what a distance on the sphere can be."""
 
 
 class Histogram(NamedTuple):
@@ -48,7 +48,8 @@ class Distances(NamedTuple):
     counts
         Observations by status.
     percentiles_m
-        At `PERCENTS`, between two distances in proportion as numpy has them; empty without any.
+        At `PERCENTS`, between two distances in proportion as numpy has them, to 0.01 %; the least
+        and the largest are exact. Empty without any.
     linear, logarithmic
         Histograms; the first logarithmic bin begins at 0.
     """
@@ -68,95 +69,75 @@ def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
     return found
 
 
-def measure(manifest: Manifest, folder: Path) -> Distances:
-    """Read the distances of a result; raises OSError when it is damaged or gone.
-
-    Parameters
-    ----------
-    folder
-        For files that take 8 bytes a row, and go when all is measured.
-    """
+def measure(manifest: Manifest) -> Distances:
+    """Read the distances of a result; raises OSError when it is damaged or gone."""
     counts: Counter[str] = Counter()
+    fine = np.zeros(_FINE, np.int64)
+    ends: list[float] = []
     lock = Lock()
-    with scratch(folder) as files:
 
-        def read(stretch: Stretch) -> None:
-            with manifest.reading(stretch.part) as handle:
-                parquet = opened(handle, stretch.footer)
-                has_rank = "rank" in parquet.schema_arrow.names
-                names = ["distance_m", "status", *(["rank"] if has_rank else [])]
-                table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
-            if has_rank:
-                table = table.filter(pc.equal(table["rank"], 1))
-            files.add(table["distance_m"].drop_null().to_numpy())
-            by_status = table["status"].value_counts().to_pylist()
-            with lock:
-                for one in by_status:
-                    counts[one["values"]] += one["counts"]
+    def read(stretch: Stretch) -> None:
+        with manifest.reading(stretch.part) as handle:
+            parquet = opened(handle, stretch.footer)
+            has_rank = "rank" in parquet.schema_arrow.names
+            names = ["distance_m", "status", *(["rank"] if has_rank else [])]
+            table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
+        if has_rank:
+            table = table.filter(pc.equal(table["rank"], 1))
+        metres = table["distance_m"].drop_null().to_numpy()
+        own = np.bincount(_bins(metres))
+        by_status = table["status"].value_counts().to_pylist()
+        with lock:
+            fine[: own.size] += own
+            if metres.size:
+                ends.extend((float(metres.min()), float(metres.max())))
+            for one in by_status:
+                counts[one["values"]] += one["counts"]
 
-        for _ in side_by_side(read, stretches(manifest)):
-            pass
-        return _summary(dict(counts), files.mapped(np.float64))
+    for _ in side_by_side(read, stretches(manifest)):
+        pass
+    if not ends:
+        return Distances(dict(counts), [], Histogram([], []), Histogram([], []))
+    return _summary(dict(counts), fine, min(ends), max(ends))
 
 
-def _summary(counts: dict[str, int], distances: tuple[np.ndarray, ...]) -> Distances:
-    if not _size(distances):
-        return Distances(counts, [], Histogram([], []), Histogram([], []))
-    percentiles = _percentiles(distances)
-    most = percentiles[-1]
-    linear = np.linspace(0.0, most, _BINS + 1) if most else np.array([0.0, _LEAST_M])
-    least = max(_LEAST_M, percentiles[0])
+def _summary(counts: dict[str, int], fine: np.ndarray, least: float, most: float) -> Distances:
+    linear = np.linspace(0.0, most, _BINS + 1) if most > _LEAST_M else np.array([0.0, _LEAST_M])
+    from_m = max(_LEAST_M, least)
     logarithmic = linear
-    if most > least:
-        logarithmic = np.concatenate([[0.0], np.geomspace(least, most, _BINS)])
-        # What numpy rounds must not leave out the farthest.
-        logarithmic[-1] = most
-    histograms = (_histogram(distances, edges) for edges in (linear, logarithmic))
-    return Distances(counts, percentiles, *histograms)
+    if most > from_m:
+        logarithmic = np.concatenate([[0.0], np.geomspace(from_m, most, _BINS)])
+    histograms = (_histogram(fine, edges, most) for edges in (linear, logarithmic))
+    return Distances(counts, _percentiles(fine, least, most), *histograms)
 
 
-def _histogram(distances: tuple[np.ndarray, ...], edges: np.ndarray) -> Histogram:
-    least = (np.arange(1 << (63 - ranks_cpu.BIN)) << ranks_cpu.BIN).view(np.float64)
-    first = np.searchsorted(edges, least, "right").clip(1, edges.size - 1) - 1
-    threads = threads_for(_size(distances), _GRAIN)
-    counts = np.zeros((threads, edges.size - 1), np.int64)
-    in_threads(ranks_cpu.histogram, threads, distances, edges, first, counts)
-    return Histogram(edges.tolist(), counts.sum(axis=0).tolist())
-
-
-def _size(distances: tuple[np.ndarray, ...]) -> int:
-    return sum(own.size for own in distances)
-
-
-def _percentiles(distances: tuple[np.ndarray, ...]) -> list[float]:
-    """Those of `PERCENTS`, as numpy.percentile computes them, to the last bit."""
-    last = _size(distances) - 1
-    at = np.array(PERCENTS) / 100 * last
-    ranks, part = at.astype(np.int64), at - np.floor(at)
-    after = np.minimum(ranks + 1, last)
-    low, high = _of_ranks(distances, np.concatenate([ranks, after])).reshape(2, -1)
-    step = high - low
-    found: list[float] = np.where(part < 0.5, low + step * part, high - step * (1 - part)).tolist()
+def _bins(metres: np.ndarray) -> np.ndarray:
+    """The fine bins that some distances are in."""
+    found: np.ndarray = np.maximum((metres.view(np.int64) >> _SHIFT) - _BELOW, 0)
     return found
 
 
-def _of_ranks(distances: tuple[np.ndarray, ...], ranks: np.ndarray) -> np.ndarray:
-    """The distances of some ranks, from 0."""
-    bits, left = np.zeros(ranks.size, np.int64), ranks.copy()
-    leads = np.arange(1 << (63 - ranks_cpu.LEAD))
-    threads = threads_for(_size(distances), _GRAIN)
-    for digit, shift in _DIGITS:
-        brackets, own = np.unique(bits, return_inverse=True)
-        ends = (brackets + ((1 << digit) - 1 << shift)) >> ranks_cpu.LEAD
-        first = np.searchsorted(ends, leads)
-        counts = np.zeros((threads, brackets.size, 1 << digit), np.int64)
-        in_threads(ranks_cpu.tally, threads, distances, brackets, first, shift, counts)
-        upto = counts.sum(axis=0).cumsum(axis=1)
-        for i, bracket in enumerate(own):
-            step = np.searchsorted(upto[bracket], left[i], "right")
-            left[i] -= upto[bracket, step - 1] if step else 0
-            bits[i] += step << shift
-    return bits.view(np.float64)
+def _begins(bins: np.ndarray) -> np.ndarray:
+    """Where fine bins begin, in metres."""
+    return np.where(bins > 0, (bins + _BELOW << _SHIFT).view(np.float64), 0.0)
+
+
+def _histogram(fine: np.ndarray, edges: np.ndarray, most: float) -> Histogram:
+    """Counts between the beginnings of the fine bins in which some edges lie."""
+    bins = np.unique(_bins(edges[:-1]))
+    found = np.append(_begins(bins), max(edges[-1], most))
+    return Histogram(found.tolist(), np.add.reduceat(fine, bins).tolist())
+
+
+def _percentiles(fine: np.ndarray, least: float, most: float) -> list[float]:
+    upto = fine.cumsum()
+    last = upto[-1] - 1
+    at = np.array(PERCENTS) / 100 * last
+    ranks = np.array([np.floor(at), np.ceil(at)])
+    bins = np.searchsorted(upto, ranks, "right")
+    low, high = ((_begins(bins) + _begins(bins + 1)) / 2).clip(least, most)
+    found: list[float] = (low + (high - low) * (at - ranks[0])).tolist()
+    return [least, *found[1:-1], most]
 
 
 class Stretch(NamedTuple):

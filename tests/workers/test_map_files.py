@@ -84,11 +84,16 @@ def test_a_square_is_what_pandas_counts(result, drawn, z):
 
 
 def test_distances_of_many_parts_are_what_numpy_says(result):
-    folder, manifest, *_, metres = result
-    found = measure(manifest, folder)
+    _, manifest, *_, metres = result
+    found = measure(manifest)
     matched = metres[~np.isnan(metres)]
     assert found.counts == {"matched": matched.size, "beyond": N - matched.size}
-    assert found.percentiles_m == np.percentile(matched, PERCENTS).tolist()
+    assert found.percentiles_m == pytest.approx(np.percentile(matched, PERCENTS), rel=1e-4)
+    assert found.percentiles_m[::8] == [matched.min(), matched.max()]
     for bins in (found.linear, found.logarithmic):
         assert np.array_equal(bins.counts, np.histogram(matched, bins.edges_m)[0])
         assert sum(bins.counts) == matched.size
+    np.testing.assert_allclose(widths := np.diff(found.linear.edges_m), widths.mean(), rtol=0.02)
+    if found.logarithmic != found.linear:
+        ratios = np.diff(np.log(found.logarithmic.edges_m[1:]))
+        np.testing.assert_allclose(ratios, ratios.mean(), rtol=0.02)

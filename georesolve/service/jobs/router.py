@@ -13,7 +13,6 @@ from georesolve.service.description.operations import (
     BYTES,
     FILE_HEADERS,
     IN_DOCUMENT,
-    MESSAGES,
     Answers,
     JobId,
     answer_of,
@@ -38,7 +37,7 @@ router = APIRouter(tags=["jobs"])
 
 _PART = "000000000000-000000000002.parquet"
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
-_BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT, *MESSAGES))
+_BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT,))
 _LINK = {"Link": header("leads to the result")}
 _RESULT: Answers = {
     **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),

@@ -173,7 +173,7 @@ class Maps:
             if given.pop("digest") == manifest.digest:
                 histograms = (Histogram(*given.pop(name)) for name in ("linear", "logarithmic"))
                 return Distances(given["counts"], given["percentiles_m"], *histograms)
-        distances = measure(manifest, folder)
+        distances = measure(manifest)
         with complete(path) as temporary:
             temporary.write_text(json.dumps({**distances._asdict(), "digest": manifest.digest}))
         return distances

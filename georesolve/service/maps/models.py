@@ -89,7 +89,9 @@ class Spread(BaseModel):
     """How far the observations of a result lie from their nearest references."""
 
     counts: dict[str, int] = Field(description="observations by status")
-    percentiles: list[Percentile] = Field(description="exact; none without a matched observation")
+    percentiles: list[Percentile] = Field(
+        description="to 0.01 %; none without a matched observation"
+    )
     linear: Histogram
     logarithmic: Histogram = Field(description="the first bin begins at 0")
 

@@ -187,7 +187,7 @@ async def get_tile_features(
 
 @router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
 async def get_distances(job: Job, service: ServiceContext) -> Spread:
-    """Observations by status, exact percentiles of their distances, and two histograms.
+    """Observations by status, percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
     edges from the second on have equal ratios. Of `k` references the nearest counts.
