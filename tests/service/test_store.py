@@ -630,22 +630,22 @@ def test_deaths_of_the_service_count_against_jobs_that_ran(tmp_path, store):
         for name in ("ran", "got on", "rested", "waited", "ended")
     }
     for name in ids.keys() - {"waited"}:
-        store.start_job(ids[name], 7)
+        store.start_job(ids[name])
     store.rest_job(ids["rested"])
     store.finish_job(ids["ended"], "successful", "done")
 
-    def suspicion():
-        return {name: store.job(id).suspicion for name, id in ids.items()}
+    def deaths():
+        return {name: store.job(id).deaths for name, id in ids.items()}
 
-    store.note_death(7, 5)
+    store.note_death()
     none = dict.fromkeys(ids, 0)
-    assert suspicion() == none | {"ran": 1, "got on": 1}
+    assert deaths() == none | {"ran": 1, "got on": 1}
     # Nobody has started them since.
-    store.note_death(8, 5)
-    assert suspicion() == none | {"ran": 1, "got on": 1}
+    store.note_death()
+    assert deaths() == none | {"ran": 1, "got on": 1}
     for name in ("ran", "got on"):
-        store.start_job(ids[name], 8)
+        store.start_job(ids[name])
     store.report_progress(ids["ran"], 0, None, "it found the parts of before")
     store.report_progress(ids["got on"], 2, 1e6, "two of five")
-    store.note_death(9, 5)
-    assert suspicion() == none | {"ran": 6, "got on": 5}
+    store.note_death()
+    assert deaths() == none | {"ran": 2, "got on": 1}

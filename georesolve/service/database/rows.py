@@ -99,8 +99,8 @@ class JobState:
         The id of the key that it was made with; empty without keys.
     expires
         When its result may be removed; None for never.
-    suspicion
-        How far it is suspected of ending the service that runs it.
+    deaths
+        How often the runner has died while it ran the job, since the job last got on.
     """
 
     id: str
@@ -117,7 +117,7 @@ class JobState:
     rows_done: int
     rows_a_second: float | None
     message: str
-    suspicion: int
+    deaths: int
 
     @property
     def has_succeeded(self) -> bool:
@@ -139,9 +139,8 @@ class JobRow(JobState):
         What it takes on the disk: until it ends, what it is expected to.
     request
         The id of the request that made it.
-    oom_kills
-        How many processes the kernel had killed for want of memory when it was started; None while
-        it does not run.
+    held
+        Whether a runner has it in hand, or died with it.
     has_expired
         Whether its result was kept for as long as results are.
     """
@@ -153,7 +152,7 @@ class JobRow(JobState):
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
     request: str = ""
-    oom_kills: int | None = None
+    held: bool = False
     has_expired: bool = False
 
 

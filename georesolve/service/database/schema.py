@@ -94,10 +94,9 @@ jobs = sa.Table(
     sa.Column("rows_done", sa.BigInteger, nullable=False),
     sa.Column("rows_a_second", sa.Float),
     sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
-    # How far it is suspected of ending its service, see `service.jobs.suspicion`; and, while it
-    # runs, how many processes the kernel had killed for want of memory when it was started.
-    sa.Column("suspicion", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("oom_kills", sa.BigInteger),
+    # Whether a runner has it in hand, and how many died with it since it last got on.
+    sa.Column("held", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
     sa.Column("report", sa.JSON),

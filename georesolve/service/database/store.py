@@ -491,44 +491,27 @@ class Store(Queries):
         """Note the time by which things expire: the next process goes on from there."""
         self._change(_store.update().values(time=self.expiry.now()))
 
-    def start_job(self, id: str, oom_kills: int | None = None) -> bool:
-        """Mark a live job as running; tells whether it still was live.
-
-        Parameters
-        ----------
-        oom_kills
-            How many processes the kernel has killed for want of memory by now, for a job that may
-            end its service.
-        """
+    def start_job(self, id: str) -> bool:
+        """Mark a live job as running; tells whether it still was live."""
         values = {"status": "running", "started": now(), "message": "starting"}
-        return self._update_live(id, **values, rows_a_second=None, oom_kills=oom_kills)
+        return self._update_live(id, **values, rows_a_second=None, held=True)
 
     def rest_job(self, id: str) -> None:
         """Note that a live job does not run for now, though its service lives."""
-        self._update_live(id, oom_kills=None)
+        self._update_live(id, held=False)
 
-    def note_death(self, oom_kills: int, weight: int) -> None:
-        """Suspect the jobs that were running when a service died; called when the next one starts.
-
-        Parameters
-        ----------
-        oom_kills
-            How many processes the kernel has killed for want of memory by now.
-        weight
-            Of a death of jobs since whose start that number has grown; any other weighs 1.
-        """
-        suspicion = _jobs.c.suspicion + sa.case((_jobs.c.oom_kills < oom_kills, weight), else_=1)
-        query = _jobs.update().where(_jobs.c.oom_kills.is_not(None) & _jobs.c.status.in_(LIVE))
-        self._change(query.values(suspicion=suspicion, oom_kills=None))
+    def note_death(self) -> None:
+        """Count the death of a runner for the jobs it ran; called when the next one starts."""
+        query = _jobs.update().where(_jobs.c.held & _jobs.c.status.in_(LIVE))
+        self._change(query.values(deaths=_jobs.c.deaths + 1, held=False))
 
     def report_progress(
         self, id: str, rows_done: int, rows_a_second: float | None, message: str
     ) -> None:
-        """Note how far a running job is, and how fast it goes: with a rate, it has got on."""
+        """Note how far a running job is, and how fast it goes; with more rows, it has got on."""
+        deaths = sa.case((_jobs.c.rows_done < rows_done, 0), else_=_jobs.c.deaths)
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
-        if rows_a_second is not None:
-            values["suspicion"] = 0
-        self._update_live(id, **values)
+        self._update_live(id, **values, deaths=deaths)
 
     def finish_job(
         self,

@@ -59,7 +59,7 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
     if end(store, metrics, id, "dismissed", "dismissed by the client"):
         row = store.job(id)
         # A job that no runner has in hand may have been seen by none.
-        if row is not None and row.oom_kills is None:
+        if row is not None and not row.held:
             clear(store, library, id)
         return
     if not store.dismiss_finished_job(id):

@@ -26,7 +26,6 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
-from georesolve.service.jobs.suspicion import ALONE, GUILTY, OUT_OF_MEMORY, oom_kills
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
@@ -47,6 +46,8 @@ _ASK_SECONDS = 2.0
 """How often the scheduler is asked for its workers."""
 _SILENCE_SECONDS = 10.0
 """A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
+_MOST_DEATHS = 3
+"""A job is failed when so many runners died that had it in hand, and it never got on meanwhile."""
 
 
 class Supervisor:
@@ -159,10 +160,10 @@ class Supervisor:
             await asyncio.to_thread(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
-        """Fail the jobs that ended the services which ran them, as it seems; see `suspicion`."""
-        self._store.note_death(oom_kills(), OUT_OF_MEMORY)
+        """Fail the jobs that ended the services which ran them, as it seems."""
+        self._store.note_death()
         for job in self._store.live_jobs():
-            if job.suspicion >= GUILTY:
+            if job.deaths >= _MOST_DEATHS:
                 problem = JobFailed(
                     "the service died each time that it ran this job, at last alone, so it is not "
                     "tried again: a job may need more memory than there is; send fewer rows at a "
@@ -276,7 +277,7 @@ class Supervisor:
                 await self._echo(row.id, row.options)
                 return True
             await self._opened.wait()
-            async with self._places.place(row.owner, alone=row.suspicion >= ALONE):
+            async with self._places.place(row.owner, alone=row.deaths > 0):
                 if self.cluster is None or self.stopping:
                     return False
                 return await self._run_in_thread(row.id, self.cluster)
@@ -318,7 +319,7 @@ class Supervisor:
         Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
-            if self._store.start_job(id, oom_kills()):
+            if self._store.start_job(id):
                 self._run_started(id, cluster)
         except JobCancelled:
             logger.info("job %s stopped", id)
@@ -408,9 +409,12 @@ class _Reporter:
         self.first_rows: int | None = None
 
     def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
         if self.first_rows is None:
             self.first_rows = progress.rows_done
-        now = time.monotonic()
+            if progress.rows_done:
+                # Parts that stand show that the job got on before its runner died.
+                self._next = now
         if now < self._next:
             return
         self._next = now + _REPORT_SECONDS
