@@ -158,6 +158,88 @@ def test_swapped_axes_are_refused_in_words(chromium, service):
         expect(panel.get_by_role("region", name="first rows")).to_contain_text("170.5")
 
 
+def put(page, legend, name, content):
+    """A file is chosen for a set."""
+    panel = page.get_by_role("group", name=legend)
+    file = {"name": name, "mimeType": "text/csv", "buffer": content}
+    panel.locator("input[type=file]").set_input_files(file)
+    return panel
+
+
+POINTS = b"place,lat,lon\na,1,2\nb,3,4\n"
+
+
+@pytest.mark.parametrize(
+    ("label", "typed"), [("Largest distance in metres", "5000"), ("Latitude", "lat")]
+)
+@pytest.mark.parametrize("way", ["click", "Enter"])
+def test_what_was_typed_last_takes_no_second_click(page, label, typed, way):
+    page.goto("/?match")
+    for legend in ("Observations", "References"):
+        expect(put(page, legend, "points.csv", POINTS)).to_contain_text("extent")
+    expect(page.get_by_text("about")).to_be_visible()
+    for closed in page.get_by_text("Names of columns").all():
+        closed.click()
+    page.get_by_label(label).first.click()
+    page.keyboard.type(typed)
+    if way == "Enter":
+        page.keyboard.press("Enter")
+    else:
+        # As a hand does: the field loses the focus, and changes, before the button is let go.
+        page.get_by_role("button", name="Match").hover()
+        page.mouse.down()
+        page.mouse.up()
+    page.wait_for_url(re.compile(r"\?job="))
+    expect(page.get_by_text("successful", exact=True)).to_be_visible()
+    if typed == "5000":
+        expect(page.get_by_text("5000", exact=True)).to_be_visible()
+
+
+def test_a_match_without_sets_says_what_is_missing(page):
+    page.goto("/?match")
+    page.get_by_role("button", name="Match").click()
+    expect(page.get_by_text("Give both sets first.")).to_be_visible()
+    assert "job=" not in page.url
+
+
+HOSTILE = [
+    '<meta http-equiv="refresh" content="0;url=http://elsewhere.invalid/">',
+    "<img src=http://elsewhere.invalid/ onerror=document.title=1>",
+    '"><svg onload=document.title=1><a href=http://elsewhere.invalid/>',
+]
+"""What is only text where it becomes text: `opened` looks for requests and errors."""
+MADE_OF_IT = "meta[http-equiv], main img:not(.leaflet-tile), main a[href*=elsewhere], svg[onload]"
+
+
+def test_names_of_strangers_are_texts_on_the_page(page, service):
+    page.goto("/?match")
+    for legend in ("Observations", "References"):
+        heading = ",".join(f'"{one.replace(chr(34), chr(34) * 2)}"' for one in HOSTILE)
+        content = f"lat,lon,{heading}\n1,2,a,b,c\n3,4,d,e,f\n".encode()
+        # The name of a file has no slash.
+        panel = put(page, legend, f"{HOSTILE[1]}.csv".replace("/", ""), content)
+        for name in HOSTILE:
+            expect(panel.get_by_role("columnheader", name=name, exact=True)).to_be_visible()
+            expect(panel.get_by_label(name)).to_be_visible()
+        assert page.locator(MADE_OF_IT).count() == 0
+    lat, lon = [0.0, 0.1, 0.2], [0.0, 0.1, 0.2]
+    strange = pa.table({"id": HOSTILE, "lat": lat, "lon": lon, HOSTILE[0]: HOSTILE})
+    location = finished_job(service, strange, strange, columns=HOSTILE[0], max_distance_m=5)
+    page.goto(f"/?job={location.rpartition('/')[2]}")
+    place = page.get_by_role("region", name="map of the result")
+    expect(page.get_by_text("each with a line")).to_be_visible()
+    for name in HOSTILE:
+        shown = set()
+        for one in place.locator("path.reference").all():
+            one.hover(force=True)
+            tooltip = place.locator(".leaflet-tooltip")
+            expect(tooltip).to_have_count(1)
+            shown.add(tooltip.inner_text())
+        assert f"{name} → {name}: 0 m" in shown
+    assert page.locator(MADE_OF_IT).count() == 0
+    expect(page.get_by_text(HOSTILE[0]).first).to_be_visible()
+
+
 def test_a_job_is_cancelled(page, service, long_job):
     observations, references, options = long_job
     page.goto("/?match")

@@ -60,6 +60,9 @@ def test_the_policy_lets_no_text_become_a_script(service):
     policy = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    # The form is sent by the script; `<base>` names the path below a proxy.
+    assert policy["form-action"] == policy["frame-src"] == policy["object-src"] == "'none'"
+    assert policy["base-uri"] == "'self'"
     assert not re.search(r"<script[^>]*>[^<]|<style|\son\w+=|\sstyle=", page.text)
 
 

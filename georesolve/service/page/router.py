@@ -20,7 +20,8 @@ router = APIRouter(include_in_schema=False)
 
 _SAFETY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'self'; form-action 'self'",
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'self'; form-action 'none'; "
+    "frame-src 'none'; object-src 'none'",
     "Referrer-Policy": "same-origin",
 }
 """Besides what every answer of a front has: no frames of other sites, no guessed media types."""

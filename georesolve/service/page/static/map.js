@@ -76,7 +76,9 @@ async function draw(place, told, address, layer) {
     }).addTo(map);
   }
   L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`).addTo(map);
-  const singles = L.featureGroup().bindTooltip((one) => one.options.words, { sticky: true }).addTo(map);
+  // Leaflet takes a text for HTML, and an element as it is: ids are a stranger's.
+  const tip = (one) => element("span", {}, one.options.words);
+  const singles = L.featureGroup().bindTooltip(tip, { sticky: true }).addTo(map);
   let asking = new AbortController();
   const near = async () => {
     asking.abort();

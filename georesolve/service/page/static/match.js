@@ -12,7 +12,8 @@ export async function showMatch(main, query) {
   document.title = "Match · georesolve";
   const [process, registered] = await Promise.all([get("processes/nearest"), get("datasets?limit=1000")]);
   const estimate = element("div", { "aria-live": "polite" }, element("p", { class: "faint" }, "Give both sets first."));
-  const go = element("button", { class: "main", type: "submit", disabled: true }, "Match");
+  // Enabled whatever changes: a click that makes a field lose the focus, and change, still counts.
+  const go = element("button", { class: "main", type: "submit" }, "Match");
   const sets = {};
   let timer = 0;
   let asking = new AbortController();
@@ -21,7 +22,6 @@ export async function showMatch(main, query) {
     const address = new URLSearchParams({ match: "" });
     for (const [role, set] of Object.entries(sets)) if (set.dataset) address.set(role, set.dataset.id);
     history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);
-    go.disabled = true;
     asking.abort();
     clearTimeout(timer);
     timer = setTimeout(ask, PAUSE_MS);
@@ -46,11 +46,13 @@ export async function showMatch(main, query) {
     estimate.replaceChildren(problemOf(error.document));
   }
 
+  // Tell what the job would take, or what is wrong; returns whether it fits.
   async function ask() {
     if (!sets.observations.dataset || !sets.references.dataset) {
       estimate.replaceChildren(element("p", { class: "faint" }, "Give both sets first."));
-      return;
+      return false;
     }
+    asking.abort();
     asking = new AbortController();
     options.mark([]);
     try {
@@ -64,9 +66,10 @@ export async function showMatch(main, query) {
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
       );
-      go.disabled = !found.fits;
+      return found.fits;
     } catch (error) {
       if (error.name !== "AbortError") refused(error);
+      return false;
     }
   }
 
@@ -74,12 +77,16 @@ export async function showMatch(main, query) {
     event.preventDefault();
     go.disabled = true;
     try {
+      await Promise.all(Object.values(sets).map((set) => set.known));
+      clearTimeout(timer);
+      if (!(await ask())) return;
       const headers = { Prefer: "respond-async" };
       const job = await post("processes/nearest/execution", { inputs: inputs() }, headers);
       location.assign(`?job=${encodeURIComponent(job.id)}`);
     } catch (error) {
-      go.disabled = false;
       refused(error);
+    } finally {
+      go.disabled = false;
     }
   }
 

@@ -17,6 +17,8 @@ export class PointSet {
     this.reading = reading;
     this.changed = changed;
     this.sending = new AbortController();
+    // Settles when it is known what the last file or dataset is.
+    this.known = Promise.resolve();
     this.found = element("div", { "aria-live": "polite" });
     this.carry = element("div");
     this.columns = element("datalist", { id: `${role}-columns` });
@@ -78,7 +80,8 @@ export class PointSet {
   async choose(id) {
     this.file = null;
     this.input.value = "";
-    await this.#become(() => (id ? get(`datasets/${encodeURIComponent(id)}`) : null));
+    this.known = this.#become(() => (id ? get(`datasets/${encodeURIComponent(id)}`) : null));
+    await this.known;
   }
 
   // Send the file; the service reads it, and tells what it recognised or what is wrong.
@@ -93,16 +96,19 @@ export class PointSet {
       bar.value = sent / all;
       says.textContent = `${this.file.name}: ${bytes(sent)} of ${bytes(all)} sent${sent === all ? ", being read" : ""}`;
     };
-    await this.#become((signal) => {
+    this.known = this.#become((signal) => {
       this.found.replaceChildren(says, bar);
       return upload("datasets", form, told, signal);
     });
+    await this.known;
   }
 
   async #become(dataset) {
     this.sending.abort();
     const { signal } = (this.sending = new AbortController());
     this.dataset = null;
+    // What stands below stays where it is, under a pointer that is about to click it.
+    this.panel.style.minHeight = `${this.panel.offsetHeight}px`;
     this.found.replaceChildren();
     this.carry.replaceChildren();
     this.changed();
@@ -120,6 +126,7 @@ export class PointSet {
     }
     this.changed();
     if (file) await this.#preview(file, signal);
+    this.panel.style.minHeight = "";
   }
 
   #tell(dataset) {
