@@ -1,9 +1,12 @@
 """How observations are matched, and how both tables are read: the options of the service."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, Self, get_args
+
+import numpy as np
 
 from georesolve.intake.columns import EVERY, PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
@@ -75,31 +78,35 @@ class Options:
     coordinates: Trust = "check"
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or not 1 <= self.k <= MAX_K:
+        # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.
+        if isinstance(self.k, bool) or not isinstance(self.k, Integral) or not 1 <= self.k <= MAX_K:
             raise InvalidOption(f"k must be a whole number from 1 to {MAX_K}, got {self.k!r}")
         limit = self.max_distance_m
-        if limit is not None and not (isinstance(limit, Real) and 0 <= limit < math.inf):
+        if limit is not None and not _are_metres(limit):
             raise InvalidOption(
                 f"max_distance_m must be a finite number of metres, 0 or more, or None for no "
                 f"limit, got {limit!r}"
             )
+        alone = self.exclude_self
+        if not isinstance(alone, bool | np.bool_ | Integral) or alone not in (0, 1):
+            raise InvalidOption(f"exclude_self must be True or False, got {alone!r}")
         for name, allowed in _CHOICES.items():
             given = getattr(self, name)
-            if given not in allowed:
+            if not isinstance(given, str) or given not in allowed:
                 raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
         for name in ("columns", "observation_columns"):
             given = getattr(self, name)
-            if given == EVERY:
+            if isinstance(given, str) and given == EVERY:
                 continue
-            if isinstance(given, str):
+            if isinstance(given, str) or not isinstance(given, Iterable):
                 raise InvalidOption(
-                    f"{name} must be a list of names, or {EVERY!r} for all: write [{given!r}]"
+                    f"{name} must be a list of names, or {EVERY!r} for all: write [{str(given)!r}]"
                 )
-            # Each once, in the order that they were given.
-            names = tuple(dict.fromkeys(given or ()))
+            names = [*given]
             if not all(isinstance(one, str) for one in names):
                 raise InvalidOption(f"{name} must be names of columns, got {given!r}")
-            object.__setattr__(self, name, names)
+            # Each once, in the order that they were given.
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -129,6 +136,14 @@ class Options:
         prefix = PREFIXES[role]
         own = {name: getattr(self, prefix + name) for name in _NAMED}
         return reading_for(both, own, prefix)
+
+
+def _are_metres(given: Any) -> bool:
+    try:
+        is_number = isinstance(given, Real) and not isinstance(given, bool)
+        return is_number and 0 <= float(given) < math.inf
+    except OverflowError:
+        return False
 
 
 _NAMED = ("lat", "lon", "geometry", "id", "layer")

@@ -96,7 +96,7 @@ def nearest(
         max_distance_m=max_distance_m,
         exclude_self=exclude_self,
         how=how,
-        columns=columns or (),
+        columns=() if columns is None else columns,
         **options,
     )
     table = given(observations, "observations")

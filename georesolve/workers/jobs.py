@@ -48,6 +48,16 @@ class MatchOptions:
     columns: tuple[str, ...] = ()
     observation_columns: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        # Equal options are the same, whatever numbers they came as: results tell of them. 0 is
+        # added for that of -0.0.
+        limit = self.max_distance_m
+        vars(self).update(
+            k=int(self.k),
+            max_distance_m=None if limit is None else float(limit) + 0.0,
+            exclude_self=bool(self.exclude_self),
+        )
+
 
 @dataclass(frozen=True)
 class Job:

@@ -81,7 +81,7 @@ def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.P
 
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
-    """What the metadata of a result says of where it comes from.
+    """What the metadata of a result says of it, from its rows and options alone.
 
     Parameters
     ----------
@@ -95,8 +95,6 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
         "radius_m": EARTH_RADIUS_M,
         "options": options,
         "counts": counts,
-        "observations_sha256": job.observations.sha256,
-        "references_sha256": job.references.sha256,
     }
     return {"georesolve": json.dumps(content, sort_keys=True), **geometries(job)}
 

@@ -3,17 +3,21 @@
 What is compared is made on the CPU; the doors are tried on the device of the run.
 """
 
+import json
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 import georesolve
 from georesolve import commands, files
+from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.options import Options
 from tests import oracle
-from tests.conftest import points, sphere
+from tests.conftest import look_up, points, sphere
 from tests.kernels.point_sets import SETS
 
 MATCHES = {
@@ -81,6 +85,85 @@ def test_every_door_gives_the_same_bytes(service, device, tmp_path, capsys, name
         missing = {"reference": -1, "distance_m": np.nan}.get(column, 0)
         assert arrays[column].tobytes() == np.array(table[column].fill_null(missing)).tobytes()
     assert arrays["status"].tolist() == table["status"].to_pylist()
+
+
+EQUAL = [
+    {"k": 2, "max_distance_m": 50_000, "exclude_self": False},
+    {"k": 2, "max_distance_m": 50_000.0, "exclude_self": 0},
+    {"k": np.int64(2), "max_distance_m": np.float32(50_000), "exclude_self": np.bool_(False)},
+    {"k": np.uint8(2), "max_distance_m": np.int32(50_000), "exclude_self": np.int8(0)},
+]
+
+
+def test_equal_options_give_equal_bytes_by_every_door(service, tmp_path):
+    # The same rows by other bytes: what the inputs were, the result does not tell.
+    lat, lon = sphere(3_000, 5)
+    table = pa.table({"lat": lat, "lon": lon})
+    files_of, results, tables = {}, set(), []
+    for name, compression in (("one", "zstd"), ("other", "none")):
+        files_of[name] = tmp_path / f"{name}.parquet"
+        pq.write_table(table, files_of[name], compression=compression)
+    csv = tmp_path / "points.csv"
+    pa.csv.write_csv(table, csv)
+    files_of["text"] = csv
+    out = tmp_path / "out.parquet"
+    with georesolve.Client(str(service.base_url)) as client:
+        for path in files_of.values():
+            for options in EQUAL:
+                files.resolve(path, path, out, Options(**options), device="cpu")
+                results.add(out.read_bytes())
+                tables.append(client.nearest(path, path, **options))
+    for k, metres, self in (("2", "50000", "false"), ("2", "5e4", "0")):
+        arguments = ["nearest", str(csv), str(csv), "-o", str(out), "--quiet", "--device", "cpu"]
+        assert commands.main([*arguments, "-k", k, "--max-distance", metres]) == 0
+        results.add(out.read_bytes())
+        query = {"k": k, "max_distance_m": metres, "exclude_self": self}
+        one = "points.csv", csv.read_bytes()
+        sent = {"observations": one, "references": one}
+        results.add(service.post("/resolve", files=sent, params=query).content)
+    axes = {"lat": lat.tolist(), "lon": lon.tolist()}
+    for options in ({"max_distance_m": 50_000}, {"max_distance_m": 50_000.0}):
+        asked = {"observations": axes, "references": axes, "k": 2, **options}
+        results.add(look_up(service, asked).content)
+    assert len(results) == 1
+    assert all(table.equals(tables[0], check_metadata=True) for table in tables)
+    told = json.loads(pq.read_schema(out).metadata[b"georesolve"])
+    assert told.keys() == {"version", "radius_m", "options", "counts"}
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"k": True}, "whole number from 1 to 64"),
+        ({"k": 2.0}, "whole number from 1 to 64"),
+        ({"k": np.bool_(True)}, "whole number from 1 to 64"),
+        ({"max_distance_m": True}, "finite number of metres"),
+        ({"max_distance_m": 10**400}, "finite number of metres"),
+        ({"max_distance_m": np.float32("nan")}, "finite number of metres"),
+        ({"exclude_self": "no"}, "True or False"),
+        ({"exclude_self": 2}, "True or False"),
+        ({"algorithm": ["tree"]}, "auto, tree, brute"),
+        ({"columns": 5}, "list of names"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_refused_at_the_door(options, allowed):
+    with pytest.raises(InvalidOption, match=f"{next(iter(options))} must be.*{allowed}"):
+        georesolve.nearest(([1.0], [2.0]), ([1.0], [2.0]), **options)
+
+
+def test_columns_are_any_names_in_a_row():
+    asked = Options(columns=np.array(["name", "id", "name"]))
+    assert asked == Options(columns=["name", "id"])
+    assert {type(one) for one in asked.columns} == {str}
+
+
+def test_true_is_no_number_for_the_service(service):
+    axes = {"lat": [1.0], "lon": [2.0]}
+    for name in ("k", "max_distance_m"):
+        answer = look_up(service, {"observations": axes, "references": axes, name: True})
+        assert answer.status_code == 400
+        [error] = answer.json()["errors"]
+        assert error["pointer"] == f"/{name}"
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])

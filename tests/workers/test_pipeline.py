@@ -121,7 +121,8 @@ def test_statuses_nulls_and_provenance(cluster, make_job):
     written = json.loads(pq.read_schema(open_matches(job.folder)).metadata[b"georesolve"])
     assert written["counts"] == dict(zip(STATUSES, (2, 1, 2, 0), strict=True))
     assert written["counts"] == dict(progress.counts)
-    assert written["references_sha256"] == job.references.sha256
+    # The bytes of a result depend on its rows and options alone: the report has the digests.
+    assert written.keys() == {"version", "radius_m", "options", "counts"}
 
 
 def test_inner_keeps_matched_rows_only(cluster, make_job):
