@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
                 dest="key_role",
                 choices=ROLES,
                 default="user",
-                help="user: all that it makes itself; admin: the jobs of all keys, too; metrics: "
+                help="user: all that it makes itself; admin: what all keys make, too; metrics: "
                 "/metrics alone (default: user)",
             )
             verb.add_argument(

@@ -51,18 +51,16 @@ class Service:
     def of(self, owner: str, role: Role) -> "Service":
         """The service as one owner sees it: datasets and jobs of others are not there.
 
-        An admin sees the jobs of all.
+        An admin sees those of all.
         """
         if (owner, role) not in self.views:
-            store = self.store.of(owner, sees_all_jobs=role == "admin")
+            store = self.store.of(owner, sees_all=role == "admin")
             self.views[owner, role] = replace(self, store=store, library=self.library.of(store))
         return self.views[owner, role]
 
     def owners(self) -> dict[str, str]:
-        """Names of the keys by id, to tell whose a job is where those of all are seen."""
-        return (
-            {key.id: key.name for key in self.store.keys.all()} if self.store.sees_all_jobs else {}
-        )
+        """Names of the keys by id, to tell whose something is where all is seen."""
+        return {key.id: key.name for key in self.store.keys.all()} if self.store.sees_all else {}
 
 
 # Async, or every request would take a turn through the pool of threads for it.

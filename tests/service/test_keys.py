@@ -213,19 +213,36 @@ def test_the_role_metrics_reads_metrics_alone(guarded):
     assert ann.get("/metrics").status_code == 200
 
 
-def test_the_role_admin_sees_the_jobs_of_all(guarded):
+def test_the_role_admin_sees_what_all_have(guarded):
     client, ann, ben = guarded
     key = new_key(client.log.with_suffix(""), "root", "--role", "admin")
     body = {"observations": SET, "references": SET}
     job = run_nearest(ann, body, {"Prefer": "respond-async"}).headers["location"]
-    dataset = ann.post("/datasets", content="lat,lon\n1,2\n", headers={"Content-Type": "text/csv"})
+    csv = {"content": "lat,lon\n1,2\n", "headers": {"Content-Type": "text/csv"}}
+    dataset = ann.put("/datasets/sites", **csv).json()["id"]
+    assert ann.get(f"/datasets/{dataset}").json()["owner"] is None
     with as_holder(client, key) as admin:
         wait_until(lambda: admin.get("/jobs").status_code == 200)
         assert finished(admin, job)["owner"] == "ann"
         owners = {one["id"]: one["owner"] for one in admin.get("/jobs").json()["jobs"]}
         assert owners[job.rpartition("/")[2]] == "ann"
         assert admin.get(f"{job}/results").content == ann.get(f"{job}/results").content
-        assert admin.get(dataset.headers["location"]).status_code == 404
+        for path in ("results/matches.geojson", "tiles/0/0/0.png", "tiles/0/0/0.geojson"):
+            shown = admin.get(f"{job}/{path}")
+            assert (shown.status_code, shown.content) == (200, ann.get(f"{job}/{path}").content)
+        listed = {one["id"]: one for one in admin.get("/datasets").json()["datasets"]}
+        assert listed[dataset] == admin.get(f"/datasets/{dataset}").json()
+        assert (listed[dataset]["owner"], listed[dataset]["names"]) == ("ann", ["sites", "sites@1"])
+        assert admin.get(f"/datasets/{dataset}/data.parquet").status_code == 200
+        assert admin.get("/datasets/sites").status_code == 404
+        inputs = {"observations": SET, "references": f"dataset:{dataset}"}
+        assert look_up(admin, inputs).content == look_up(ann, inputs).content
+        assert look_up(ben, inputs).status_code == 404
+        # A name is its owner's.
+        assert admin.delete(f"/datasets/{dataset}").status_code == 409
+        assert ann.put("/datasets/sites", **csv | {"content": "lat,lon\n3,4\n"}).status_code == 200
+        assert admin.delete(f"/datasets/{dataset}").status_code == 204
+        assert ann.get(f"/datasets/{dataset}").status_code == 404
         own = run_nearest(admin, body, {"Prefer": "respond-async"})
         assert ben.get(own.headers["location"]).status_code == 404
         assert ben.delete(job).status_code == 404

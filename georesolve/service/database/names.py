@@ -98,7 +98,7 @@ class Names(Queries):
 
     def of(self, datasets: list[str]) -> dict[str, list[str]]:
         """What each of some datasets is called: ``places`` where it is the newest, ``places@3``."""
-        query = sa.select(_names).where(self._own(_names) & _names.c.dataset.in_(datasets))
+        query = sa.select(_names).where(_names.c.dataset.in_(datasets))
         found: dict[str, list[str]] = {id: [] for id in datasets}
         for row in self._rows(query.order_by(_names.c.name, _names.c.version)):
             newest = [] if row["replaced"] else [row["name"]]

@@ -3,5 +3,5 @@
 from typing import Literal, get_args
 
 Role = Literal["user", "admin", "metrics"]
-"""`user`: all that is its own; `admin`: the jobs of all keys, too; `metrics`: `/metrics` alone."""
+"""`user`: all that is its own; `admin`: what all keys make, too; `metrics`: `/metrics` alone."""
 ROLES: tuple[Role, ...] = get_args(Role)

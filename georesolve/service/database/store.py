@@ -75,8 +75,8 @@ class Store(Queries):
         The folder of the indexes of datasets, which are this machine's own.
     maps_folder
         The folder of the maps of jobs, one each: beside their results, or this machine's own.
-    sees_all_jobs
-        Whether the jobs of others are seen, too.
+    sees_all
+        Whether the datasets and jobs of others are seen, too.
     keys
         The API keys in the same database.
     writable
@@ -91,7 +91,7 @@ class Store(Queries):
         data_dir = data_dir.absolute()
         super().__init__(open_database(data_dir, database_url), Reserve(data_dir))
         self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
-        self.sees_all_jobs = False
+        self.sees_all = False
         folder = Folder(data_dir)
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.datasets_place, self.jobs_place = self.root.below("datasets"), self.root.below("jobs")
@@ -111,18 +111,20 @@ class Store(Queries):
         if isinstance(self.root, Prefix):
             self.root.look(ID_FILE)
 
-    def of(self, owner: str, *, sees_all_jobs: bool = False) -> Self:
-        """The same store as one owner sees it: rows of others are not there, but for all jobs."""
+    def of(self, owner: str, *, sees_all: bool = False) -> Self:
+        """The same store as one owner sees it: rows of others are not there, unless it sees all."""
         own = copy.copy(self)
-        own.owner, own.sees_all_jobs = owner, sees_all_jobs
+        own.owner, own.sees_all = owner, sees_all
         return own
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        if table is _jobs and self.sees_all_jobs:
-            return sa.true()
         # To an owner what has expired is not there; the service has it until no job needs it.
         is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
-        return self._own(table) & is_there
+        return is_there if self.sees_all else self._own(table) & is_there
+
+    def sees(self, owner: str) -> bool:
+        """Whether what an owner has is there."""
+        return self.sees_all or self.owner in (None, owner)
 
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
@@ -197,7 +199,7 @@ class Store(Queries):
         if _NUL in id:
             return None
         row = self._first(_DATASET, id=id)
-        if row is None or self.owner not in (None, row["owner"]):
+        if row is None or not self.sees(row["owner"]):
             return None
         # As `_seen` has it: to an owner what has expired is not there.
         if self.owner is not None and row["expires"] and row["expires"] <= self.expiry.now():

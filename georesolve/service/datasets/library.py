@@ -270,8 +270,7 @@ class Library:
 
     def _holds(self, used: "_Used") -> bool:
         """Whether what the database said of a dataset still holds for this owner."""
-        is_own = self._store.owner in (None, used.row.owner)
-        return is_own and monotonic() <= used.until
+        return self._store.sees(used.row.owner) and monotonic() <= used.until
 
     def expire(self, id: str) -> bool:
         """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""

@@ -29,12 +29,15 @@ class DatasetInfo(BaseModel):
     size_bytes: int = Field(description="of its file, as the service keeps it")
     created: str
     expires: str | None = Field(description="when it is removed unless it is used again")
+    owner: str | None = Field(
+        None, description="the name of the key that it was made with, told to the role admin"
+    )
 
     @classmethod
-    def of(cls, row: DatasetRow, names: list[str]) -> "DatasetInfo":
-        """What a client is told of a dataset."""
+    def of(cls, row: DatasetRow, names: list[str], owner: str | None) -> "DatasetInfo":
+        """What a client is told of a dataset; of its owner, if the client is told, the name."""
         dataset = row.dataset
-        own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256}
+        own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
         return cls.model_validate(vars(dataset) | vars(row) | own)
 
 

@@ -170,7 +170,8 @@ def _told(
 
 def _info(row: DatasetRow, service: Service, response: Response) -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
-    return DatasetInfo.of(row, service.store.names.of([row.id])[row.id])
+    names, owner = service.store.names.of([row.id])[row.id], service.owners().get(row.owner)
+    return DatasetInfo.of(row, names, owner)
 
 
 def _condition(request: Request) -> Condition:
@@ -198,9 +199,11 @@ def get_datasets(
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
     page = query.page()
     rows = service.store.registered_datasets(page)
-    names = service.store.names.of([row.id for row in rows])
+    names, owners = service.store.names.of([row.id for row in rows]), service.owners()
     return DatasetList(
-        datasets=[DatasetInfo.of(row, names[row.id]) for row in rows[: page.limit]],
+        datasets=[
+            DatasetInfo.of(row, names[row.id], owners.get(row.owner)) for row in rows[: page.limit]
+        ],
         used_bytes=service.store.kept_bytes(),
         quota_bytes=service.quotas.bytes_of(service.store),
         links=links_of_page(request, rows, page),
