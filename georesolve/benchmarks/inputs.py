@@ -56,6 +56,25 @@ def between(references: Pair, n: int) -> Pair:
     return np.resize(references[0] + 32 / side, n), np.resize(references[1] + 64 / side, n)
 
 
+def coincident(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points at one place."""
+    return np.full(n, 7.5), np.full(n, -3.25)
+
+
+def copies(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points at a 64th as many places."""
+    lat, lon = uniform(np.random.default_rng(99), -(-n // 64))
+    order = rng.permutation(n)
+    return np.resize(lat, n)[order], np.resize(lon, n)[order]
+
+
+def cluster(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points, a quarter of them within a metre, the others spread over the sphere."""
+    lat, lon = uniform(rng, n)
+    lat[::4], lon[::4] = (place + rng.uniform(0, 1e-5, -(-n // 4)) for place in (47.0, 8.0))
+    return lat, lon
+
+
 def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pair]:
     """References and observations in degrees."""
     rng = np.random.default_rng(7)
@@ -64,7 +83,19 @@ def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pai
         return references, between(references, n_observations)
     if kind == "oceans":
         return cities(rng, n_references), oceans(rng, n_observations)
-    draw = {"uniform": uniform, "cities": cities, "box": box}[kind]
+    if kind == "ring":
+        # Of the pole all are equally far, and from beside it nearly so.
+        longitudes = rng.uniform(-180, 180, n_references)
+        beside = 90 - rng.uniform(0, 1e-9, n_observations)
+        return (0 * longitudes, longitudes), (beside, rng.uniform(-180, 180, n_observations))
+    draw = {
+        "uniform": uniform,
+        "cities": cities,
+        "box": box,
+        "coincident": coincident,
+        "copies": copies,
+        "cluster": cluster,
+    }[kind]
     return draw(rng, n_references), draw(rng, n_observations)
 
 

@@ -14,6 +14,7 @@ from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_for_write, prefetch_node
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
+from georesolve.kernels.query import MAX_K
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 WIDTH = 8
@@ -33,10 +34,17 @@ _AHEAD = 4
 """Leaves between the one that is filled and the one whose references are asked for."""
 _GRAIN = 1 << 13
 """References that are worth a thread."""
+COPIES = MAX_K + 1
+"""Points of one place that a tree holds, those of the lowest rows. No answer has another: it names
+`MAX_K` at most, and leaves out the observation's own row."""
+_MIXED = (0x1E3779B97F4A7C15, 0x42B2AE3D27D4EB4F, 0x165667B19E3779F9)
+"""Odd factors that carry every bit of a coordinate upwards."""
 
 
 class Tree(NamedTuple):
     """The references of a set along the curve, and the boxes around them.
+
+    Of equal points it holds `COPIES`; the vectors of the index are all.
 
     Attributes
     ----------
@@ -130,7 +138,41 @@ def build(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, Tree]:
 
 
 def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
-    n = sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0
+    order = memory.order[: sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0]
+    tree = _tree_of(vectors, order)
+    fewer = _without_copies(vectors, order, tree.keys)
+    return tree if fewer.size == order.size else _tree_of(vectors, fewer)
+
+
+def _without_copies(vectors: np.ndarray, order: np.ndarray, leaf_keys: np.ndarray) -> np.ndarray:
+    """Leave points out of an order that have `COPIES` equal ones of lower rows."""
+    # Equal points lie together and have one key: one more than that many begin eight leaves.
+    leaves = COPIES // WIDTH
+    first = np.flatnonzero(leaf_keys[leaves - 1 :] == leaf_keys[: 1 - leaves])
+    if not first.size:
+        return order
+    crowded = np.zeros(leaf_keys.size, bool)
+    for leaf in range(-1, leaves):
+        crowded[np.maximum(first + leaf, 0)] = True
+    rows = order[np.repeat(crowded, WIDTH)[: order.size]] & ROW
+    # Sorted by 32 bits of their coordinates and then by row, equal ones stand in a line. Points
+    # that share those bits by chance may break the line: then more than need be are kept.
+    words = np.zeros(rows.size, np.int64)
+    for axis, factor in enumerate(_MIXED):
+        bits = (vectors[rows, axis] + 0.0).view(np.int64)
+        words += (bits ^ bits >> 32) * factor
+    rows = np.sort(words & ~ROW | rows) & ROW
+    differs = np.ones(rows.size, bool)
+    differs[1:] = sum(np.diff(vectors[rows, axis]) != 0.0 for axis in range(3))
+    places = np.arange(rows.size)
+    begins = np.maximum.accumulate(np.where(differs, places, 0))
+    is_left_out = np.zeros(len(vectors), bool)
+    is_left_out[rows[places - begins >= COPIES]] = True
+    return order[~is_left_out[order & ROW]]
+
+
+def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:
+    n = order.size
     n_leaves = -(-n // WIDTH)
     levels = [0]
     width = n_leaves
@@ -147,7 +189,7 @@ def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
         np.array(levels, np.int64),
     )
     if n:
-        at = (vectors, memory.order, n, tree.points, tree.rows, tree.keys, tree.boxes)
+        at = (vectors, order, n, tree.points, tree.rows, tree.keys, tree.boxes)
         in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
         _fill_nodes(tree.boxes, tree.levels)
     return tree

@@ -319,7 +319,7 @@ def search(
     answered.
     """
     n = observations.lat_deg.size
-    grid = _grid(index.vectors)
+    grid = _grid(index.vectors, index.tree.rows.size)
     if grid is None:
         return None
     table = kept(grid.rows * grid.columns, PLACES, dtype=np.int32)
@@ -344,9 +344,9 @@ def search(
     return np.concatenate([left[a : a + b] for a, b in zip(starts, counts, strict=True)])
 
 
-def _grid(vectors: np.ndarray) -> Grid | None:
+def _grid(vectors: np.ndarray, n_references: int) -> Grid | None:
     """Cells over the references; None where these lie on a line, so that cells would be many."""
-    wanted = _PER_REFERENCE * len(vectors)
+    wanted = _PER_REFERENCE * n_references
     least_u, least_v, most_u, most_v = _extent(vectors)
     wide, high = (max(a, _LEAST_EXTENT) for a in (most_u - least_u, most_v - least_v))
     side = max(_LEAST_SIDE, 2 * math.ceil(math.sqrt(wanted / (wide * high))))

@@ -53,11 +53,13 @@ _SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay: measured. Sixteen
 observations that are far apart have little of their walks in common."""
 
-_SHARES = (1 / 64, 1 / 4)
+_SHARES = (1 / 64, 1 / 8)
 """Of the work of brute force, what an observation's walk may take before it is put off, and then
 before brute force takes it over. What is hard lies together in the order: put off, it is spread
 over all threads."""
-_LEAST_PATIENCE = 1 << 14
+_LEAST_PATIENCE = 1 << 12
+_LEAST_PATIENCE_OF_PACKETS = 1 << 14
+"""Steps of a walk, or of one that sixteen observations share, that are always worth it."""
 
 
 def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
@@ -121,6 +123,9 @@ def search(
     # A list is measured where it is made.
     measured = measure and lists and packets
     loop = search_singles if not packets else search_lists if lists else search_packets
+    brute, least = tree.rows.size, _LEAST_PATIENCE
+    if packets:
+        brute, least = LANES * brute, _LEAST_PATIENCE_OF_PACKETS
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     with scratch(window) as memory:
@@ -139,27 +144,46 @@ def search(
                 into = (*into, measured) if packets else into
             for share in _SHARES:
                 threads = threads_for(order.size, _GRAIN)
-                patience = share * tree.rows.size * (LANES if packets else 1)
-                limits = np.array([max(_LEAST_PATIENCE, int(patience)), most_steps])
+                limits = np.array([max(least, int(share * brute)), most_steps])
                 tally = np.empty((threads, 2), np.int64)
                 at = (tree, here.points, order, order.size, limits, tally)
                 in_threads(loop, threads, *at, *into)
-                steps, n_hard = int(tally[:, 0].max()), tally[:, 1].sum()
-                if steps > most_steps:
-                    raise StepsSpent(f"the walk of a tree took its {query.most_steps} steps")
-                most_steps -= steps
-                order = ~order[order < 0] if n_hard else order[:0]
-                if not n_hard:
+                most_steps -= int(tally[:, 0].max())
+                if most_steps < 0:
+                    raise StepsSpent(f"the search takes more than {query.most_steps} steps")
+                order = ~order[order < 0] if tally[:, 1].any() else order[:0]
+                if not order.size:
                     break
             if loop is search_packets:
                 threads = threads_for(part.stop - start, _TAKE_GRAIN)
                 in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
             if order.size:
                 rows = np.sort(order & ROW)
-                seen = Degrees(lat_deg[part][rows], lon_deg[part][rows])
-                own = query.first_row + start + rows if query.exclude_self else rows[:0]
-                some = search_rows(index.vectors, seen, own, query.k, most_steps)
-                reference[rows], chord2[rows] = some
-                if measured:
-                    chord2[rows] = distances(some)
+                rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
+                some = _compare_all(index, rest, start + rows, query, most_steps)
+                reference[rows] = some.reference
+                chord2[rows] = distances(some) if measured else some.chord2
     return Found(found.reference, distances(found)) if measure and not measured else found
+
+
+def _compare_all(
+    index: ReferenceIndex, observations: Degrees, rows: np.ndarray, query: Query, most_steps: int
+) -> Found:
+    """Search some rows of the observations by brute force, equal ones once."""
+    own = query.first_row + rows if query.exclude_self else rows[:0]
+    places = np.arange(rows.size)
+    if not query.exclude_self:
+        vectors = unit_vectors(*observations)
+        _, first, places = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
+        observations = Degrees(*(degrees[first] for degrees in observations))
+    vectors, standing = index.vectors, index.tree.rows
+    inside = np.arange(len(vectors))
+    if 2 * standing.size < len(vectors):
+        # Most references have too many equals of lower rows to be found.
+        inside = np.unique(standing).astype(np.int64)
+        vectors = vectors[inside]
+        at = np.searchsorted(inside, own)
+        own = np.where(np.take(inside, at, mode="clip") == own, at, -1)
+    found = search_rows(vectors, observations, own, query.k, most_steps)
+    reference = np.where(found.reference >= 0, inside[found.reference], -1)
+    return Found(reference[places], found.chord2[places])

@@ -19,6 +19,7 @@ from georesolve.benchmarks import (
     pipeline,
     service,
     small_requests,
+    turns,
 )
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
@@ -37,6 +38,19 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
         assert not any(row["differing"] for row in rows if row["ours"])
     assert [line["case"] for line in figures["summary"]] == [n for n in kernels.TOY for _ in (0, 1)]
     assert "median ms" in capsys.readouterr().out
+
+
+def test_versions_take_turns(capsys):
+    turns.main(["--toy", "--pairs", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(turns.comparisons())
+    assert all(" ratio " in line for line in lines)
+
+
+def test_the_bound_of_a_median_is_one_of_its_ratios():
+    # Of fifteen, eleven or more are below the median once in seventeen times, twelve once in 57.
+    assert turns.upper_bound([float(i) for i in range(15)]) == 11.0
+    assert turns.upper_bound([2.0]) == 2.0
 
 
 def test_the_first_answer_of_a_process_is_timed():

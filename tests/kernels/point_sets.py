@@ -39,6 +39,17 @@ def antimeridian(rng, n):
     return rng.uniform(-80, 80, n), side - np.sign(side) * rng.choice([0, 1e-12, 1e-6, 0.1], n)
 
 
+def crowds(rng, places, n):
+    """So many places with n points each, in any order: more than an answer can name."""
+    order = rng.permutation(n * places[0].size)
+    return tuple(np.repeat(degrees, n)[order] for degrees in places)
+
+
+def circle(rng, lat_deg, n):
+    """References of which those who stand at the pole see all equally far."""
+    return np.full(n, lat_deg), rng.uniform(-180, 180, n)
+
+
 def with_nan(rng, points):
     lat, lon = points[0].copy(), points[1].copy()
     lat[rng.random(lat.size) < 0.1] = np.nan
@@ -67,6 +78,23 @@ def _sets():
         "antimeridian": (antimeridian(rng, 3000), antimeridian(rng, 4500)),
         "between nodes": (nodes, tuple(np.tile(p, 12) for p in grid(6, 3.0))),
         "duplicates": (tuple(np.repeat(p, 9) for p in nodes), tuple(np.tile(p, 12) for p in nodes)),
+        "crowds": (
+            crowds(rng, sphere(rng, 40), 100),
+            sphere(rng, 4500),
+        ),
+        "crowds in one cell": (
+            crowds(rng, (np.array([0.0, -0.0, 1e-8]), np.array([0.0, 360.0, 1e-8])), 900),
+            (rng.normal(0, 1e-8, 4500), rng.normal(0, 1e-8, 4500)),
+        ),
+        "crowds seen from themselves": (crowds(rng, sphere(rng, 30), 150),) * 2,
+        "equator seen from a pole": (
+            circle(rng, 0.0, 20_000),
+            (90 - rng.choice([0, 1e-9, 1e-3], 4500), rng.uniform(-180, 180, 4500)),
+        ),
+        "antipode": (
+            (rng.normal(0, 1e-4, 20_000), 180 + rng.normal(0, 1e-4, 20_000)),
+            (rng.normal(0, 1e-4, 4500), rng.normal(0, 1e-4, 4500)),
+        ),
         "one point": ((np.full(300, 7.5), np.full(300, -3.25)),) * 2,
         "NaN": (with_nan(rng, sphere(rng, 3000)), with_nan(rng, sphere(rng, 6000))),
         "only NaN": ((np.full(20, np.nan),) * 2, sphere(rng, 30)),
@@ -87,3 +115,9 @@ def points(draw, max_size=60):
     pairs = np.array(draw(st.lists(pair, max_size=max_size)), float).reshape(-1, 2)
     repeats = draw(st.sampled_from([1, 1, 3]))
     return np.repeat(pairs[:, 0], repeats), np.repeat(pairs[:, 1], repeats)
+
+
+def crowded():
+    """Points as above, or a few of them more often than an answer can name them."""
+    seeds = st.integers(0, 99).map(np.random.default_rng)
+    return points() | st.builds(crowds, seeds, points(max_size=6), st.integers(60, 80))

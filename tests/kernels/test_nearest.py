@@ -22,7 +22,7 @@ from georesolve.kernels import (
 from georesolve.kernels.coordinates_cpu import readable, unit_vectors
 from georesolve.kernels.query import Degrees, Found
 from tests import oracle
-from tests.kernels.point_sets import SETS, box, cities, points, sphere
+from tests.kernels.point_sets import SETS, box, circle, cities, crowded, crowds, points, sphere
 
 ALGORITHMS = ["auto", "tree", "brute"]
 KS = [1, 2, 7, 64]
@@ -55,7 +55,20 @@ def test_every_algorithm_finds_what_the_definition_says(name, k):
 
 
 @pytest.mark.parametrize("k", KS)
-@pytest.mark.parametrize("name", ["uniform", "duplicates", "cities", "NaN", "one point", "poles"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uniform",
+        "duplicates",
+        "cities",
+        "NaN",
+        "one point",
+        "poles",
+        "crowds seen from themselves",
+        "crowds in one cell",
+        "equator seen from a pole",
+    ],
+)
 def test_a_row_never_matches_itself_when_excluded(name, k):
     lat, lon = (p[:4200] for p in SETS[name][1])
     index = build_index(lat, lon)
@@ -96,7 +109,7 @@ def test_the_row_is_the_nearest_one_of_the_true_globe(name):
 
 
 @settings(max_examples=60, deadline=None)
-@given(points(), points(), st.sampled_from([1, 2, 7, 64]), st.booleans(), st.data())
+@given(crowded(), points(), st.sampled_from([1, 2, 7, 64]), st.booleans(), st.data())
 def test_any_split_gives_the_same_bytes(references, observations, k, exclude_self, data):
     n, m = references[0].size, observations[0].size
     index = build_index(*references)
@@ -140,7 +153,7 @@ def test_packets_in_windows_find_the_same(name, k):
 
 
 @settings(max_examples=60, deadline=None)
-@given(points(), points(), st.sampled_from([1, 2, 8, 20]), st.booleans())
+@given(crowded(), points(), st.sampled_from([1, 2, 8, 20, 64]), st.booleans())
 def test_packets_find_what_brute_force_finds(references, observations, k, exclude_self):
     index = build_index(*references)
     seen = Degrees(*observations)
@@ -178,7 +191,7 @@ def test_cells_find_the_same(name):
 
 
 @settings(max_examples=200, deadline=None)
-@given(points(), points())
+@given(crowded(), points())
 def test_cells_find_what_brute_force_finds(references, observations):
     index = build_index(*references)
     whole = find(index, *observations, algorithm="brute")
@@ -243,6 +256,44 @@ def test_a_search_ends_when_its_steps_are_spent(algorithm, packets, k):
         # As few are enough where references are not equally far.
         spread, seen = build_index(*sphere(rng, 1 << 17)), sphere(rng, 100)
         assert same_bytes(find(spread, *seen, k=k, most_steps=1 << 20), find(spread, *seen, k=k))
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("k", [1, 8, 64])
+def test_coincident_references_take_no_more_work_than_others(k, exclude_self):
+    # 2 048 observations and 2^20 references at one point took 29 s, those spread out 3 ms.
+    n = 1 << 15
+    index = build_index(np.full(n, 7.5), np.full(n, -3.25))
+    query = {"k": k, "exclude_self": exclude_self, "first_row": n - 200}
+    seen = np.full(200, 7.5), np.full(200, -3.25)
+    found = find(index, *seen, **query, algorithm="tree", most_steps=200 * 6000)
+    assert same_bytes(found, find(index, *seen, **query, algorithm="brute"))
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("k", [1, 8, 64])
+@pytest.mark.parametrize("packets", [True, False])
+def test_references_on_a_circle_take_little_more_work_than_brute_force(packets, k, exclude_self):
+    rng = np.random.default_rng(3)
+    index = build_index(*circle(rng, 60.0, 1 << 16))
+    seen = Degrees(90 - rng.uniform(0, 1e-9, 64), rng.uniform(-180, 180, 64))
+    pairs = 64 << 16
+    query = Query(k, exclude_self, most_steps=int(1.5 * pairs))
+    found = tree_cpu.search(index, seen, query, packets=packets)
+    rows = find(index, *seen, k=k, exclude_self=exclude_self, algorithm="brute")
+    assert same_bytes(found, rows)
+
+
+@pytest.mark.parametrize("lon_deg", [360.0, 1e-8])
+def test_a_tree_holds_as_many_points_of_a_place_as_an_answer_can_name(lon_deg):
+    # Both lie in one cell of the curve, where their points alternate.
+    places = np.array([-0.0, 0.0]), np.array([0.0, lon_deg])
+    index = build_index(*crowds(np.random.default_rng(0), places, 200))
+    held = index.tree.rows[np.isfinite(index.tree.points[:, 0])].astype(int)
+    for place in np.unique(index.vectors, axis=0):
+        rows = np.flatnonzero((index.vectors == place).all(axis=1))
+        assert np.isin(rows[:65], held).all()
+        assert not np.isin(rows[65:], held).any()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
