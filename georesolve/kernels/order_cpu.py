@@ -67,11 +67,10 @@ def scratch(n: int) -> Iterator[Scratch]:
         memory = _kept.pop()
     if memory is None or memory.words.size < n:
         memory = Scratch(aligned(n, 4), np.empty(n, np.int64), np.empty(n, np.int64))
-    try:
-        yield Scratch(*(array[:n] for array in memory))
-    finally:
-        if len(_kept) < _KEPT and memory.words.size <= _KEPT_POINTS:
-            _kept.append(memory)
+    yield Scratch(*(array[:n] for array in memory))
+    # Not after an exception, whose traceback still has it.
+    if len(_kept) < _KEPT and memory.words.size <= _KEPT_POINTS:
+        _kept.append(memory)
 
 
 # Without numpy's error model a check for division by zero keeps a loop from being vectorised.

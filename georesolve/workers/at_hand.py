@@ -13,13 +13,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
 from georesolve.kernels import Answer
 from georesolve.kernels.nearest import Algorithm
+from georesolve.kernels.threads_cpu import allowed
 from georesolve.workers.carried import carried
 from georesolve.workers.datasets import Dataset, InMemory, read_rows, valid_rows, write_dataset
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
@@ -146,16 +146,13 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
 @contextmanager
 def _cores_for(seconds: float) -> Iterator[None]:
     """Let a search that takes so long on one core have as many as it is worth."""
-    most = numba.get_num_threads()
+    most = allowed.threads
     worth = max(1, int(seconds / _SECONDS_A_CORE))
-    if worth >= most:
-        yield
-        return
-    numba.set_num_threads(worth)
     try:
+        allowed.threads = min(most, worth)
         yield
     finally:
-        numba.set_num_threads(most)
+        allowed.threads = most
 
 
 def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -203,7 +200,7 @@ def prepare(memory_bytes: int | None, processes: int = 1) -> None:
 
 def prepare_thread(cores: int) -> None:
     """Get a thread ready that answers: its searches take so many cores."""
-    numba.set_num_threads(min(cores, numba.config.NUMBA_NUM_THREADS))
+    allowed.threads = cores
 
 
 def _spiral(rows: int) -> Dataset:

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 
 import pyarrow.parquet as pq
+import pytest
 
 from georesolve import commands
 from tests.conftest import ROOT
@@ -14,12 +15,14 @@ PIECES = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE, re.DOTAL
 README = (ROOT / "README.md").read_text()
 
 
+# Python warns of every fork of a process with threads.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_every_piece_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     [files] = re.findall(r"```\n(cat > .*?)```", PAGE, re.DOTALL)
     subprocess.run(["sh", "-euc", files], check=True)
     known = {}
-    assert len(PIECES) == 8
+    assert len(PIECES) == 9
     for code, shown in PIECES:
         exec(compile(code, "docs/python.md", "exec"), known)
         printed = capsys.readouterr().out

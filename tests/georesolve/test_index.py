@@ -1,12 +1,13 @@
 """`georesolve.Index`: built once, asked often; it is pickled, saved and opened."""
 
+import multiprocessing
 import pickle
 
 import pandas as pd
 import pytest
 
 import georesolve
-from tests.conftest import points
+from tests.conftest import START_SECONDS, points
 
 OBSERVATIONS = points(400, 1)
 REFERENCES = points(300, 2, name=[f"r{i}" for i in range(300)])
@@ -77,3 +78,19 @@ def test_what_was_built_is_mapped_from_a_file_beside(tmp_path, device):
         opened = georesolve.Index.open(tmp_path / "index.parquet")
         assert "index" not in vars(opened.search)
         assert opened.nearest(OBSERVATIONS).equals(expected)
+
+
+# Python warns of every fork of a process with threads.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_pools_of_processes_search(method):
+    """After a search in this process, whose threads a forked one does not have."""
+    lat, lon = (REFERENCES[name].to_numpy() for name in ("lat", "lon"))
+    index = georesolve.Index((lat, lon), device="cpu")
+    many = points(40_000, 3)
+    parts = [(lat[::step], lon[::step]) for step in (1, 2)]
+    parts.append((many["lat"].to_numpy(), many["lon"].to_numpy()))
+    expected = [index.nearest(part)["distance_m"].tobytes() for part in parts]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.map_async(index.nearest, parts).get(START_SECONDS)
+    assert [one["distance_m"].tobytes() for one in found] == expected

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import get_num_threads, set_num_threads
+from numba import config
 
 from georesolve.kernels import (
     Query,
@@ -21,6 +21,7 @@ from georesolve.kernels import (
 )
 from georesolve.kernels.coordinates_cpu import readable, unit_vectors
 from georesolve.kernels.query import Degrees, Found
+from georesolve.kernels.threads_cpu import allowed
 from tests import oracle
 from tests.kernels.point_sets import SETS, box, circle, cities, crowded, crowds, points, sphere
 
@@ -219,17 +220,13 @@ def test_cells_answer_most_observations_of_references_that_are_spread_evenly(dra
     assert same_bytes(answer, nearest(index, *observations, algorithm="brute"))
 
 
-@pytest.mark.parametrize("threads", range(1, get_num_threads() + 1))
-def test_the_number_of_threads_does_not_show(threads):
+@pytest.mark.parametrize("threads", range(1, config.NUMBA_NUM_THREADS + 1))
+def test_the_number_of_threads_does_not_show(threads, monkeypatch):
     rng = np.random.default_rng(2)
     references, observations = cities(rng, 9000), sphere(rng, 30_000)
     want = nearest(build_index(*references), *observations)
-    before = get_num_threads()
-    try:
-        set_num_threads(threads)
-        got = nearest(build_index(*references), *observations)
-    finally:
-        set_num_threads(before)
+    monkeypatch.setattr(allowed, "threads", threads)
+    got = nearest(build_index(*references), *observations)
     assert same_bytes(got, want)
 
 
