@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -30,9 +31,10 @@ from georesolve.service.database.schema import VERSION, metadata
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
-from georesolve.service.jobs import endings
+from georesolve.service.jobs import endings, supervisor
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.pipeline import Progress
 from tests.conftest import (
     NO_CLUSTER,
     ROOT,
@@ -253,6 +255,33 @@ def test_a_job_ends_once(tmp_path, store):
     assert store.job(id).report is None
     library.remove(row.id)
     assert store.add_job(row, row, MatchOptions(), Delivery()) is None
+
+
+def test_a_job_that_is_taken_up_again_waited_until_it_first_began(tmp_path, store):
+    row = add(Library(store), tmp_path, 1)[0]
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    assert store.job(id).started is None
+    store.start_job(id)
+    started = store.job(id).started
+    wait_until(lambda: now() > started)
+    store.start_job(id)
+    assert store.job(id).started == started
+    assert store.job(id).updated > started
+
+
+def test_a_rate_counts_from_what_stood_when_the_job_was_taken_up(tmp_path, store, monkeypatch):
+    row = add(Library(store), tmp_path, 1)[0]
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    store.start_job(id)
+    seconds = iter([0.0, 20.0, 22.0])
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    report = supervisor._Reporter(store, id)
+    # For 20 s it looks at the parts that stand.
+    report(Progress(rows=100, rows_done=40))
+    report(Progress(rows=100, rows_done=60))
+    job = store.job(id)
+    assert (job.rows_done, job.rows_a_second) == (60, 10.0)
+    assert "10 a second, 4 s left" in job.message
 
 
 def test_owners_do_not_see_each_other(tmp_path, store):

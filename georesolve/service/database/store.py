@@ -495,7 +495,9 @@ class Store(Queries):
 
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""
-        values = {"status": "running", "started": now(), "message": "starting"}
+        # It began when it first did: what it waits when it is taken up again is no queue.
+        started = sa.func.coalesce(_jobs.c.started, now())
+        values = {"status": "running", "started": started, "message": "starting"}
         return self._update_live(id, **values, rows_a_second=None, held=True)
 
     def rest_job(self, id: str) -> None:

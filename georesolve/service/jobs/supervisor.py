@@ -412,6 +412,8 @@ class _Reporter:
         now = time.monotonic()
         if self.first_rows is None:
             self.first_rows = progress.rows_done
+            # Until now it looked at the parts that stand.
+            self._start = now
             if progress.rows_done:
                 # Parts that stand show that the job got on before its runner died.
                 self._next = now
