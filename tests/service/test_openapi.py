@@ -126,3 +126,23 @@ def test_the_service_takes_the_examples(service):
         headers = {"Content-Type": media_type}
         made = service.post("/datasets", content=content, headers=headers).raise_for_status()
         assert (made.json()["rows"], made.json()["id_column"]) == (2, "id")
+
+
+@pytest.mark.parametrize(
+    ("named", "is_allowed"),
+    [
+        ("0" * 32, True),
+        ("sites", True),
+        ("sites-of.2026_b@12", True),
+        ("Sites", False),
+        ("sites@0", False),
+        ("", False),
+    ],
+)
+def test_a_dataset_is_named_by_its_id_or_a_name(named, is_allowed):
+    content = OPERATIONS["POST /nearest"]["requestBody"]["content"]["application/json"]
+    schema = {**content["schema"], "components": DOCUMENT["components"]}
+    validator = jsonschema_rs.validator_for(schema)
+    for one in (f"dataset:{named}", {"dataset": named}):
+        body = {"observations": {"lat": [1.0], "lon": [2.0]}, "references": one}
+        assert validator.is_valid(body) == is_allowed

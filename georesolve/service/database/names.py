@@ -15,7 +15,8 @@ from georesolve.service.database.schema import datasets as _datasets
 from georesolve.service.database.schema import names as _names
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
 
-_FORM = "[a-z][a-z0-9._-]{0,63}"
+FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
+"""A name, and a version of it."""
 _IS_NEWEST = _names.c.replaced.is_(None)
 
 
@@ -28,7 +29,7 @@ class Named(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Named | None":
         """What ``places`` or ``places@3`` stands for; None for what is no name."""
-        match = re.fullmatch(rf"({_FORM})(?:@([1-9][0-9]{{0,8}}))?", text)
+        match = re.fullmatch(FORM, text)
         if match is None or is_id(match[1]):
             return None
         return cls(match[1], int(match[2]) if match[2] else None)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from georesolve.intake.addresses import LONGEST
+from georesolve.service.database.names import FORM
 
 _POINT = {
     "title": "PointGeometry",
@@ -45,12 +46,13 @@ _ARRAYS = {
         "items": {"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}},
     },
 }
-_NAMED = {"type": "string", "pattern": "^dataset:[0-9a-f]{32}$"}
+_ID_OR_NAME = f"([0-9a-f]{{32}}|{FORM})$"
+_NAMED = {"type": "string", "pattern": f"^dataset:{_ID_OR_NAME}"}
 _BY_ID = {
     "title": "DatasetReference",
     "type": "object",
     "required": ["dataset"],
-    "properties": {"dataset": {"type": "string", "pattern": "^[0-9a-f]{32}$"}},
+    "properties": {"dataset": {"type": "string", "pattern": f"^{_ID_OR_NAME}"}},
     "additionalProperties": False,
 }
 _ADDRESS = {"type": "string", "pattern": "^(file|s3|https)://"}
