@@ -88,13 +88,13 @@ class AtHand:
         waiting, own = self._unanswered.total(), self._unanswered[owner]
         if waiting >= _MOST_UNANSWERED:
             raise QueueFull(
-                f"{waiting} small requests wait for their answers, and {_MOST_UNANSWERED} may: "
-                "come again later",
+                f"{waiting} small requests wait for their answers at one front, and "
+                f"{_MOST_UNANSWERED} may: come again later",
                 headers={"Retry-After": "1"},
             )
         if owner and own >= _MOST_OF_ONE_KEY:
             raise TooManyJobs(
-                f"{own} small requests of this key wait for their answers, and "
+                f"{own} small requests of this key wait for their answers at one front, and "
                 f"{_MOST_OF_ONE_KEY} may: wait for one before you send the next",
                 headers={"Retry-After": "1"},
             )

@@ -54,6 +54,6 @@ class Memory:
         if left < 0:
             whose = f"have {held} bytes"
         raise TooManyBodies(
-            f"the JSON bodies that are being read {whose}, and all may have {self._most}: send "
-            "fewer at a time, or files"
+            f"the JSON bodies that one front is reading {whose}, and all may have {self._most}: "
+            "send fewer at a time, or files"
         )
