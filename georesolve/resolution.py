@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.frames import given
-from georesolve.intake.columns import EVERY
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.columns import EVERY, PREFIXES
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.matching import check_match
 from georesolve.intake.points import Points, write_points
 from georesolve.options import Options
@@ -55,7 +55,8 @@ def nearest(
         Columns of the references to carry into the result, as ``reference_<name>``; ``"*"`` for
         all. An id column is carried anyway.
     device
-        ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+        ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one. An `Index` is searched on the
+        device that it was made for: another one is refused.
     progress
         Called with the number of observations that are resolved, and of all.
     **options
@@ -103,6 +104,17 @@ def nearest(
     points = table.points(asked.reading("observations"), _kept(asked.observation_columns))
     if isinstance(references, Index):
         search = references.search
+        for name, value in options.items():
+            if name.startswith(prefix := PREFIXES["references"]) and value is not None:
+                raise InvalidOption(
+                    f"{name} says how references are read, and an Index has read its own: give "
+                    f"Index({name.removeprefix(prefix)}={value!r}) instead"
+                )
+        if device not in ("auto", search.device):
+            raise InvalidOption(
+                f"device is {device!r}, but the Index lies on {search.device!r}: leave device out, "
+                f"or give Index(device={device!r})"
+            )
     else:
         search = Search(_references(references, observations, points, asked), choose_device(device))
     match = asked.match(points, search.references)

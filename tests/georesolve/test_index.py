@@ -94,3 +94,22 @@ def test_pools_of_processes_search(method):
     with multiprocessing.get_context(method).Pool(2) as pool:
         found = pool.map_async(index.nearest, parts).get(START_SECONDS)
     assert [one["distance_m"].tobytes() for one in found] == expected
+
+
+@pytest.mark.parametrize(
+    "option", [{"reference_lat": "lat"}, {"reference_layer": "a"}, {"reference_id": "id"}]
+)
+def test_options_of_references_that_were_read_before_are_refused(option):
+    [name] = option
+    with pytest.raises(georesolve.InvalidOption, match=rf"{name} .* give Index\({name[10:]}="):
+        georesolve.Index(REFERENCES).nearest(OBSERVATIONS, **option)
+
+
+def test_an_index_is_searched_where_it_lies(device):
+    index = georesolve.Index(REFERENCES, device=device)
+    other = {"cpu": "cuda", "cuda": "cpu"}[device]
+    with pytest.raises(georesolve.InvalidOption, match=f"{other}.*lies on '{device}'"):
+        index.nearest(OBSERVATIONS, device=other)
+    expected = index.nearest(OBSERVATIONS)
+    for same in (device, "auto"):
+        assert georesolve.nearest(OBSERVATIONS, index, device=same).equals(expected)
