@@ -5,7 +5,7 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
-from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest
+from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest, taken
 from georesolve.kernels.query import MAX_K, Found, Query, StepsSpent
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "measure",
     "merge",
     "nearest",
+    "taken",
 ]

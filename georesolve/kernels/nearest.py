@@ -3,7 +3,7 @@
 import math
 from typing import Literal, NamedTuple, get_args
 
-from georesolve.kernels.devices import Array, Step, coordinate_pair, device_of, implementation
+from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Degrees, Found, Query
 
@@ -128,6 +128,16 @@ def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
     return _answer(own.reference, distances(own), max_distance_m)
 
 
+def taken(
+    index: ReferenceIndex, n_observations: int, query: Query, algorithm: Algorithm
+) -> Literal["tree", "brute"]:
+    """The algorithm that a search takes: the one that is asked for, or what is best by `auto`."""
+    if algorithm != "auto":
+        return algorithm
+    tree = implementation(index.device, "tree")
+    return "brute" if tree.prefers_brute(index, n_observations, query) else "tree"
+
+
 def _check_limit(max_distance_m: float | None) -> None:
     if max_distance_m is not None and not max_distance_m >= 0.0:
         raise ValueError(f"max_distance_m must be 0 or more, got {max_distance_m}")
@@ -151,13 +161,7 @@ def _search(
         raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
     if not 1 <= query.k <= MAX_K:
         raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
-    step: Step
-    if algorithm == "auto":
-        tree = implementation(device, "tree")
-        step = "brute" if tree.prefers_brute(index, lat_deg.size, query) else "tree"
-    else:
-        step = algorithm
-    search = implementation(device, step).search
+    search = implementation(device, taken(index, lat_deg.size, query, algorithm)).search
     found: Found = search(index, Degrees(lat_deg, lon_deg), query, measure=measure)
     return found
 

@@ -58,8 +58,8 @@ def in_pieces(n_references: int) -> Iterator[None]:
     """Search so many references at a time for a while."""
     global _limits
     before = _limits
-    _limits = before._replace(references_a_piece=n_references)
     try:
+        _limits = before._replace(references_a_piece=n_references)
         yield
     finally:
         _limits = before

@@ -138,6 +138,17 @@ def pieces(references: Dataset) -> list[Piece]:
     ]
 
 
+def take_piece(references: Dataset, left: list[Piece]) -> Piece:
+    """Take the next of the pieces that are left to be searched: one that is resident, if any.
+
+    So a chunk begins with the pieces that the one before it ended with. In the order of their rows
+    each would be let go of just before its turn.
+    """
+    piece = next((one for one in left if (references.sha256, one) in _indexes), left[0])
+    left.remove(piece)
+    return piece
+
+
 def resident_index(
     references: Dataset, piece: Piece, indexes: IndexFolder | None = None
 ) -> kernels.ReferenceIndex:

@@ -17,7 +17,7 @@ from georesolve.workers.datasets import Dataset
 from georesolve.workers.frames import backend
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.references import pieces, resident_index
+from georesolve.workers.references import pieces, resident_index, take_piece
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +63,10 @@ def search(
     StepsSpent
         As for `kernels.nearest`.
     """
-    ranges = pieces(references)
-    if len(ranges) == 1:
+    left = pieces(references)
+    if len(left) == 1:
         return kernels.nearest(
-            resident_index(references, ranges[0]),
+            resident_index(references, left[0]),
             lat_deg,
             lon_deg,
             k=options.k,
@@ -77,7 +77,8 @@ def search(
             most_steps=most_steps,
         )
     found: kernels.Found | None = None
-    for start, stop in ranges:
+    while left:
+        start, stop = take_piece(references, left)
         index = resident_index(references, (start, stop))
         part = kernels.find(
             index,
@@ -122,7 +123,10 @@ def verify(
     if n == 0 or len(pieces(references)) > 1:
         return 0
     middle = slice((len(lat_deg) - n) // 2, (len(lat_deg) - n) // 2 + n)
-    other = replace(options, algorithm="tree" if options.algorithm == "brute" else "brute")
+    index = resident_index(references, (0, references.rows))
+    query = kernels.Query(options.k, options.exclude_self)
+    took = kernels.taken(index, len(lat_deg), query, options.algorithm)
+    other = replace(options, algorithm="tree" if took == "brute" else "brute")
     again = search(
         references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
     )
@@ -131,7 +135,7 @@ def verify(
         if own.tobytes() != others.tobytes():
             raise WrongAnswer(
                 f"of observation {first_row + middle.start} and the {n - 1} after it {name} is "
-                f"{own.tolist()} by {options.algorithm!r} and {others.tolist()} by "
+                f"{own.tolist()} by {took!r} and {others.tolist()} by "
                 f"{other.algorithm!r}"
             )
     return n
@@ -145,7 +149,7 @@ def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
     indexes
         As for `resident_index`.
     """
-    resident_index(references, pieces(references)[0], indexes)
+    resident_index(references, take_piece(references, pieces(references)), indexes)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import os
 import pyarrow as pa
 import pytest
 
+from georesolve.kernels import brute_cpu, tree_cpu
 from georesolve.workers import memory, references
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
@@ -66,6 +67,44 @@ def test_pieces_do_not_show_in_the_answer(place_set, in_pieces, options):
     split = search(place_set, lat, lon, options, 150_000)
     assert split.reference.tobytes() == whole.reference.tobytes()
     assert split.distance_m.tobytes() == whole.distance_m.tobytes()
+
+
+def test_chunks_begin_with_the_pieces_that_are_there(place_set, in_pieces, monkeypatch):
+    """Of four pieces two stay: a chunk builds the other two, not all four, and answers the same."""
+    chunks = [sphere(200, seed) for seed in range(5)]
+    want = [search(place_set, *chunk, MatchOptions(k=3)) for chunk in chunks]
+    in_pieces(ROW_GROUP)
+    references.forget_all()
+    monkeypatch.setattr(references._indexes, "_budget", lambda: 12 << 20)
+    built = []
+    read = references.read_points
+    monkeypatch.setattr(references, "read_points", lambda *of: (built.append(of[1:]), read(*of))[1])
+    for chunk, expected in zip(chunks, want, strict=True):
+        found = search(place_set, *chunk, MatchOptions(k=3))
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected]
+    assert len(set(built)) == 4
+    assert len(built) <= 4 + 4 * 2
+
+
+@pytest.mark.parametrize(("rows", "took"), [(20, "brute"), (5_000, "tree")])
+def test_what_auto_took_is_verified_by_the_other(tmp_path, monkeypatch, rows, took):
+    places = store_points(points(100, 2), tmp_path / "references.parquet")
+    lat, lon = sphere(rows, 1)
+    answer = search(places, lat, lon, MatchOptions())
+    assert verify(places, lat, lon, MatchOptions(), 0, answer) == 8
+    wrong = {"brute": tree_cpu, "tree": brute_cpu}[took]
+    right = wrong.search
+
+    def searched(*of, **how):
+        found = right(*of, **how)
+        found.reference[...] += 1
+        return found
+
+    monkeypatch.setattr(wrong, "search", searched)
+    own = search(places, lat, lon, MatchOptions())
+    assert own.reference.tobytes() == answer.reference.tobytes(), "auto took the other one"
+    with pytest.raises(WrongAnswer, match=f"by '{took}' and"):
+        verify(places, lat, lon, MatchOptions(), 0, own)
 
 
 def test_pieces_leave_when_others_need_their_place(place_set, in_pieces, monkeypatch):
