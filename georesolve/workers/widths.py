@@ -1,4 +1,4 @@
-"""How many bytes values take in memory, whatever their type; files tell only what is encoded.
+"""How many bytes of memory it takes to carry values; files tell only what is encoded.
 
 A few bytes of Parquet may be a text of megabytes in each of many rows, or a list of as many zeros.
 """
@@ -10,6 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _OFFSET_BYTES = 4
+# Beside the values themselves, by the peak of processes that carry them: `tests/workers/peaks.py`.
+_ITEM_BYTES = 24
+"""Of an item of a list: Arrow takes it by an index, Parquet writes it with two levels, and all
+three grow by doubling."""
+_MEMBER_BYTES = 8
+"""Of a member of a struct at least: a bit of it is decoded as a number with a level."""
 _RECORD_BYTES = 16
 """Of a struct beside its members: as an object of Python it takes many times what they do."""
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
@@ -57,7 +63,7 @@ NOTHING = Carried()
 
 
 def value_bytes(array: pa.Array) -> "int | np.ndarray":
-    """Bytes that each value takes in memory: one number where it is the same for all.
+    """Bytes of memory that it takes to carry each value: one number where all take the same.
 
     The values alone decide, not how they are cut or encoded: a dictionary counts as what it stands
     for, a null of variable length as an empty value.
@@ -74,12 +80,16 @@ def value_bytes(array: pa.Array) -> "int | np.ndarray":
     if type in _VIEWS:
         return value_bytes(array.cast(_VIEWS[type]))
     if pa.types.is_struct(type):
-        return sum(map(value_bytes, array.flatten()), _RECORD_BYTES)
+        total: int | np.ndarray = _RECORD_BYTES
+        for member in map(value_bytes, array.flatten()):
+            is_same = isinstance(member, int)
+            total += max(member, _MEMBER_BYTES) if is_same else np.maximum(member, _MEMBER_BYTES)
+        return total
     if pa.types.is_nested(type):
         return _list_bytes(array)
     if _is_text(type):
         return _host(pc.binary_length(array)) + _OFFSET_BYTES
-    # A list may have any number of what takes no memory, and JSON spells each of them out.
+    # What takes no memory itself is spelled out in JSON.
     return 1 if pa.types.is_null(type) else max(1, type.bit_width // 8)
 
 
@@ -106,6 +116,7 @@ def _list_bytes(array: pa.Array) -> np.ndarray:
         array = array.cast(pa.list_(array.type.field(0)))
     # Of those that are null neither has anything.
     lengths, values = _host(pc.list_value_length(array)), value_bytes(array.flatten())
+    values = values + _ITEM_BYTES
     if isinstance(values, int):
         return lengths * values + _OFFSET_BYTES
     before = np.concatenate([[0], np.cumsum(values)])

@@ -93,7 +93,7 @@ def test_what_nobody_could_carry_is_refused(tmp_path, device):
     """One list of zeros, which killed three workers."""
     with bounded_service(tmp_path / "data", "--device", device) as client:
         before = lasting(client)
-        body = wide_sets(client, pa.array([[0] * 1_000_000], pa.list_(pa.int8())))
+        body = wide_sets(client, pa.array([[0] * 200_000], pa.list_(pa.int8())))
         told = client.post("/estimate", json={**body, "columns": ["wide"]}).json()
         assert not told["fits"]
         for headers in (LATER, {}):

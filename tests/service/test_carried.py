@@ -17,7 +17,14 @@ from tests.service.test_results import no_sets
 LATER = {"Prefer": "respond-async"}
 LISTS = pa.array([[0] * 600_000], pa.list_(pa.int8()))
 TEXT = pa.array(["a" * 600_000])
-WIDE = {"list": LISTS, "text": TEXT, "dictionary": TEXT.dictionary_encode(), "id": TEXT}
+ZEROS = pa.array([[0] * 200_000], pa.list_(pa.int8()))
+WIDE = {
+    "list": LISTS,
+    "zeros": ZEROS,
+    "text": TEXT,
+    "dictionary": TEXT.dictionary_encode(),
+    "id": TEXT,
+}
 
 
 @pytest.mark.parametrize("kind", WIDE)
