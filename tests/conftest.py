@@ -80,7 +80,7 @@ START_SECONDS = 240
 NO_CLUSTER = ("--scheduler-file", "/nowhere/scheduler.json")
 """Flags of a service that has no cluster: it starts no workers, and waits for nothing when it ends.
 
-For what needs none: connections, bodies, keys, decoders, jobs of `echo`.
+For what needs none: connections, bodies, keys, decoders, jobs that wait.
 """
 
 
@@ -267,6 +267,13 @@ def run_nearest(client, inputs, headers=None):
     """Run the process `nearest` with sets and options as JSON, of which a job is made."""
     body = {"inputs": inputs}
     return client.post("/processes/nearest/execution", json=body, headers=headers)
+
+
+def small_job(client, **headers):
+    """Have a job made of one observation, which waits where there is no cluster."""
+    table = {"lat": [1.0], "lon": [2.0]}
+    inputs = dict.fromkeys(("observations", "references"), table)
+    return run_nearest(client, inputs, {"Prefer": "respond-async", **headers})
 
 
 def look_up(client, inputs, headers=None):

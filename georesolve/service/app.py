@@ -52,7 +52,7 @@ to the lowest row.
 """
 _SHOWN = (
     *("Accept-Ranges", "Allow", "Content-Disposition", "Content-Location", "Content-Range"),
-    *("ETag", "Link", "Location", "Preference-Applied", "Repr-Digest", "Retry-After"),
+    *("ETag", "Link", "Location", "Preference-Applied", "Retry-After"),
     *("Server-Timing", "WWW-Authenticate", "X-Request-ID"),
 )
 """Headers that a browser shows to pages of other sites, if it lets them use the service (CORS)."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import children_of, finished, run_nearest, running_service
 from tests.faults.cage import memory_cage
-from tests.service.test_bounds import ECHO, LATER
+from tests.service.test_bounds import LATER
 from tests.service.test_jobs import PARQUET
 from tests.service.test_keys import as_holder, new_key
 
@@ -110,10 +110,6 @@ def test_what_is_sent_is_kept_as_far_as_it_is_counted(tmp_path, device):
     key = new_key(data_dir, "ann")
     flags = ["--device", device, "--key-bytes", quota]
     with bounded_service(data_dir, *flags) as client, as_holder(client, key) as ann:
-        message = "x" * ((16 << 20) - 100)
-        for _ in range(40):
-            answer = ann.post(ECHO, json={"inputs": {"message": message}}, headers=LATER)
-            assert answer.status_code == 400
         table = {"lat": [0.5], "lon": [0.5], "n": [1]}
         inputs = {"observations": table, "references": table, "columns": ["n"] * 2_000_000}
         body = {"inputs": inputs}

@@ -79,9 +79,8 @@ ONCE = json.dumps(SETS)[1:-1]
         ("/estimate", '{"observations": 1, "references": 2, "k": 3, "k": 4}', "k"),
         ("/estimate", f'{{"k": {5000 * "1"}, "k": 4}}', "k"),
         ("/processes/nearest/execution", f'{{"inputs": {{{ONCE}, "k": 1, "k": 2}}}}', "k"),
-        ("/processes/echo/execution", '{"inputs": {"message": "a", "message": "a"}}', "message"),
     ],
-    ids=["a set", "a column", "written otherwise", "an option", "digits", "an input", "a message"],
+    ids=["a set", "a column", "written otherwise", "an option", "digits", "an input"],
 )
 def test_a_name_is_given_once(service, path, body, name):
     headers = {"Content-Type": "application/json"}

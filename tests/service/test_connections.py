@@ -168,7 +168,7 @@ def test_a_connection_serves_one_request_after_the_other(hurried):
     with opened(client) as connection:
         answer = connection.makefile("rb")
         for _ in range(5):
-            connection.sendall(head(f"X-API-Key: {key}", start="GET /processes/echo"))
+            connection.sendall(head(f"X-API-Key: {key}", start="GET /processes/nearest"))
             assert b" 200 " in answer.readline()
             while (line := answer.readline()) != b"\r\n":
                 if line.lower().startswith(b"content-length"):

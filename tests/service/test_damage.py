@@ -1,7 +1,5 @@
 """Files that a disk has damaged: told of, never given out as whole, and mended by their content."""
 
-import base64
-import hashlib
 import os
 
 import pytest
@@ -114,7 +112,7 @@ def test_a_damaged_result_is_not_given_out(service, data_dir, job, tmp_path):
         content = file.read_bytes()
         flip(file, at)
         for name in ("", "/matches.parquet"):
-            for headers in ({}, {"Range": "bytes=0-99"}, {"Want-Repr-Digest": "sha-256=1"}):
+            for headers in ({}, {"Range": "bytes=0-99"}):
                 answer = service.get(f"{job}/results{name}", headers=headers)
                 if file == ending and "Range" in headers:
                     # These bytes are not damaged.
@@ -136,22 +134,3 @@ def test_a_damaged_result_is_not_given_out(service, data_dir, job, tmp_path):
         assert answer.json()["type"].endswith(":result-damaged"), answer.text
     part.write_bytes(content)
     assert service.get(f"{job}/results/matches.csv").status_code == 200
-
-
-def test_a_result_is_counted_again_on_demand(service, data_dir, job):
-    url = f"{job}/results"
-    answer = service.head(url, headers={"Want-Repr-Digest": "sha-512=3, sha-256=10"})
-    sha256 = hashlib.sha256(service.get(url).content).digest()
-    assert answer.headers["repr-digest"] == f"sha-256=:{base64.b64encode(sha256).decode()}:"
-    for not_wanted in ("sha-256=0", "sha-512=1", "sha-256", ""):
-        answer = service.head(url, headers={"Want-Repr-Digest": not_wanted})
-        assert (answer.status_code, "repr-digest" in answer.headers) == (200, False)
-    file = files_of(service, data_dir, job)[0]
-    # As a disk does it, which tells nobody.
-    before = file.stat()
-    flip(file)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    wanted = {"Want-Repr-Digest": "sha-256=1"}
-    assert service.head(url, headers=wanted).status_code == 500
-    # From then on it is known.
-    assert service.get(url).json()["type"].endswith(":result-damaged")

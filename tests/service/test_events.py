@@ -9,7 +9,6 @@ import pytest
 
 from tests.conftest import points, wait_until
 from tests.service.test_jobs import parquet, start_job
-from tests.service.test_processes import execute
 
 
 @contextmanager
@@ -54,10 +53,9 @@ def test_a_job_is_told_of_until_it_ends(service, long_job):
     assert f"{left:.0f} s left" in running["message"]
 
 
-def test_a_listener_that_comes_back_is_told_what_is_new(service):
-    location = execute(service, {"message": "x", "pause": 60}, "respond-async", "echo").headers[
-        "location"
-    ]
+def test_a_listener_that_comes_back_is_told_what_is_new(service, long_job):
+    observations, references, options = long_job
+    location = start_job(service, observations, references, **options)
     wait_until(lambda: service.get(location).json()["status"] == "running")
     with events_of(service, location) as events:
         name, known, _ = next(events)
@@ -72,10 +70,9 @@ def test_a_listener_that_comes_back_is_told_what_is_new(service):
     assert (again.status_code, again.content) == (204, b"")
 
 
-def test_head_and_unknown_jobs(service):
-    location = execute(service, {"message": "x", "pause": 60}, "respond-async", "echo").headers[
-        "location"
-    ]
+def test_head_and_unknown_jobs(service, long_job):
+    observations, references, options = long_job
+    location = start_job(service, observations, references, **options)
     head = service.head(f"{location}/events")
     assert (head.status_code, head.content) == (200, b"")
     assert service.delete(location).status_code == 200

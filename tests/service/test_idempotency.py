@@ -64,7 +64,6 @@ def test_other_content_is_refused(service):
         send(service, "b-1", OTHER),
         send(service, "b-1", k=2),
         send(service, "b-1", {"json": {"inputs": TINY, "response": "document"}}, EXECUTION),
-        send(service, "b-1", {"json": {"inputs": {"message": "x"}}}, "/processes/echo/execution"),
     ]
     for answer in others:
         assert answer.status_code == 422
@@ -72,14 +71,6 @@ def test_other_content_is_refused(service):
         assert first.headers["location"].rpartition("/")[2] in answer.json()["detail"]
     assert len(jobs(service) - before) == 1
     finished(service, first.headers["location"])
-
-
-def test_an_echo_with_a_key_is_a_job(service):
-    body = {"json": {"inputs": {"message": "x"}}}
-    before = jobs(service)
-    answers = [send(service, "c-1", body, "/processes/echo/execution", None) for _ in range(2)]
-    assert [answer.json() for answer in answers] == ["x", "x"]
-    assert len(jobs(service) - before) == 1
 
 
 def test_many_at_the_same_time_make_one_job(service):

@@ -112,10 +112,6 @@ def test_the_service_takes_the_examples(service):
     files = {role: (f"{role}.csv", content) for role, content in form.items()}
     answer = service.post("/resolve", files=files, headers=in_json)
     assert names_and_metres(answer.raise_for_status().json()) == NEAREST
-    answer = service.post(
-        "/processes/echo/execution", json=body_of("POST /processes/echo/execution")
-    )
-    assert answer.json() == "hello"
     for body in examples_of(
         OPERATIONS["POST /estimate"]["requestBody"]["content"]["application/json"]
     ):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, points
+from tests.conftest import points
 from tests.service.test_results import finished_job, folder_of
 
 SECONDS = 60
@@ -175,15 +175,3 @@ def test_a_part_that_is_damaged_later_ends_the_connection(service, job, whole, t
     finally:
         damaged.write_bytes(content)
     assert service.get(f"{job}/results").content == whole
-
-
-def test_a_process_without_a_file_has_no_parts(service):
-    answer = service.post(
-        "/processes/echo/execution",
-        json={"inputs": {"message": "hello"}},
-        headers={"Prefer": "respond-async"},
-    )
-    location = answer.headers["location"]
-    assert finished(service, location)["status"] == "successful"
-    assert service.get(f"{location}/results/parts").status_code == 404
-    service.delete(location).raise_for_status()

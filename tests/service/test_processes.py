@@ -1,6 +1,5 @@
 """OGC API - Processes 1.0: what is on offer, how it is described, how it is run."""
 
-import base64
 import io
 
 import numpy as np
@@ -33,10 +32,10 @@ def named(reference):
     return reference["$ref"].rpartition("/")[2]
 
 
-def execute(client, inputs, prefer=None, process="nearest", **wanted):
+def execute(client, inputs, prefer=None, **wanted):
     headers = {"Prefer": prefer} if prefer else {}
     body = {"inputs": inputs, **wanted}
-    return client.post(f"/processes/{process}/execution", json=body, headers=headers)
+    return client.post("/processes/nearest/execution", json=body, headers=headers)
 
 
 def test_every_link_of_the_landing_page_answers(service):
@@ -64,7 +63,7 @@ def test_conformance(service):
 
 def test_descriptions(service):
     summaries = service.get("/processes").json()["processes"]
-    assert [one["id"] for one in summaries] == ["nearest", "echo"]
+    assert [one["id"] for one in summaries] == ["nearest"]
     assert len(service.get("/processes", params={"limit": 1}).json()["processes"]) == 1
     for summary in summaries:
         own = next(link["href"] for link in summary["links"] if link["rel"] == "self")
@@ -106,9 +105,8 @@ def test_operations_and_their_examples(service):
     } <= set(ids)
     for path in ("/", "/conformance", "/processes", "/processes/{id}"):
         answer = paths[path]["get"]["responses"]["200"]["content"]["application/json"]
-        check(service.get(path.format(id="echo")).json(), answer["schema"], path)
-    executions = ("/processes/nearest/execution", "/processes/echo/execution")
-    for path in (*executions, "/nearest", "/estimate"):
+        check(service.get(path.format(id="nearest")).json(), answer["schema"], path)
+    for path in ("/processes/nearest/execution", "/nearest", "/estimate"):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         assert "$defs" not in str(body["schema"])
         named = body.get("examples", {}).values()
@@ -121,7 +119,7 @@ def test_unknown_process(service, method):
     path = {"get": "/processes/none", "post": "/processes/none/execution"}[method]
     answer = getattr(service, method)(path)
     assert (answer.status_code, answer.json()["type"]) == (404, f"{EXCEPTIONS}/no-such-process")
-    assert "'nearest', 'echo'" in answer.json()["detail"]
+    assert "there are 'nearest'" in answer.json()["detail"]
 
 
 def test_a_synchronous_execution(service):
@@ -206,9 +204,9 @@ def test_the_ways_to_give_a_result(service, prefer):
     assert rows(service.get(document["href"]).content) == [0]
     for media_type in (PARQUET, ARROW):
         outputs = {"matches": {"format": {"mediaType": media_type}}}
-        value = result(response="document", outputs=outputs).json()["matches"]
-        assert (value["encoding"], value["mediaType"]) == ("base64", media_type)
-        content = base64.b64decode(value["value"])
+        link = result(response="document", outputs=outputs).json()["matches"]
+        assert (link.keys(), link["type"]) == ({"href", "type"}, media_type)
+        content = service.get(link["href"]).content
         table = (
             table_of(content) if media_type == PARQUET else pa.ipc.open_stream(content).read_all()
         )
@@ -324,42 +322,12 @@ def test_bad_executions(service, body, message):
 
 
 def test_an_execution_is_json(service):
-    for path in ("/processes/nearest/execution", "/processes/echo/execution"):
-        assert service.post(path, content=b"k=1").status_code == 415
-        headers = {"Content-Type": "application/json"}
-        assert service.post(path, content=b"{", headers=headers).status_code == 400
+    path = "/processes/nearest/execution"
+    assert service.post(path, content=b"k=1").status_code == 415
+    headers = {"Content-Type": "application/json"}
+    assert service.post(path, content=b"{", headers=headers).status_code == 400
     unknown = execute(service, {**TINY, "references": {"dataset": "none"}})
     assert unknown.status_code == 404
-
-
-def test_echo(service):
-    answer = execute(service, {"message": "hello"}, process="echo")
-    assert (answer.status_code, answer.json()) == (200, "hello")
-    answer = execute(service, {"message": "hello"}, process="echo", response="document")
-    assert answer.json() == {"message": "hello"}
-    # Its answer is no result of which there are formats.
-    headers, body = {"Accept": "text/plain"}, {"inputs": {"message": "hello"}}
-    answer = service.post("/processes/echo/execution", json=body, headers=headers)
-    assert (answer.status_code, answer.json()) == (200, "hello")
-    answer = execute(service, {"message": "hello"}, "respond-async", "echo", response="document")
-    info = finished(service, answer.headers["location"])
-    assert (info["status"], info["processID"], info["progress"]) == ("successful", "echo", 100)
-    assert service.get(f"/jobs/{info['id']}/results").json() == {"message": "hello"}
-    for name in ("results/matches.parquet", "report"):
-        problem = service.get(f"/jobs/{info['id']}/{name}").json()
-        assert (problem["status"], problem["type"]) == (404, f"{EXCEPTIONS}/result-not-ready")
-    for inputs in ({}, {"message": 7}, {"message": "x", "pause": 61}):
-        assert execute(service, inputs, process="echo").status_code == 400
-
-
-def test_an_echo_that_pauses_can_be_waited_for_or_dismissed(service):
-    answer = execute(service, {"message": "a", "pause": 60}, "wait=0", "echo")
-    assert answer.status_code == 201
-    results = service.get(f"{answer.headers['location']}/results")
-    assert (results.status_code, results.json()["type"]) == (404, f"{EXCEPTIONS}/result-not-ready")
-    assert service.delete(answer.headers["location"]).json()["status"] == "dismissed"
-    answer = execute(service, {"message": "b", "pause": 0.1}, "wait=60", "echo")
-    assert (answer.status_code, answer.json()) == (200, "b")
 
 
 def by_query(client, inputs, options):

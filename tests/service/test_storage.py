@@ -9,10 +9,20 @@ import pytest
 import sqlalchemy as sa
 
 from georesolve.service.database.listing import Page
-from georesolve.service.database.rows import Delivery, EchoOptions
+from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
-from tests.conftest import finished, look_up, points, run_nearest, running_service
-from tests.service.test_bounds import ECHO, LATER, problem_of
+from georesolve.service.datasets.library import Library
+from georesolve.service.uploads.ingest import Ingested
+from georesolve.workers.jobs import MatchOptions
+from tests.conftest import (
+    finished,
+    look_up,
+    points,
+    run_nearest,
+    running_service,
+    store_points,
+)
+from tests.service.test_bounds import LATER, problem_of
 from tests.service.test_jobs import PARQUET, parquet
 from tests.service.test_keys import as_holder, new_key
 
@@ -108,19 +118,6 @@ def test_what_comes_together_is_counted_together(ann_and_ben):
         ann.delete(f"/datasets/{one['id']}").raise_for_status()
 
 
-def test_a_message_is_short_and_counts_until_it_goes(ann_and_ben):
-    ann, _ = ann_and_ben
-    answer = ann.post(ECHO, json={"inputs": {"message": "a" * 65_537}}, headers=LATER)
-    assert answer.status_code == 400
-    assert "at most 65536 characters" in answer.json()["detail"]
-    before = used(ann)
-    answer = ann.post(ECHO, json={"inputs": {"message": "a" * 65_536}}, headers=LATER)
-    assert finished(ann, answer.headers["location"])["status"] == "successful"
-    assert used(ann) == before + 65_536
-    ann.delete(answer.headers["location"]).raise_for_status()
-    assert used(ann) == before
-
-
 def test_without_keys_the_disk_is_the_bound(service):
     told = service.get("/datasets").json()
     assert told["quota_bytes"] is None
@@ -155,8 +152,16 @@ def store(tmp_path):
     made.close()
 
 
-def test_lists_and_scrapes_load_what_they_show(store):
-    id = store.add_echo(EchoOptions("a long message"), Delivery())
+@pytest.fixture
+def waiting(tmp_path, store):
+    """A job that waits, and is expected to take 14 bytes."""
+    row = Library(store).keep(Ingested(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
+    kept = store.kept_bytes()
+    return store.add_job(row, row, MatchOptions(k=2), Delivery(), size_bytes=14), kept
+
+
+def test_lists_and_scrapes_load_what_they_show(store, waiting):
+    id, _ = waiting
     statements = []
     sa.event.listen(
         store._engine, "before_cursor_execute", lambda *event: statements.append(event[2])
@@ -170,15 +175,15 @@ def test_lists_and_scrapes_load_what_they_show(store):
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_a_dismissed_job_forgets_what_it_was_told(store, is_live):
-    id = store.add_echo(EchoOptions("a long message"), Delivery())
-    assert store.kept_bytes() == len("a long message")
+def test_a_dismissed_job_forgets_what_it_was_told(store, waiting, is_live):
+    id, kept = waiting
+    assert store.kept_bytes() == kept + 14
     if is_live:
         assert store.finish_job(id, "dismissed", "dismissed by the client")
     else:
-        assert store.finish_job(id, "successful", "done")
-        assert store.kept_bytes() == len("a long message")
+        assert store.finish_job(id, "successful", "done", report={"size_bytes": 14})
+        assert store.kept_bytes() == kept + 14
         assert store.dismiss_finished_job(id)
     row = store.job(id)
-    assert (row.status, row.options) == ("dismissed", EchoOptions(""))
-    assert store.kept_bytes() == 0
+    assert (row.status, row.options) == ("dismissed", MatchOptions())
+    assert store.kept_bytes() == kept

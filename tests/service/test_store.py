@@ -26,7 +26,7 @@ from georesolve.service.database.engine import open_database
 from georesolve.service.database.keys import hash_of, prefix_of
 from georesolve.service.database.lease import Lease
 from georesolve.service.database.listing import Page, Selection, cursor_after
-from georesolve.service.database.rows import Delivery, EchoOptions, Repeat
+from georesolve.service.database.rows import Delivery, Repeat
 from georesolve.service.database.schema import VERSION, metadata
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
@@ -42,6 +42,7 @@ from tests.conftest import (
     free_port,
     points,
     running_service,
+    small_job,
     store_points,
     wait_until,
 )
@@ -351,15 +352,16 @@ def test_an_id_that_no_database_takes_is_nobodys(store):
     assert store.dataset("\0") is None
 
 
-def test_pages_and_selections(store):
-    ids = [store.add_echo(EchoOptions("x"), Delivery()) for _ in range(5)][::-1]
+def test_pages_and_selections(tmp_path, store):
+    row, _ = add(Library(store), tmp_path, 1)
+    ids = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(5)][::-1]
     assert {job.id for job in store.jobs(Page(10))} == set(ids)
     seen, page = [], Page(2)
     while True:
         rows = store.jobs(page)
         seen += [row.id for row in rows[:2]]
         # What comes meanwhile is on no page that is still to come.
-        store.add_echo(EchoOptions("later"), Delivery())
+        store.add_job(row, row, MatchOptions(), Delivery())
         if len(rows) <= 2:
             break
         page = Page(2, cursor_after(rows[1].created, rows[1].id))
@@ -373,8 +375,8 @@ def test_pages_and_selections(store):
         return [job.id for job in store.jobs(Page(100), Selection(**wanted))]
 
     assert selected(statuses=("successful",)) == [first.id]
-    assert selected(processes=("nearest",)) == []
-    assert len(selected(processes=("echo", "nearest"))) == 8
+    assert selected(processes=("other",)) == []
+    assert len(selected(processes=("other", "nearest"))) == 8
     assert first.id in selected(created_from=first.created, created_to=first.created)
     assert selected(created_from="2100-01-01T00:00:00.000+00:00") == []
     # The others were never started, and have run for no time, not even for none.
@@ -382,16 +384,18 @@ def test_pages_and_selections(store):
     assert selected(shortest_seconds=100) == selected(longest_seconds=-1) == []
 
 
-def test_a_key_belongs_to_one_job(store):
+def test_a_key_belongs_to_one_job(tmp_path, store):
     repeat = Repeat("key", "fingerprint")
-    id = store.add_echo(EchoOptions("x"), Delivery(), repeat)
+    row, _ = add(Library(store), tmp_path, 1)
+    id = store.add_job(row, row, MatchOptions(), Delivery(), repeat)
     with pytest.raises(KeyInUse):
-        store.add_echo(EchoOptions("y"), Delivery(), repeat)
+        store.add_job(row, row, MatchOptions(k=2), Delivery(), repeat)
     assert [job.id for job in store.jobs(Page())] == [id]
     assert store.first_of(repeat) == (id, "fingerprint")
     other = store.of("another owner")
     assert other.first_of(repeat) is None
-    assert other.add_echo(EchoOptions("x"), Delivery(), repeat) != id
+    row, _ = add(Library(other), tmp_path, 1)
+    assert other.add_job(row, row, MatchOptions(), Delivery(), repeat) != id
 
 
 def test_keys(store):
@@ -425,7 +429,9 @@ def test_what_has_expired(tmp_path, store):
     ours = store.of("ours")
     row, _ = add(Library(ours, 1), tmp_path, 1)
     job = ours.add_job(row, row, MatchOptions(), Delivery())
-    other = store.of("theirs").add_echo(EchoOptions("here"), Delivery())
+    theirs = store.of("theirs")
+    their_row, _ = add(Library(theirs), tmp_path, 2)
+    other = theirs.add_job(their_row, their_row, MatchOptions(), Delivery())
     assert (ours.count_live(), store.count_live()) == ((2, 1), (2, 2))
     assert store.finish_job(job, "successful", "done", report={}, expires=now(-10))
     assert store.expired_results(now(-5)) == {job}
@@ -458,15 +464,12 @@ def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
         jobs[name] = ours.add_job(row, row, MatchOptions(), Delivery(), repeat)
         if status:
             store.finish_job(jobs[name], status, "over", report={}, expires=expires)
-    echo = ours.add_echo(EchoOptions("here"), Delivery())
-    store.finish_job(echo, "successful", "done")
     assert store.forget_jobs(now(-60)) == []
-    gone = {echo, jobs["expired"], jobs["failed"]}
+    gone = {jobs["expired"], jobs["failed"]}
     assert set(store.forget_jobs(now(1))) == gone
     left = {name for name, id in jobs.items() if store.job(id)}
     assert left == {"kept", "kept for ever", "live"}
     assert {name for name in jobs if ours.first_of(Repeat(name, "fingerprint"))} == left
-    assert store.job(echo) is None
 
 
 def test_a_runner_hears_of_a_job_from_another_process_before_it_looks(tmp_path):
@@ -554,15 +557,14 @@ def test_a_service_whose_lease_another_has_waits_for_it(tmp_path, postgres):
         store.forget_holder()
         lease = Lease(store._engine, "other")
         if lease._take():
-            echo = {"inputs": {"message": "here"}}
-            headers = {"Prefer": "respond-async"}
-            answer = client.post("/processes/echo/execution", json=echo, headers=headers)
+            answer = small_job(client)
             assert answer.status_code == 201
             wait_until(lambda: "another runner has taken the lease" in client.log.read_text())
             wait_until(lambda: "has the lease: this one waits" in client.log.read_text())
             assert client.get(answer.headers["location"]).json()["status"] == "accepted"
+            beat = store.told().beat
             lease._close()
-            assert finished(client, answer.headers["location"])["status"] == "successful"
+            wait_until(lambda: store.told().beat > beat)
 
 
 def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):

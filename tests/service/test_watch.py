@@ -160,7 +160,7 @@ def test_jobs_are_counted_from_nought(watched):
     full = "reason=urn:georesolve:problem:storage-full"
     assert jobs == {
         (f"process={process}", reason, f"status={status}")
-        for process in ("nearest", "echo")
+        for process in ("nearest",)
         for reason, status in (
             *(("reason=", status) for status in ("successful", "dismissed")),
             *((reason, "failed") for reason in (FAILED, DAMAGED, full, "reason=other")),
@@ -172,19 +172,16 @@ def test_jobs_are_counted_from_nought(watched):
     )
 
 
-def test_metrics_tell_how_a_failed_and_a_dismissed_job_ended(watched):
+def test_metrics_tell_how_a_failed_and_a_dismissed_job_ended(watched, long_job):
     before = files_of(watched)
     data_dir = watched.log.with_suffix("")
-    location = watched.post(
-        "/processes/echo/execution",
-        json={"inputs": {"message": "x", "pause": 60}},
-        headers={"Prefer": "respond-async"},
-    ).headers["location"]
+    observations, references, options = long_job
+    location = start_job(watched, observations, references, **options)
     live = [("georesolve_live_jobs", f"status={status}") for status in ("accepted", "running")]
     wait_until(lambda: metrics_of(watched)[live[1]] == 1)
     assert metrics_of(watched)[live[0]] == 0
     watched.delete(location)
-    ended = ("georesolve_jobs_total", "process=echo", "reason=", "status=dismissed")
+    ended = ("georesolve_jobs_total", "process=nearest", "reason=", "status=dismissed")
     assert metrics_of(watched)[ended] == 1
     assert metrics_of(watched)[live[1]] == 0
 

@@ -101,7 +101,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     ------
     CannotStart
     """
-    has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
+    has_result = _jobs.c.status == "successful"
     with engine.connect() as connection:
         id = connection.execute(sa.select(_store.c.id)).scalar_one()
         known = sum(

@@ -13,7 +13,7 @@ from georesolve.workers.places import Object
 from georesolve.workers.sources import Manifest
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
-ProcessId = Literal["nearest", "echo"]
+ProcessId = Literal["nearest"]
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
 _FACTS = TypeAdapter(Facts)
 REMOVED = "removed after its success"
@@ -75,18 +75,7 @@ class Delivery:
     output: str | None = None
 
 
-@dataclass(frozen=True)
-class EchoOptions:
-    """What the process `echo` is told: what to give back, and after how many seconds."""
-
-    message: str = ""
-    pause: float = 0.0
-
-
-_OPTIONS: dict[ProcessId, TypeAdapter[Any]] = {
-    "nearest": TypeAdapter(MatchOptions),
-    "echo": TypeAdapter(EchoOptions),
-}
+_OPTIONS = TypeAdapter(MatchOptions)
 
 
 @dataclass(frozen=True)
@@ -132,9 +121,9 @@ class JobRow(JobState):
     Attributes
     ----------
     observations, references
-        Ids of its datasets; empty for a process that has none.
+        Ids of its datasets.
     options
-        What its process was told; of a dismissed job they are forgotten.
+        How to match; of a dismissed job they are forgotten.
     size_bytes
         What it takes on the disk: until it ends, what it is expected to.
     request
@@ -147,7 +136,7 @@ class JobRow(JobState):
 
     observations: str
     references: str
-    options: MatchOptions | EchoOptions
+    options: MatchOptions
     size_bytes: int
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
@@ -185,7 +174,7 @@ def job_state(row: sa.RowMapping) -> JobState:
 
 def job_row(row: sa.RowMapping, time: str) -> JobRow:
     """A row of the table of jobs, as it is at a time."""
-    options = _OPTIONS[row["process"]].validate_python(row["options"])
+    options = _OPTIONS.validate_python(row["options"])
     fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
     return JobRow(**fields, has_expired=row["expires"] is not None and row["expires"] <= time)
 

@@ -24,7 +24,6 @@ from georesolve.service.database.rows import (
     REMOVED,
     DatasetRow,
     Delivery,
-    EchoOptions,
     JobRow,
     JobState,
     JobStatus,
@@ -334,39 +333,13 @@ class Store(Queries):
         KeyInUse
             When another process accepted a request with the key meanwhile.
         """
-        values = {
+        time = now()
+        values: dict[str, Any] = {
             "process": "nearest",
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,
             "size_bytes": size_bytes,
-        }
-        return self._insert_job(values, options, delivery, repeat, admit)
-
-    def add_echo(
-        self,
-        options: EchoOptions,
-        delivery: Delivery,
-        repeat: Repeat | None = None,
-        admit: Admission = admit_any,
-    ) -> str:
-        """Accept a job of the process `echo`, as `add_job` does; returns its id."""
-        values = {"process": "echo", "observations": "", "references": "", "rows": 0}
-        values["size_bytes"] = len(options.message.encode())
-        id = self._insert_job(values, options, delivery, repeat, admit)
-        assert id is not None, "it has no dataset that may be gone"
-        return id
-
-    def _insert_job(
-        self,
-        of_process: dict[str, Any],
-        options: MatchOptions | EchoOptions,
-        delivery: Delivery,
-        repeat: Repeat | None,
-        admit: Admission,
-    ) -> str | None:
-        time = now()
-        values = of_process | {
             "id": new_id(),
             "owner": self.owner or "",
             "status": "accepted",
@@ -379,7 +352,7 @@ class Store(Queries):
             "message": "waiting for a free place",
         }
         values |= repeat._asdict() if repeat else {}
-        sets = {values["observations"], values["references"]} - {""}
+        sets = {observations.id, references.id}
         # Postgres holds them until the job is entered; in SQLite one writes at a time.
         lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(sets)).order_by(_datasets.c.id)
         # One statement: a dataset cannot be removed between the look and the entry.
@@ -447,7 +420,7 @@ class Store(Queries):
 
         One whose result is kept is not forgotten.
         """
-        has_result = (_jobs.c.status == "successful") & (_jobs.c.process == "nearest")
+        has_result = _jobs.c.status == "successful"
         is_kept = has_result & ~self._expired(_jobs)
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
         query = _jobs.delete().where(old).returning(_jobs.c.id)
@@ -532,11 +505,9 @@ class Store(Queries):
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
-            # An echo has no report: it keeps what was counted of it.
-            if report:
-                is_elsewhere = _jobs.c.delivery["output"].as_string().is_not(None)
-                size_bytes = report.get("size_bytes", 0)
-                values["size_bytes"] = sa.case((is_elsewhere, 0), else_=size_bytes)
+            is_elsewhere = _jobs.c.delivery["output"].as_string().is_not(None)
+            size_bytes = (report or {}).get("size_bytes", 0)
+            values["size_bytes"] = sa.case((is_elsewhere, 0), else_=size_bytes)
         else:
             values["size_bytes"] = 0
         if status == "dismissed":

@@ -32,7 +32,7 @@ from georesolve.service.links import base_of
 from georesolve.service.resolve.inputs import made_of_file
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
-from georesolve.service.results.files import file_response, repr_digest, wants_digest
+from georesolve.service.results.files import file_response
 from georesolve.service.uploads.models import TableParameters
 from georesolve.service.uploads.receiving import receive_body, receive_form
 from georesolve.workers.files import sha256_of
@@ -239,12 +239,12 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             f"{row.dataset.file.href}"
         )
     sha256, place, name = row.dataset.sha256, service.store.datasets_place, f"{row.id}.parquet"
-    look, anew = partial(place.look, name), wants_digest(request)
+    look = partial(place.look, name)
     try:
         if isinstance(place, Folder):
             path = place.path / name
             if not await service.checks.is_whole(
-                f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256, anew=anew
+                f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256
             ):
                 await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
         found = await asyncio.to_thread(look)
@@ -255,7 +255,6 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             found,
             PARQUET,
             request,
-            repr_digest(sha256) if anew else None,
             name="data.parquet",
         )
     except FileNotFoundError:

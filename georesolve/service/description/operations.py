@@ -67,12 +67,6 @@ _HEADERS: dict[str, tuple[str, str, dict[str, Any]]] = {
         '"23ce787a"',
         {},
     ),
-    "Want-Repr-Digest": (
-        "has the file compared with its checksum now, and that told in `Repr-Digest` as RFC 9530 "
-        "has it; a large file takes a second a gigabyte",
-        "sha-256=1",
-        {},
-    ),
 }
 """What they mean, an example, and what their texts must be."""
 
@@ -95,7 +89,7 @@ def headers(*names: str) -> dict[str, Any]:
     }
 
 
-FILE_HEADERS = headers("Range", "If-Range", "If-None-Match", "Want-Repr-Digest")
+FILE_HEADERS = headers("Range", "If-Range", "If-None-Match")
 
 
 def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:
@@ -117,7 +111,6 @@ _ETAG = {"ETag": header("strong: other bytes have another one")}
 _OF_FILES = {
     **_ETAG,
     "Accept-Ranges": header("bytes; none of a result that is not Parquet"),
-    "Repr-Digest": header("the sha256 of the whole file, if it was wanted"),
 }
 BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 """The content of an answer or a request that is bytes."""
@@ -163,23 +156,17 @@ _TEXT = {"type": "string"}
 IN_DOCUMENT: dict[str, Any] = {
     "title": "MatchesDocument",
     "type": "object",
-    "description": "with `response: document`: the value, which is readable as JSON, GeoJSON and "
-    "CSV and base64 else, or where it is if it is large or that was asked for",
+    "description": "with `response: document`: the value as JSON, GeoJSON or CSV, or where it is: "
+    "if it is binary or large, or that was asked for",
     "required": ["matches"],
     "properties": {
         "matches": {
             "type": "object",
-            "properties": {"value": {}}
-            | dict.fromkeys(("mediaType", "encoding", "href", "type"), _TEXT),
+            "properties": {"value": {}} | dict.fromkeys(("mediaType", "href", "type"), _TEXT),
         }
     },
 }
 """The matches in a document, as OGC API - Processes has it."""
-MESSAGES: tuple[dict[str, Any], ...] = (
-    _TEXT,
-    {"type": "object", "required": ["message"], "properties": {"message": _TEXT}},
-)
-"""What the process `echo` gives back: raw, and in a document."""
 
 
 def answer_of(content: dict[str, Any], description: str) -> Answers:

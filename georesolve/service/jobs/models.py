@@ -59,18 +59,17 @@ class StatusInfo(BaseModel):
         if row.status == "successful":
             rel, kind = f"{OGC_RELATION}results", _media_type(row)
             links.append(Link(href=f"{here}/results", rel=rel, type=kind, title="the result"))
-        if row.status == "successful" and row.process == "nearest":
+        if row.status == "successful":
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
         # A job is at 100 % when its result stands, not when its last row is resolved.
         progress = int(100 * done) if row.has_succeeded else min(99, int(100 * done))
-        needs_workers = row.status in LIVE and row.process == "nearest"
         rate = row.rows_a_second if row.status == "running" else None
         return cls(
             **{name: getattr(row, name) for name in _AS_THEY_STAND},
             jobID=row.id,
             processID=row.process,
-            message=waiting if waiting and needs_workers else row.message,
+            message=waiting if waiting and row.status in LIVE else row.message,
             progress=progress,
             rows_a_second=rate,
             seconds_left=(row.rows - row.rows_done) / rate if rate else None,
@@ -80,7 +79,7 @@ class StatusInfo(BaseModel):
 
 
 def _media_type(row: JobState) -> str:
-    if row.process == "echo" or row.delivery.response == "document":
+    if row.delivery.response == "document":
         return "application/json"
     return (row.delivery.media_type or "application/vnd.apache.parquet").partition(";")[0]
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours
 from georesolve.service.cluster import ClusterState
-from georesolve.service.database.rows import EchoOptions, JobRow, JobStatus
+from georesolve.service.database.rows import JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
@@ -32,7 +32,7 @@ from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from georesolve.workers.estimate import Capacity, Pace, memory_of_worker
 from georesolve.workers.gpus import choose_device
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.jobs import Job
 from georesolve.workers.logs import about
 from georesolve.workers.pipeline import JobCancelled, Progress, run
 from georesolve.workers.places import StoreFailed
@@ -273,9 +273,6 @@ class Supervisor:
     async def _run_once(self, row: JobRow) -> bool:
         """Run a job when its turn comes; False when it is to be run again."""
         try:
-            if isinstance(row.options, EchoOptions):
-                await self._echo(row.id, row.options)
-                return True
             await self._opened.wait()
             async with self._places.place(row.owner, alone=row.deaths > 0):
                 if self.cluster is None or self.stopping:
@@ -285,16 +282,6 @@ class Supervisor:
             # Its end could not be written down, so it is run again: its parts stand.
             logger.exception("job %s: the store failed", row.id)
             return False
-
-    async def _echo(self, id: str, options: EchoOptions) -> None:
-        """Wait as long as an echo is told to; what it gives back stands in its row."""
-        self._begun.add(id)
-        await asyncio.to_thread(self._store.start_job, id)
-        end = time.monotonic() + options.pause
-        while (left := end - time.monotonic()) > 0 and not self._is_cancelled(id):
-            await asyncio.sleep(min(left, _WATCH_SECONDS))
-        if not self.stopping:
-            await asyncio.to_thread(self._end, id, "successful", "done")
 
     async def _run_in_thread(self, id: str, cluster: Cluster) -> bool:
         # What is logged in the thread is about the same job.
@@ -365,7 +352,6 @@ class Supervisor:
     def _run_started(self, id: str, cluster: Cluster) -> None:
         row = self._store.job(id)
         assert row is not None, "only jobs that have ended are forgotten"
-        assert isinstance(row.options, MatchOptions), "an echo does not run here"
         observations = self._library.whole(row.observations)
         references = self._library.whole(row.references)
         folder = self._store.job_folder(id)

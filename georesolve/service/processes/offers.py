@@ -18,17 +18,6 @@ from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.parameters import Parameters
 from georesolve.service.resolve.models import NearestInputs
 
-_LONGEST_MESSAGE = 1 << 16
-"""Characters: a client that learns to speak needs no more, and the database keeps them."""
-
-
-class EchoInputs(Parameters):
-    """What the process `echo` takes."""
-
-    message: str = Field(max_length=_LONGEST_MESSAGE, description="any text")
-    pause: float = Field(0.0, ge=0, le=60, description="seconds until it is given back")
-
-
 _MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
 
 
@@ -52,12 +41,6 @@ class MatchesOutput(Parameters):
 
     transmissionMode: Literal["value", "reference"] = "value"
     format: OutputFormat | None = None
-
-
-class MessageOutput(Parameters):
-    """How the message is wanted."""
-
-    transmissionMode: Literal["value"] = "value"
 
 
 class Output(Parameters):
@@ -85,18 +68,6 @@ class NearestExecution(Parameters):
         wanted = self.outputs.get("matches", MatchesOutput())
         media_type = wanted.format.mediaType if wanted.format else None
         return Delivery(self.response, wanted.transmissionMode, media_type)
-
-
-class EchoExecution(Parameters):
-    """A request to run the process `echo`."""
-
-    inputs: EchoInputs
-    outputs: dict[Literal["message"], MessageOutput] = Field({})
-    response: Literal["raw", "document"] = "raw"
-
-    def delivery(self) -> Delivery:
-        """How the result is wanted."""
-        return Delivery(self.response)
 
 
 class ProcessSummary(BaseModel):
@@ -175,19 +146,6 @@ PROCESSES: dict[str, Process] = {
                 description="a row an observation and neighbour: row of the observation, row of "
                 "the reference, metres between them, status",
                 schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
-            )
-        },
-    ),
-    "echo": Process(
-        id="echo",
-        title="What was sent",
-        description="Returns its input, for a client that learns to speak with the service.",
-        jobControlOptions=_CONTROL,
-        outputTransmission=["value"],
-        inputs=_inputs(EchoInputs),
-        outputs={
-            "message": OutputDescription(
-                title="message", description="the message", schema_={"type": "string"}
             )
         },
     ),

@@ -8,15 +8,13 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.rows import Delivery, EchoOptions
+from georesolve.service.database.rows import Delivery
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     IN_DOCUMENT,
-    MESSAGES,
     TAKEN,
     Answers,
     ProcessName,
-    answer_of,
     headers,
     json_request,
     matches_answer,
@@ -24,17 +22,15 @@ from georesolve.service.description.operations import (
 from georesolve.service.links import Link, base_of
 from georesolve.service.processes.offers import (
     PROCESSES,
-    EchoExecution,
     NearestExecution,
     Process,
     ProcessSummary,
     process,
 )
 from georesolve.service.resolve.inputs import Asked, json_content, output_of, parsed, sent_by_json
-from georesolve.service.resolve.resolution import echo, refuse_unready, resolve
+from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.router import gone, response_of
 from georesolve.service.resolve.terms import Terms
-from georesolve.service.results.response import echo_response
 
 router = APIRouter(tags=["processes"])
 
@@ -54,7 +50,7 @@ def get_processes(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
 ) -> ProcessList:
-    """The processes on offer: `nearest`, and `echo` to try a client with."""
+    """The processes on offer."""
     base = base_of(request)
     return ProcessList(
         processes=[process(id, base) for id in list(PROCESSES)[:limit]],
@@ -101,33 +97,6 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
         output = output_of(service, execution.output.href if execution.output else None)
         sent = sent_by_json(execution.inputs, _INPUTS, output)
         return await sent.asked(service, folder), execution.delivery()
-
-
-_MESSAGE = TAKEN | answer_of(
-    {"application/json": {"schema": {"anyOf": [*MESSAGES]}}},
-    "the message; as an object with `response: document`",
-)
-
-
-@router.post(
-    "/processes/echo/execution",
-    response_class=Response,
-    responses=_MESSAGE,
-    summary="Run `echo`",
-    openapi_extra=json_request((EchoExecution, {"inputs": {"message": "hello"}}))
-    | headers("Prefer", "Idempotency-Key"),
-)
-async def execute_echo(request: Request, service: ServiceContext) -> Response:
-    """Give back what was sent, at once or as a job, for a client that learns to speak."""
-    terms = Terms.of(request.headers)
-    async with json_content(request, service) as content:
-        execution = await parsed(service, content, EchoExecution)
-    options, delivery = EchoOptions(**execution.inputs.model_dump()), execution.delivery()
-    terms = terms.received(delivery)
-    job = await echo(service, options, terms, partial(gone, request))
-    if job is None:
-        return echo_response(options, delivery)
-    return await response_of(request, service, job, terms)
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

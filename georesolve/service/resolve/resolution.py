@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from sqlalchemy import Connection
 
 from georesolve.service.context import Service
-from georesolve.service.database.rows import DatasetRow, Delivery, EchoOptions, JobRow, Repeat
+from georesolve.service.database.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.database.store import Store
 from georesolve.service.errors import (
     JobDismissed,
@@ -106,19 +106,6 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
     with suppress(NotAcceptable):
         delivery = replace(delivery, keeps_sets=bool(terms.format().geometry))
     accept = partial(_accept, service, asked, delivery, repeat)
-    return await _job(service, terms, repeat, accept, gone)
-
-
-async def echo(service: Service, options: EchoOptions, terms: Terms, gone: Gone) -> JobRow | None:
-    """Give back what was sent after its pause, or make the job that will; None without a job."""
-    delivery = terms.delivery or Delivery()
-    repeat = terms.repeat(options, delivery)
-    if repeat is None and not terms.takes_a_job:
-        await asyncio.sleep(options.pause)
-        return None
-    quotas, size_bytes = service.quotas, len(options.message.encode())
-    admit = quotas.room(service.store, size_bytes, quotas.refuse_when_full)
-    accept = partial(service.store.add_echo, options, delivery, repeat, admit)
     return await _job(service, terms, repeat, accept, gone)
 
 

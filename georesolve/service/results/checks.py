@@ -30,8 +30,6 @@ class Checks:
         key: str,
         look: Callable[[], Look],
         check: Callable[[], bool],
-        *,
-        anew: bool = False,
     ) -> bool:
         """Whether a file has the bytes of its digest.
 
@@ -43,15 +41,13 @@ class Checks:
             Tells what changes with the file.
         check
             Reads the file and compares it.
-        anew
-            Whether to read it in any case.
 
         Raises
         ------
         OSError
             When it is not there any more, or cannot be read.
         """
-        if not anew and self._whole.get(key) == look():
+        if self._whole.get(key) == look():
             return True
         checking = self._checking.get(key)
         if checking is None:

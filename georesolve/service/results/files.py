@@ -1,8 +1,6 @@
 """Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
 
-import base64
 import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, NamedTuple
@@ -20,7 +18,6 @@ from georesolve.service.errors import BadRange, RangeNotSatisfiable
 from georesolve.service.http.conditions import is_known
 from georesolve.workers.files import Look
 
-_WANTED = re.compile(r"(^|,)\s*sha-256\s*=\s*(10|[1-9])\s*(,|$)")
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
@@ -88,16 +85,6 @@ async def file_response(
         filename=name or format.name,
         headers=headers,
     )
-
-
-def repr_digest(sha256: str) -> dict[str, str]:
-    """The header that tells the SHA-256 of a whole file (RFC 9530)."""
-    return {"Repr-Digest": f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"}
-
-
-def wants_digest(request: Request) -> bool:
-    """Whether a client wants the file counted now, and told its checksum (RFC 9530)."""
-    return bool(_WANTED.search(request.headers.get("want-repr-digest", "")))
 
 
 class _Content:

@@ -1,9 +1,7 @@
 """The result of a job as an HTTP answer."""
 
 import asyncio
-import base64
 import errno
-import hashlib
 import io
 import logging
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from pydantic_core import to_json
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import CSV, PARQUET, Format
 from georesolve.service.context import Service
-from georesolve.service.database.rows import Delivery, EchoOptions, JobRow
+from georesolve.service.database.rows import JobRow
 from georesolve.service.errors import (
     JobDismissed,
     NoSuchDataset,
@@ -32,13 +30,7 @@ from georesolve.service.errors import (
     StorageFull,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.files import (
-    BLOCK_BYTES,
-    Piece,
-    file_response,
-    repr_digest,
-    wants_digest,
-)
+from georesolve.service.results.files import BLOCK_BYTES, Piece, file_response
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
 from georesolve.workers.datasets import Dataset
@@ -48,7 +40,6 @@ from georesolve.workers.manifest import (
     Manifest,
     Matches,
     look_at_manifest,
-    open_matches,
     read_manifest,
 )
 from georesolve.workers.places import Folder, Home, StoreFailed
@@ -84,20 +75,17 @@ async def result_response(service: Service, job: JobRow, request: Request) -> Re
     """
     _refuse_without_result(job)
     monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
-    if isinstance(job.options, EchoOptions):
-        response = echo_response(job.options, job.delivery)
+    format = format_of(job.delivery, request.headers)
+    if job.delivery.transmission == "reference" or job.delivery.output:
+        response = _reference(job, format, request)
+    elif job.delivery.response == "document":
+        response = await _document(service, job, format, request)
     else:
-        format = format_of(job.delivery, request.headers)
-        if job.delivery.transmission == "reference" or job.delivery.output:
-            response = _reference(job, format, request)
-        elif job.delivery.response == "document":
-            response = await _document(service, job, format, request)
-        else:
-            response = await format_response(service, job, format, request)
-            response.headers["Vary"] = "Accept"
-            response.headers["Content-Location"] = _url(job, format, request)
-            return response
+        response = await format_response(service, job, format, request)
         response.headers["Vary"] = "Accept"
+        response.headers["Content-Location"] = _url(job, format, request)
+        return response
+    response.headers["Vary"] = "Accept"
     response.headers.append("Link", monitor)
     return response
 
@@ -115,8 +103,6 @@ async def format_response(
             sets = partial(set_of, service, job)
             return await stream_response(pieces_of(folder, format, sets), format, headers)
         manifest = await asyncio.to_thread(manifest_of, service, job)
-        if wants_digest(request):
-            headers |= repr_digest(await _counted(service, job, manifest))
         return await file_response(
             partial(_open, manifest),
             manifest.size_bytes,
@@ -187,37 +173,26 @@ def _pieces(
 ) -> Iterator[Piece]:
     start = 0
     for extent in extents:
-        check = partial(_check, service, job, manifest, extent, anew=False)
+        check = partial(_check, service, job, manifest, extent)
         yield Piece(start, start := start + extent.size_bytes, check)
 
 
 async def _check(
-    service: Service, job: JobRow, manifest: Manifest, extent: Extent, *, anew: bool
+    service: Service,
+    job: JobRow,
+    manifest: Manifest,
+    extent: Extent,
 ) -> None:
     """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
     look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
     key = f"{job.id}/{manifest.name_of(extent)}"
     with result_of(job):
         if isinstance(manifest.place, Folder):
-            is_whole = await service.checks.is_whole(key, look, check, anew=anew)
+            is_whole = await service.checks.is_whole(key, look, check)
         else:
             is_whole = await asyncio.to_thread(check)
         if not is_whole:
             raise _damaged(job)
-
-
-async def _counted(service: Service, job: JobRow, manifest: Manifest) -> str:
-    """The SHA-256 of `matches.parquet`, all of whose files are compared with their digests."""
-    for extent in manifest.extents():
-        await _check(service, job, manifest, extent, anew=True)
-
-    def count() -> str:
-        # Opened, read and closed in one thread: closed out here, when this is cancelled, the file
-        # would have everybody wait until what is being read of it has come.
-        with _open(manifest) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
-
-    return await asyncio.to_thread(count)
 
 
 @contextmanager
@@ -255,10 +230,6 @@ def _url(job: JobRow, format: Format, request: Request) -> str:
 
 def _refuse_without_file(job: JobRow) -> None:
     _refuse_without_result(job)
-    if job.report is None:
-        raise ResultNotReady(
-            f"the process {job.process!r} gives no file: ask /jobs/{job.id}/results"
-        )
 
 
 def _refuse_elsewhere(job: JobRow) -> None:
@@ -298,12 +269,6 @@ def _damaged(job: JobRow) -> Problem:
     )
 
 
-def echo_response(options: EchoOptions, delivery: Delivery) -> Response:
-    """The result of the process `echo`."""
-    raw = delivery.response == "raw"
-    return JSONResponse(options.message if raw else {"message": options.message})
-
-
 def _reference(job: JobRow, format: Format, request: Request) -> Response:
     """Where the result is: a header, or a document."""
     # Where it lies elsewhere, that is a folder of Parquet files.
@@ -316,14 +281,19 @@ def _reference(job: JobRow, format: Format, request: Request) -> Response:
 
 
 async def _document(service: Service, job: JobRow, format: Format, request: Request) -> Response:
-    """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is if it is large."""
+    """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is.
+
+    What is binary or large is a link.
+    """
+    if not format.is_text:
+        return _reference(job, format, request)
     limit = service.settings.inline_bytes
     manifest = await asyncio.to_thread(manifest_of, service, job)
     # As text it is larger still, and need not be made for that.
     if manifest.size_bytes > limit:
         return _reference(job, format, request)
     for extent in manifest.extents():
-        await _check(service, job, manifest, extent, anew=False)
+        await _check(service, job, manifest, extent)
     with result_of(job):
         document = await asyncio.to_thread(_in_document, service, job, format, limit)
     if document is None:
@@ -334,17 +304,11 @@ async def _document(service: Service, job: JobRow, format: Format, request: Requ
 def _in_document(service: Service, job: JobRow, format: Format, limit: int) -> bytes | None:
     """A result in a document; None if it is larger than this in its format."""
     folder = service.store.job_folder(job.id)
-    if format == PARQUET:
-        with open_matches(folder) as file:
-            value: bytes | None = file.read()
-    else:
-        value = up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
+    value = up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
     if value is None:
         return None
     about = {"mediaType": format.media_type}
-    if not format.is_text:
-        value, about = base64.b64encode(value), {**about, "encoding": "base64"}
-    if format is CSV or not format.is_text:
+    if format is CSV:
         # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
         value = to_json(value.decode())
     return b'{"matches":{"value":%b,%b}}' % (value.strip(), to_json(about)[1:-1])
