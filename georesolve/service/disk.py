@@ -86,7 +86,7 @@ class Disk:
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
         self.holds_all = settings.store is None
-        self.must_stay_free = settings.free_bytes
+        self.must_stay_free = settings.keep_free
         self.writable = Probe(self._write)
 
     def free(self) -> int:
@@ -98,6 +98,10 @@ class Disk:
             file.write(bytes(_PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
+
+    def is_low(self) -> bool:
+        """Whether no job can begin, because what it writes lies here and too little is free."""
+        return self.holds_all and self.room() < 0
 
     def room(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""

@@ -104,7 +104,6 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
                 choose_device(settings.device)
             elif settings.role != "front" and (why := why_no_tls(settings.scheduler)):
                 raise CannotStart(why)
-            store.reserve.make()
             library = library_of(settings, store)
             store.jobs_place.make()
             if is_alone:

@@ -116,8 +116,11 @@ class Settings(BaseSettings):
         description="bytes that the datasets and results of one API key may take, with what its "
         "unfinished jobs are expected to",
     )
-    free_bytes: int = Field(
-        1 << 30, ge=0, description="bytes of the disk below which nothing more is stored"
+    keep_free: int = Field(
+        1 << 30,
+        ge=0,
+        description="bytes of the disk to keep free: uploads and jobs stop below, so that deleting "
+        "works",
     )
     result_hours: _Hours = Field(
         7 * 24.0, description="hours that the result of a job is kept; 0 for ever"

@@ -215,7 +215,7 @@ def _refused(log, status):
 
 
 def test_a_full_disk_is_told_at_once(tmp_path):
-    flags = ("--scheduler", "tcp://127.0.0.1:9", "--free-bytes", 1 << 60)
+    flags = ("--scheduler", "tcp://127.0.0.1:9", "--keep-free", 1 << 60)
     with (
         running_service(tmp_path / "data", *flags, ready=False) as service,
         Client(str(service.base_url)) as client,

@@ -154,7 +154,7 @@ def test_the_same_again_needs_no_second_place(tmp_path):
 
 def test_room_that_must_stay_on_the_disk(tmp_path, shared_cluster):
     free = shutil.disk_usage(tmp_path).free
-    flags = [*shared_cluster, "--free-bytes", 2 * free]
+    flags = [*shared_cluster, "--keep-free", 2 * free]
     with running_service(tmp_path / "data", *flags) as client:
         content = parquet(points(50, 1))
         for send in (
@@ -212,7 +212,7 @@ def small_disk(megabytes):
 def test_room_is_looked_at_while_a_body_comes(is_form, put):
     """Nobody said how much would come, so it is refused on the way, with room left on the disk."""
     must_stay_free = 40 << 20
-    flags = [*NO_CLUSTER, "--free-bytes", must_stay_free]
+    flags = [*NO_CLUSTER, "--keep-free", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags, ready=False) as client:
         start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f.csv"\r\n\r\n'
         pieces = itertools.chain([start] if is_form else [], itertools.repeat(bytes(1 << 20), 80))
@@ -237,7 +237,7 @@ def fill(path, leave=0):
 def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
     """As `/estimate` says beforehand; what must stay free is not counted as room."""
     must_stay_free = 40 << 20
-    flags = [*shared_cluster, "--free-bytes", must_stay_free]
+    flags = [*shared_cluster, "--keep-free", must_stay_free]
     with small_disk(96) as disk, running_service(disk, *flags) as client:
         content = parquet(points(80_000, 1))
         headers = {"Content-Type": PARQUET}
@@ -270,7 +270,7 @@ def test_a_job_is_accepted_when_its_result_is_expected_to_fit(shared_cluster):
 def test_a_full_disk():
     """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
     port = free_port()
-    flags = ["--free-bytes", 0, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    flags = ["--keep-free", 0, "--scheduler", f"tcp://127.0.0.1:{port}"]
     with small_disk(48) as disk, running_service(disk, *flags, ready=False) as client:
         content = parquet(points(200_000, 1))
         headers = {"Content-Type": PARQUET}

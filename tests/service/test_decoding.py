@@ -48,7 +48,7 @@ def write(path, **columns):
 
 def test_what_a_file_decodes_to_fits_the_room(tmp_path, monkeypatch):
     """A few kilobytes that say the same a million times are 16 MB of points."""
-    settings = Settings(data_dir=tmp_path, free_bytes=0, concurrent_decodes=2)
+    settings = Settings(data_dir=tmp_path, keep_free=0, concurrent_decodes=2)
 
     def ingest(room, path):
         disk = Disk(settings)

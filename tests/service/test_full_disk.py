@@ -1,88 +1,82 @@
-"""A full disk can be emptied: what makes room is written with the reserve."""
+"""A full disk can be emptied: uploads and jobs keep some of it free."""
 
 import errno
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+
+import httpx
 
 from georesolve.service.cli import main
 from georesolve.service.database.store import Store
 from georesolve.service.disk import Probe
-from tests.conftest import NO_CLUSTER, points, running_service, small_job
+from tests.conftest import NO_CLUSTER, finished, points, running_service, small_job, wait_until
 from tests.service.test_bounds import small_disk
-from tests.service.test_jobs import PARQUET, parquet
+from tests.service.test_jobs import PARQUET, parquet, start_job
 
-FLAGS = (*NO_CLUSTER, "--free-bytes", 0)
-
-
-def fill(disk):
-    """Take all room of a small disk, also what became free since the last time."""
-    with (disk / "ballast").open("ab", buffering=0) as handle:
-        for size in (1 << 20, 4096, 1):
-            try:
-                while shutil.disk_usage(disk).free:
-                    handle.write(bytes(size))
-            except OSError:
-                continue
-    assert shutil.disk_usage(disk).free == 0
+KEPT_FREE = 12 << 20
+FLAGS = (*NO_CLUSTER, "--keep-free", KEPT_FREE)
 
 
-def test_a_full_disk_can_be_emptied(capsys):
-    with small_disk(32) as disk:
+def fill_by_uploads(client):
+    """Register datasets until there is no room; returns their addresses."""
+    made = []
+    for seed in range(100):
+        content = parquet(points(30_000, seed))
+        answer = client.post("/datasets", content=content, headers={"Content-Type": PARQUET})
+        if answer.status_code == 507:
+            return made
+        made.append(httpx.URL(answer.raise_for_status().headers["location"]).path)
+    raise AssertionError("the disk does not become full")
+
+
+def test_a_disk_that_uploads_filled_can_be_emptied():
+    """No upload takes what is kept free, so that what others leave of it lets all be deleted."""
+    with small_disk(24) as disk:
         with running_service(disk, *FLAGS, ready=False) as client:
-            upload = {"content": parquet(points(5, 1)), "headers": {"Content-Type": PARQUET}}
-            datasets = [
-                client.post("/datasets", **{**upload, "content": parquet(points(5, seed))})
-                for seed in range(4)
-            ]
             jobs = [small_job(client).headers["location"] for _ in range(2)]
             with closing(Store(disk)) as store:
                 store.finish_job(jobs[0].rpartition("/")[2], "successful", "done")
-            fill(disk)
-            # Something else on the disk takes whatever becomes free.
-            for dataset in datasets[:2]:
-                assert client.delete(dataset.headers["location"]).status_code == 204
-                fill(disk)
+            with ThreadPoolExecutor(2) as threads:
+                lists = threads.map(fill_by_uploads, [client] * 2)
+                made = {address for own in lists for address in own}
+            assert len(made) > 4
+            assert KEPT_FREE // 2 < shutil.disk_usage(disk).free < KEPT_FREE + (2 << 20)
+            ballast = shutil.disk_usage(disk).free - KEPT_FREE // 2
+            (disk / "ballast").write_bytes(bytes(ballast))
+            assert small_job(client).status_code == 507
+            [check] = (c for c in client.get("/readyz").json()["checks"] if c["name"] == "disk")
+            assert (check["ok"], f"{KEPT_FREE} must stay free" in check["detail"]) == (False, True)
             for job in jobs:
                 assert client.delete(job).status_code == 200
                 assert client.get(job).json()["status"] == "dismissed"
-                fill(disk)
             for verb in ("create", "rotate", "revoke"):
                 assert main(["keys", verb, "ann", "--data-dir", str(disk)]) == 0
-                fill(disk)
-            disk_check = client.get("/readyz").json()["checks"][1]
-            assert not disk_check["ok"]
-            assert "no file can be written: No space left on device" in disk_check["detail"]
-            assert client.post("/datasets", **upload).status_code == 507
-        # A service that starts now has nothing to write its number with.
+        # What starts on a full disk lets it be emptied, too.
         with running_service(disk, *FLAGS, ready=False) as client:
-            assert client.delete(f"/datasets/{datasets[2].json()['id']}").status_code == 204
-            fill(disk)
+            for address in made:
+                assert client.delete(address).status_code == 204
             (disk / "ballast").unlink()
-            answer = client.post("/datasets", **{**upload, "content": parquet(points(9, 9))})
-            assert answer.status_code == 201
-            assert client.get("/readyz").json()["checks"][1]["ok"]
+            assert fill_by_uploads(client)
 
 
-def test_the_reserve_is_made_again_when_there_is_room(capsys):
-    with small_disk(16) as disk, closing(Store(disk)) as store:
-        store.reserve.make()
-        reserve = disk / "reserve"
-        whole = reserve.stat().st_blocks
-        assert whole * 512 == reserve.stat().st_size == 4 << 20
-        fill(disk)
-        assert main(["keys", "create", "ann", "--data-dir", str(disk)]) == 0
-        store.reserve.make()
-        assert 0 < reserve.stat().st_blocks < whole
-        # Once all is given up, it is told in one line.
-        reserve.unlink()
-        fill(disk)
-        assert main(["keys", "create", "ben", "--data-dir", str(disk)]) == 1
-        told = capsys.readouterr().err.splitlines()
-        assert told[-1].endswith("is full, and nothing was changed: remove what else lies there")
+def test_jobs_stop_while_too_little_is_free(shared_cluster, long_job):
+    """One that runs fails and makes room; one that is accepted waits until there is some."""
+    observations, references, options = long_job
+    flags = (*shared_cluster, "--keep-free", KEPT_FREE, "--concurrent-jobs", 1)
+    with small_disk(64) as disk, running_service(disk, *flags) as client:
+        running = start_job(client, observations, references, **options)
+        waiting = small_job(client).headers["location"]
+        wait_until(lambda: client.get(running).json()["rows_done"] > 0)
+        (disk / "ballast").write_bytes(bytes(shutil.disk_usage(disk).free - KEPT_FREE // 2))
+        assert finished(client, running)["status"] == "failed"
+        told = client.get(f"{running}/results")
+        assert told.status_code == 507
+        assert f"and {KEPT_FREE} must stay free" in told.json()["detail"]
+        wait_until(lambda: client.get(waiting).json()["message"] == "waiting for room on the disk")
         (disk / "ballast").unlink()
-        store.reserve.make()
-        assert reserve.stat().st_blocks == whole
+        assert finished(client, waiting)["status"] == "successful"
 
 
 def test_a_write_that_hangs_holds_up_one_caller():

@@ -9,7 +9,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.database.engine import database_exists, name_of_database, open_database
 from georesolve.service.database.keys import Key, Keys, prefix_of
-from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.roles import Role
 from georesolve.service.errors import CannotStart, is_disk_full
 from georesolve.service.settings import Settings
@@ -94,8 +93,7 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     Raises
     ------
     CannotStart
-        When there is none, and none may be made; when the disk is so full that not even the reserve
-        helps.
+        When there is none, and none may be made; when the disk is full.
     """
     place = (settings.data_dir, settings.database)
     name = name_of_database(*place)
@@ -108,7 +106,7 @@ def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
     _tell(f"the store is {name}" + ("" if is_there else ", made now"))
     engine = open_database(*place)
     try:
-        yield Keys(engine, Reserve(settings.data_dir))
+        yield Keys(engine)
     except SQLAlchemyError as error:
         if not is_disk_full(error):
             raise

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import new_id
 from georesolve.service.database.identity import has_content, make_data_dir
-from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.schema import VERSION, metadata, store
 from georesolve.service.errors import CannotStart
 
@@ -42,7 +41,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
     make_data_dir(data_dir, path)
     engine = sa.create_engine(f"sqlite:///{path}")
     sa.event.listen(engine, "connect", _make_durable)
-    Reserve(data_dir).spend(lambda: _migrate(engine))
+    _migrate(engine)
     return engine
 
 

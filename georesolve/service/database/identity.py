@@ -19,7 +19,7 @@ ID_FILE = "store-id"
 """The file of a data folder that holds the id of its store."""
 _FOLDERS = ("datasets", "jobs", "incoming")
 # What a new disk comes with, and what is made before there is anything to lose.
-_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|reserve|scratch|georesolve\.sqlite.*")
+_UNCOUNTED = re.compile(r"\..*|lost\+found|lock|scratch|georesolve\.sqlite.*")
 _SHOWN = 3
 
 

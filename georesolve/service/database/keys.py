@@ -52,17 +52,13 @@ class Key:
 
 
 class Keys(Queries):
-    """The keys of one database. Every method is one transaction.
-
-    They change on a full disk, too: who makes room there may need a key for it, and one that leaked
-    ends at once.
-    """
+    """The keys of one database. Every method is one transaction."""
 
     def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
         secret, values = _new_secret()
         values["expires"] = in_hours(hours)
-        self._spend(_keys.insert().values(**values, id=new_id(), name=name, role=role))
+        self._change(_keys.insert().values(**values, id=new_id(), name=name, role=role))
         return secret
 
     def rotate(self, key: Key) -> str:
@@ -74,7 +70,7 @@ class Keys(Queries):
         secret, values = _new_secret()
         if key.expires is not None:
             values["expires"] = now(seconds_between(key.created, key.expires))
-        self._spend(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
+        self._change(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
         return secret
 
     def all(self) -> list[Key]:
@@ -85,7 +81,7 @@ class Keys(Queries):
     def revoke(self, id: str) -> None:
         """Let a key open nothing any more."""
         query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
-        self._spend(query.values(revoked=now()))
+        self._change(query.values(revoked=now()))
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""

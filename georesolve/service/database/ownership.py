@@ -4,13 +4,12 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from georesolve.service.database.identity import make_data_dir
-from georesolve.service.database.reserve import Reserve
 from georesolve.service.errors import CannotStart
 
 PATIENCE_SECONDS = 3.0
@@ -63,8 +62,9 @@ def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
             time.sleep(0.05)
         if is_alone:
             lock.truncate(0)
-            number = f"{os.getpid()}\n".encode()
-            Reserve(data_dir).spend(lambda: os.write(lock.fileno(), number))
+            with suppress(OSError):
+                # On a full disk nobody is told the number; what makes room shall start.
+                os.write(lock.fileno(), f"{os.getpid()}\n".encode())
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         yield Ownership(is_alone, partial(fcntl.flock, lock, kind))
 

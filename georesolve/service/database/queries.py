@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import ExpiryClock
 from georesolve.service.database.engine import of_single_statements
-from georesolve.service.database.reserve import Reserve
 
 _LOCK_ALL = {
     "sqlite": "BEGIN IMMEDIATE",
@@ -29,8 +28,6 @@ class Queries:
 
     Attributes
     ----------
-    reserve
-        Room on the disk for what makes room.
     expiry
         The time by which things expire.
     owner
@@ -40,13 +37,11 @@ class Queries:
     def __init__(
         self,
         engine: sa.Engine,
-        reserve: Reserve,
         expiry: ExpiryClock | None = None,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
         self._single = of_single_statements(engine)
-        self.reserve = reserve
         self.expiry = expiry or ExpiryClock()
         self.owner = owner
 
@@ -72,10 +67,6 @@ class Queries:
         """Change rows; tells how many."""
         with self._single.begin() as connection:
             return connection.execute(query).rowcount
-
-    def _spend(self, query: sa.UpdateBase) -> int:
-        """Change rows as `_change` does, also on a full disk: it makes room."""
-        return self.reserve.spend(lambda: self._change(query))
 
     @contextmanager
     def _accepting(self, admit: Admission = admit_any) -> Iterator[sa.Connection]:

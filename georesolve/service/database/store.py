@@ -18,7 +18,6 @@ from georesolve.service.database.lease import Lease
 from georesolve.service.database.listing import ALL, Page, Selection
 from georesolve.service.database.names import Names, is_newest
 from georesolve.service.database.queries import Admission, Queries, admit_any
-from georesolve.service.database.reserve import Reserve
 from georesolve.service.database.rows import (
     LIVE,
     REMOVED,
@@ -88,7 +87,7 @@ class Store(Queries):
         self, data_dir: Path, database_url: str | None = None, href: str | None = None
     ) -> None:
         data_dir = data_dir.absolute()
-        super().__init__(open_database(data_dir, database_url), Reserve(data_dir))
+        super().__init__(open_database(data_dir, database_url))
         self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
         self.sees_all = False
         folder = Folder(data_dir)
@@ -102,7 +101,7 @@ class Store(Queries):
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
         self.writable = Probe(self._try)
-        self.keys = Keys(self._engine, self.reserve)
+        self.keys = Keys(self._engine)
         self.quarantine = Quarantine(data_dir)
 
     def _try(self) -> None:
@@ -133,7 +132,7 @@ class Store(Queries):
 
     def forget_holder(self) -> None:
         """Free the lease at once: no other process has the data folder."""
-        self._spend(_store.update().values(holder="", cluster={}))
+        self._change(_store.update().values(holder="", cluster={}))
 
     def told(self) -> "sa.Row[Any, Any, Any]":
         """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
@@ -147,7 +146,7 @@ class Store(Queries):
     @property
     def names(self) -> Names:
         """The names of its owner's datasets."""
-        return Names(self._engine, self.reserve, self.expiry, self.owner or "")
+        return Names(self._engine, self.expiry, self.owner or "")
 
     def close(self) -> None:
         """Close all connections."""
@@ -295,15 +294,12 @@ class Store(Queries):
         if only_expired:
             query = query.where(self._expired(_datasets))
 
-        def remove() -> bool:
-            with self._engine.begin() as connection:
-                connection.execute(lock)
-                is_removed = bool(connection.execute(query).rowcount)
-                if is_removed:
-                    connection.execute(_names.delete().where(_names.c.dataset == id))
-                return is_removed
-
-        return self.reserve.spend(remove)
+        with self._engine.begin() as connection:
+            connection.execute(lock)
+            is_removed = bool(connection.execute(query).rowcount)
+            if is_removed:
+                connection.execute(_names.delete().where(_names.c.dataset == id))
+            return is_removed
 
     def add_job(
         self,
@@ -512,7 +508,6 @@ class Store(Queries):
             values["size_bytes"] = 0
         if status == "dismissed":
             values |= {"options": {}, "key": None}
-            return self.reserve.spend(lambda: self._update_live(id, **values))
         return self._update_live(id, **values)
 
     def _update_live(self, id: str, **values: Any) -> bool:
@@ -532,4 +527,4 @@ class Store(Queries):
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "size_bytes": 0, "key": None}
-        return bool(self._spend(query.values(values)))
+        return bool(self._change(query.values(values)))

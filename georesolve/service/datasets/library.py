@@ -56,7 +56,7 @@ class _RegisteredMeanwhile(Exception):
 
 def library_of(settings: Settings, store: Store) -> "Library":
     """The datasets of a service."""
-    return Library(store, settings.dataset_hours, settings.index_bytes, settings.free_bytes)
+    return Library(store, settings.dataset_hours, settings.index_bytes, settings.keep_free)
 
 
 class Library:

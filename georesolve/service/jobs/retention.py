@@ -60,7 +60,6 @@ class Retention:
             except Exception:
                 # A full disk, a database that is away: the next sweep may find them well.
                 logger.exception("what has expired could not be removed")
-            await asyncio.to_thread(self._store.reserve.make)
             await asyncio.sleep(self._pause_seconds)
 
     def sweep(self) -> None:

@@ -16,11 +16,13 @@ from georesolve.service.cluster import ClusterState
 from georesolve.service.database.rows import JobRow, JobStatus
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Disk
 from georesolve.service.errors import (
     DatasetDamaged,
     JobFailed,
     NoSuchDataset,
     Problem,
+    StorageFull,
     is_disk_full,
     is_out_of_descriptors,
 )
@@ -79,6 +81,7 @@ class Supervisor:
         self._store = store
         self._library = library
         self._metrics = metrics
+        self._disk = Disk(settings)
         self._opened = asyncio.Event()
         self._trouble = "the cluster is being opened"
         self._heard_at = 0.0
@@ -306,6 +309,9 @@ class Supervisor:
         Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
         """
         try:
+            if self._disk.is_low():
+                self._note_wait(id, "waiting for room on the disk")
+                return False
             if self._store.start_job(id):
                 self._run_started(id, cluster)
         except JobCancelled:
@@ -322,19 +328,22 @@ class Supervisor:
                 return False
             if isinstance(error, StoreFailed):
                 logger.warning("job %s waits until the object store answers: %s", id, error)
-                row = self._store.job(id)
-                rows_done = row.rows_done if row else 0
-                self._store.report_progress(id, rows_done, None, "waiting for the object store")
+                self._note_wait(id, "waiting for the object store")
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or problem_of_failure(error)
-            if is_disk_full(error) and (row := self._store.job(id)):
+            is_full = isinstance(error, StorageFull) or is_disk_full(error)
+            if is_full and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
                 remove(self._store, row)
             self._fail(id, problem)
         finally:
             clear(self._store, self._library, id)
         return True
+
+    def _note_wait(self, id: str, message: str) -> None:
+        row = self._store.job(id)
+        self._store.report_progress(id, row.rows_done if row else 0, None, message)
 
     def _damage(self, id: str) -> Problem | None:
         """What is wrong with the files of a job that failed, which may be why; None for nothing."""
@@ -359,7 +368,7 @@ class Supervisor:
         sets = observations.dataset, references.dataset
         job = Job(id, folder, *sets, row.options, indexes, row.delivery.output)
         logger.info("job %s started", id)
-        reporter = _Reporter(self._store, id)
+        reporter = _Reporter(self._store, id, self._disk)
         start = time.monotonic()
         result, progress = run(cluster, job, reporter, lambda: self._is_cancelled(id))
         if not reporter.first_rows:
@@ -385,10 +394,14 @@ def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
 
 
 class _Reporter:
-    """Notes progress in the store, not more often than a reader would look."""
+    """Notes progress in the store, not more often than a reader would look.
 
-    def __init__(self, store: Store, id: str) -> None:
+    Ends the job while too little of the disk is free.
+    """
+
+    def __init__(self, store: Store, id: str, disk: Disk) -> None:
         self._store = store
+        self._disk = disk
         self._id = id
         self._start = time.monotonic()
         self._next = self._start + _REPORT_SECONDS
@@ -406,6 +419,8 @@ class _Reporter:
         if now < self._next:
             return
         self._next = now + _REPORT_SECONDS
+        if self._disk.holds_all:
+            self._disk.refuse_when_low()
         rows = progress.rows_done - self.first_rows
         message = f"resolving: {progress.rows_done} of {progress.rows} rows"
         rate = None

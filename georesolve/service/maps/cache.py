@@ -40,7 +40,7 @@ _SWEEP_SECONDS = 10.0
 
 def map_folder(settings: Settings, folder: Path) -> MapFolder:
     """Where the maps of all jobs lie, and what they may take of the disk."""
-    return MapFolder(folder, settings.index_bytes, settings.free_bytes)
+    return MapFolder(folder, settings.index_bytes, settings.keep_free)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ class Maps:
         if not self._folder.has_room_for(size_bytes, size_bytes):
             raise StorageFull(
                 f"the map of this result takes {size_bytes} bytes of the disk, and as many more "
-                f"while it is made: --index-bytes is {self._folder.most_bytes}, and --free-bytes "
+                f"while it is made: --index-bytes is {self._folder.most_bytes}, and --keep-free "
                 f"({self._folder.free_bytes}) must stay free"
             )
         write_map(folder, manifest, observations())
