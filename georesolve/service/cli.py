@@ -36,6 +36,10 @@ _VERBS = {
     ),
 }
 """Of `georesolve keys`: what each does, in short and in full."""
+_SWEEPS = {
+    "now": "believe the clock: remove what has expired, also after it jumped by more than a day",
+    "unknown": "remove the files that the database does not know; without it they are listed",
+}
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
@@ -115,6 +119,16 @@ def _parser() -> argparse.ArgumentParser:
             )
         _add_settings(verb, ("data_dir", "database_url"))
         verb.set_defaults(run=_keys, verb=name)
+    sweep = commands.add_parser(
+        "sweep",
+        help="tell and remove what a service keeps by itself",
+        description="Tell which files of a service its database does not know, and have its runner "
+        f"remove what has expired. {_FROM_ENVIRONMENT}",
+    )
+    for name, text in _SWEEPS.items():
+        sweep.add_argument(f"--{name}", action="store_true", help=text)
+    _add_settings(sweep, ("data_dir", "database_url", "store"))
+    sweep.set_defaults(run=_sweep)
     return parser
 
 
@@ -159,6 +173,15 @@ def _keys(settings: Settings, verb: str, **given: Any) -> int:
     from georesolve.service.auth import commands
 
     return commands.run(settings, verb, **given)
+
+
+def _sweep(settings: Settings, *, now: bool, unknown: bool) -> int:
+    from georesolve.service.jobs import retention
+
+    names = retention.sweep_by_hand(settings, believes_clock=now, removes_unknown=unknown)
+    for name in names:
+        print("removed" if unknown else "unknown", name)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Fronts and a runner that share no folder: a Postgres database and a real object store alone."""
 
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -12,10 +11,12 @@ import pytest
 import sqlalchemy as sa
 from pyarrow.fs import FileSelector
 
+from georesolve.service.cli import main
 from georesolve.service.clock import new_id
 from georesolve.service.database.store import Store
-from georesolve.service.datasets import library as library_module
 from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.sources import object_store
 from tests.conftest import (
@@ -240,24 +241,22 @@ def test_without_its_object_store_a_service_does_not_start(apart, tmp_path):
     assert "Traceback" not in told
 
 
-def test_objects_that_no_row_names_go_if_they_came_while_the_runner_was_there(
-    apart, tmp_path, monkeypatch
-):
-    """In this process, whose clock says that an hour has passed; with SQLite for the rows."""
+def test_objects_that_no_row_names_stay_until_they_are_removed_by_hand(apart, tmp_path, capsys):
+    """With SQLite for the rows."""
     object_store.cache_clear()
+    flags = ("--data-dir", str(tmp_path), "--store", f"s3://{BUCKET}/orphans/")
     try:
         with closing(Store(tmp_path, None, f"s3://{BUCKET}/orphans/")) as store:
+            store.refuse_other_folder()
             library = Library(store)
             kept = library.keep(Ingested(store_points(points(10, 5), tmp_path / "new"), {}))
-            before = time.time_ns()
-            store.datasets_place.keep(pa.py_buffer(b"half"), f"{new_id()}.parquet")
+            orphan = new_id()
+            store.datasets_place.keep(pa.py_buffer(b"half"), f"{orphan}.parquet")
             store.datasets_place.keep(pa.py_buffer(b"theirs"), "cities.csv")
-            library.remove_orphans(0)
-            assert len(store.datasets_place.names()) == 3, "one that is young may be entered yet"
-            monkeypatch.setattr(library_module, "_ORPHAN_NS", -(10**10))
-            library.remove_orphans(before + 10**10)
-            assert len(store.datasets_place.names()) == 3, "the database may be an older copy"
-            library.remove_orphans(0)
+            Retention(Settings(), store, library).sweep()
+            assert len(store.datasets_place.names()) == 3
+            assert main(["sweep", "--unknown", *flags]) == 0
+            assert capsys.readouterr().out == f"removed datasets/{orphan}.parquet\n"
             assert sorted(store.datasets_place.names()) == sorted(
                 [f"{kept.id}.parquet", "cities.csv"]
             )

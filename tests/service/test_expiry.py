@@ -1,4 +1,4 @@
-"""A wrong clock removes nothing: what expires does so by the time that really passes."""
+"""A wrong clock removes nothing: a sweep that follows a jump of the clock waits for a day."""
 
 import datetime
 from contextlib import closing
@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from georesolve.service import clock
-from georesolve.service.clock import ExpiryClock, in_hours
+from georesolve.service.cli import main
+from georesolve.service.clock import in_hours
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
@@ -23,23 +24,17 @@ SETTINGS = Settings()
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine whose clock can be set, and on which time can pass."""
-    machine = SimpleNamespace(ahead=datetime.timedelta(), passed=datetime.timedelta())
+    """A machine whose clock can be set; `ahead` is how far."""
+    machine = SimpleNamespace(ahead=datetime.timedelta())
     real = datetime.datetime
-    real_elapsed, boot = clock.time.clock_gettime, clock.time.CLOCK_BOOTTIME
 
     class Shifted(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
-            return real.now(tz) + machine.ahead + machine.passed
-
-    def elapsed(which):
-        return real_elapsed(which) + machine.passed.total_seconds()
+            return real.now(tz) + machine.ahead
 
     dates = SimpleNamespace(datetime=Shifted, timedelta=datetime.timedelta, UTC=datetime.UTC)
     monkeypatch.setattr(clock, "datetime", dates)
-    times = SimpleNamespace(clock_gettime=elapsed, CLOCK_BOOTTIME=boot)
-    monkeypatch.setattr(clock, "time", times)
     return machine
 
 
@@ -60,13 +55,11 @@ class Kept:
         store.job_folder(self.job).mkdir(parents=True)
 
     def are_there(self, store):
-        """Whether each of the three is there for its owner."""
-        ours = store.of("")
-        job = ours.job(self.job)
+        """Whether the files of the three are there."""
         return (
-            ours.dataset(self.dataset.id) is not None and self.dataset.dataset.file.exists(),
-            job is not None and not job.has_expired and store.job_folder(self.job).exists(),
-            ours.dataset(self.received.id) is not None,
+            self.dataset.dataset.file.exists(),
+            store.job_folder(self.job).exists(),
+            self.received.dataset.file.exists(),
         )
 
 
@@ -76,30 +69,35 @@ def sweep(store, times=2):
         retention.sweep()
 
 
-def test_a_clock_that_jumps_ahead_removes_nothing(tmp_path, machine, caplog):
+def pass_hours(machine, store, hours):
+    """Let time pass while the service sweeps."""
+    for _ in range(hours // 12):
+        machine.ahead += datetime.timedelta(hours=12)
+        sweep(store, 1)
+
+
+def test_a_clock_that_jumps_ahead_and_back_removes_nothing(tmp_path, machine, caplog):
     with closing(Store(tmp_path / "data")) as store:
         kept = Kept(tmp_path, store)
-        sweep(store)
+        retention = Retention(SETTINGS, store, Library(store, SETTINGS.dataset_hours))
+        retention.sweep()
         machine.ahead = MONTH
-        machine.passed += datetime.timedelta(seconds=70)
-        sweep(store)
+        for _ in range(3):
+            retention.sweep()
+            machine.ahead += datetime.timedelta(hours=7)
         assert kept.are_there(store) == (True, True, True)
-        assert caplog.text.count("1 datasets and 1 results that have expired by the clock") == 1
-        assert "the clock is 30 days, 23:5" in caplog.text
-        assert "are removed within 248.0 hours" in caplog.text
+        assert caplog.text.count("nothing that has expired is removed until") == 1
         machine.ahead = datetime.timedelta()
-        sweep(store)
-        assert kept.are_there(store) == (True, True, True)
+        retention.sweep()
         # It is as if nothing had been: all goes in its time.
-        machine.passed += datetime.timedelta(days=8)
-        sweep(store)
+        pass_hours(machine, store, 8 * 24)
         assert kept.are_there(store) == (True, False, False)
-        machine.passed += datetime.timedelta(days=23)
-        sweep(store)
+        pass_hours(machine, store, 23 * 24)
         assert kept.are_there(store) == (False, False, False)
 
 
 def test_a_clock_that_jumped_while_the_service_was_away(tmp_path, machine):
+    """If it was right, what has expired goes after a day, however often the service starts."""
     with closing(Store(tmp_path / "data")) as store:
         kept = Kept(tmp_path, store)
         sweep(store)
@@ -108,12 +106,25 @@ def test_a_clock_that_jumped_while_the_service_was_away(tmp_path, machine):
         with closing(Store(tmp_path / "data")) as store:
             sweep(store)
             assert kept.are_there(store) == (True, True, True)
-            machine.passed += datetime.timedelta(minutes=10)
-    # If it was right, what has expired goes within a third of the time that it jumped.
+        machine.ahead += datetime.timedelta(hours=9)
     with closing(Store(tmp_path / "data")) as store:
-        machine.passed += MONTH / 3
         sweep(store)
         assert kept.are_there(store) == (False, False, False)
+
+
+def test_a_clock_that_is_right_can_be_believed_at_once(tmp_path, machine, capsys):
+    data_dir = tmp_path / "data"
+    with closing(Store(data_dir)) as store:
+        kept = Kept(tmp_path, store)
+        sweep(store)
+        machine.ahead = MONTH
+        sweep(store)
+        assert kept.are_there(store) == (True, True, True)
+        assert main(["sweep", "--now", "--data-dir", str(data_dir)]) == 0
+        sweep(store)
+        assert kept.are_there(store) == (False, False, False)
+    assert main(["sweep", "--data-dir", str(tmp_path / "nowhere")]) == 1
+    assert "there is no store of a service" in capsys.readouterr().err
 
 
 def test_what_was_made_by_a_clock_that_was_behind_is_kept(tmp_path, machine):
@@ -124,10 +135,3 @@ def test_what_was_made_by_a_clock_that_was_behind_is_kept(tmp_path, machine):
         machine.ahead = datetime.timedelta()
         sweep(store)
         assert kept.are_there(store) == (True, True, True)
-
-
-def test_the_time_of_expiry_is_that_of_a_clock_that_is_right(machine):
-    time = ExpiryClock()
-    for days in (1, 10, 100):
-        machine.passed += datetime.timedelta(days=days)
-        assert time.lag() == datetime.timedelta()

@@ -8,13 +8,14 @@ from contextlib import closing
 import pytest
 
 from georesolve.service.cli import main
-from georesolve.service.clock import new_id, now
+from georesolve.service.clock import new_id
+from georesolve.service.database.listing import Page
 from georesolve.service.database.ownership import owned
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import CannotStart
-from georesolve.service.jobs.retention import Retention
+from georesolve.service.jobs.retention import Retention, unknown
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
@@ -23,6 +24,10 @@ from tests.conftest import NO_CLUSTER, points, running_service, store_points, wa
 from tests.service.test_store import postgres  # noqa: F401
 
 CSV = {"Content-Type": "text/csv"}
+
+
+class Killed(BaseException):
+    """The end of a process."""
 
 
 def content(folder):
@@ -176,58 +181,70 @@ def test_a_new_disk_is_an_empty_folder(tmp_path):
         store.refuse_other_folder()
 
 
-def test_files_without_a_row_go_to_quarantine(tmp_path, caplog):
+def test_files_without_a_row_stay_until_they_are_removed_by_hand(tmp_path, capsys):
     """As they do when the database is an older copy of itself; names of others are left alone."""
     data = tmp_path / "data"
     with closing(Store(data)) as store:
         kept = a_dataset(tmp_path, store)
         store.jobs_place.make()
         done = store.add_job(kept, kept, MatchOptions(), Delivery())
-        store.finish_job(done, "successful", "done")
-    unknown, half = new_id(), f".{new_id()}.parquet.{new_id()}"
+        store.finish_job(done, "successful", "done", report={})
+    unknown = new_id()
     theirs = ["datasets/cities.csv", "jobs/nightly/run.sh", "incoming/mail/a.txt"]
-    ours = [f"datasets/{unknown}.parquet", f"datasets/{half}", f"jobs/{unknown}/parts/0.parquet"]
+    ours = [f"datasets/{unknown}.parquet", f"jobs/{unknown}/parts/0.parquet"]
     known = [f"jobs/{done}/parts/0.parquet"]
-    received = f"incoming/{new_id()}/upload"
-    for name in [*theirs, *ours, *known, received]:
+    half, received = f"datasets/.{new_id()}.parquet.{new_id()}", f"incoming/{new_id()}/upload"
+    for name in [*theirs, *ours, *known, half, received]:
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_text(name)
     with running_service(data, *NO_CLUSTER, ready=False) as client:
         assert client.get(f"/datasets/{kept.id}").status_code == 200
-        wait_until(lambda: not (data / "jobs" / unknown).exists())
-        wait_until(lambda: client.log.read_text().count(" does not know were moved to ") == 2)
+        wait_until(lambda: "2 files or folders are not known" in client.log.read_text())
         log = client.log.read_text()
-    after = content(data)
-    assert all(after[name] == name.encode() for name in [*theirs, *known])
-    [batch] = (data / "quarantine").iterdir()
-    moved = {name for name, given in content(batch).items() if given is not None}
-    assert moved == set(ours)
-    assert f"datasets/{kept.id}.parquet" in after
-    assert not moved & after.keys()
-    assert received not in after
-    assert f"2 files or folders that the database does not know were moved to {batch}" in log
-    assert "what was received of a request is removed: its process was killed" in log
+        after = content(data)
+        assert all(after[name] == name.encode() for name in [*theirs, *ours, *known])
+        assert f"such as datasets/{unknown}.parquet, jobs/{unknown}: they stay" in log
+        # Nobody writes any more what is half written.
+        assert not {half, received} & after.keys()
+        assert "what was received of a request is removed: its process was killed" in log
+        for flags, verb in (((), "unknown"), (["--unknown"], "removed"), ((), "")):
+            assert main(["sweep", *flags, "--data-dir", str(data)]) == 0
+            names = [f"datasets/{unknown}.parquet", f"jobs/{unknown}"]
+            told = capsys.readouterr().out.splitlines()
+            assert told == ([f"{verb} {name}" for name in names] if verb else [])
+        left = content(data)
+        assert not set(ours) & left.keys()
+        assert {*theirs, *known, f"datasets/{kept.id}.parquet"} <= left.keys()
 
 
-def test_the_quarantine_ends_after_a_week(tmp_path):
+def test_a_dataset_whose_process_was_killed_leaves_no_file(tmp_path, monkeypatch):
+    """Its row is there before its file, whenever it dies, and nobody is shown it."""
     with closing(Store(tmp_path / "data")) as store:
         store.jobs_place.make()
-        paths = [store.job_folder(new_id()) for _ in range(3)]
-        for path in paths:
-            path.mkdir()
-        store.quarantine.take(paths[:1])
-        [batch] = (tmp_path / "data" / "quarantine").iterdir()
-        old = batch.rename(batch.with_name(now(-9 * 86400)[:10]))
-        theirs = old.with_name("notes")
-        theirs.mkdir()
-        retention = Retention(Settings(), store, Library(store))
-        retention.sweep()
-        assert not old.exists()
-        # A job that was forgotten while its files were there goes there as well.
-        assert not paths[1].exists()
-        [batch] = set((tmp_path / "data" / "quarantine").iterdir()) - {theirs}
-        retention.sweep()
-        assert {path.name for path in (batch / "jobs").iterdir()} == {p.name for p in paths[1:]}
+        library = Library(store)
+        for dies_at in ("_place", "register_dataset"):
+            made = Ingested(store_points(points(5, 1), tmp_path / "new.parquet"), {})
+            with monkeypatch.context() as patch:
+                owner = library if dies_at == "_place" else store
+                place = getattr(owner, dies_at)
+
+                def die(*given, place=place, dies_at=dies_at):
+                    if dies_at == "_place":
+                        place(*given)
+                    raise Killed
+
+                patch.setattr(owner, dies_at, die)
+                # What a process that is killed does not do any more.
+                patch.setattr(library, "release", lambda _: None)
+                with pytest.raises(Killed):
+                    library.keep(made, registered=True)
+            assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
+            assert store.of("").registered_datasets(Page(10)) == []
+            assert unknown(store) == {}
+            monkeypatch.setattr("georesolve.service.jobs.retention._ACCEPTED_SECONDS", -10.0)
+            Retention(Settings(), store, library).sweep()
+            assert store.dataset_ids() == set()
+            assert list(store.datasets_place.path.glob("*.parquet")) == []
 
 
 def test_what_a_killed_front_received_goes_while_others_run(tmp_path):

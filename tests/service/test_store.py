@@ -464,9 +464,11 @@ def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
         jobs[name] = ours.add_job(row, row, MatchOptions(), Delivery(), repeat)
         if status:
             store.finish_job(jobs[name], status, "over", report={}, expires=expires)
-    assert store.forget_jobs(now(-60)) == []
+    assert store.old_jobs(now(-60)) == []
     gone = {jobs["expired"], jobs["failed"]}
-    assert set(store.forget_jobs(now(1))) == gone
+    assert set(store.old_jobs(now(1))) == gone
+    for id in gone:
+        store.forget_job(id)
     left = {name for name, id in jobs.items() if store.job(id)}
     assert left == {"kept", "kept for ever", "live"}
     assert {name for name in jobs if ours.first_of(Repeat(name, "fingerprint"))} == left

@@ -121,9 +121,9 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
         if isinstance(root, Folder):
             content = _content_of(root.path)
         else:
-            jobs, uploads = root.below("jobs").folders(), root.below("uploads").folders()
+            jobs = root.below("jobs").folders()
             datasets = [f"datasets/{name}" for name in root.below("datasets").names()]
-            content = datasets + jobs + uploads
+            content = datasets + jobs
         if has_database or not (known or content):
             with root.new(ID_FILE) as new:
                 new.write(f"{id}\n".encode())
@@ -138,6 +138,6 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     raise CannotStart(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
         "database of one store with --data-dir or --store, and --database-url. To join these two "
-        f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files in a "
-        "folder that the database does not know then go to quarantine"
+        f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files that "
+        "the database does not know stay until 'georesolve sweep --unknown' removes them"
     )

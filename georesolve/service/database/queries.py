@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import ExpiryClock
+from georesolve.service.clock import now
 from georesolve.service.database.engine import of_single_statements
 
 _LOCK_ALL = {
@@ -28,8 +28,6 @@ class Queries:
 
     Attributes
     ----------
-    expiry
-        The time by which things expire.
     owner
         Whose rows are seen and made; None sees those of all and makes those of nobody.
     """
@@ -37,19 +35,17 @@ class Queries:
     def __init__(
         self,
         engine: sa.Engine,
-        expiry: ExpiryClock | None = None,
         owner: str | None = None,
     ) -> None:
         self._engine = engine
         self._single = of_single_statements(engine)
-        self.expiry = expiry or ExpiryClock()
         self.owner = owner
 
     def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.true() if self.owner is None else table.c.owner == self.owner
 
     def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        return table.c.expires.is_not(None) & (table.c.expires <= self.expiry.now())
+        return table.c.expires.is_not(None) & (table.c.expires <= now())
 
     def _rows(self, query: "sa.Select[Any]") -> Sequence[sa.RowMapping]:
         with self._single.connect() as connection:

@@ -8,14 +8,15 @@ metadata = sa.MetaData()
 # Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
 # of the key that a row was made with; empty where the service asks for none.
 
-# It has one row: whose files the data folder holds, the time by which things expire, when it was
-# last noted, and the lease of the runner: who holds it, how often it was renewed, and how its
-# holder's cluster and metrics are, see `service.database.lease`.
+# It has one row: whose files the data folder holds, when its runner swept last, until when it does
+# not sweep because the clock jumped, and the lease of the runner: who holds it, how often it was
+# renewed, and how the cluster and the metrics of its holder are, see `service.database.lease`.
 store = sa.Table(
     "store",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
-    sa.Column("time", sa.String),
+    sa.Column("swept", sa.String),
+    sa.Column("waits_until", sa.String),
     sa.Column("holder", sa.String, nullable=False, server_default=""),
     sa.Column("beat", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("cluster", sa.JSON, nullable=False, server_default="{}"),

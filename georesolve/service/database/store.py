@@ -1,6 +1,7 @@
 """Jobs and datasets in the database: what is accepted survives whatever dies."""
 
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import ExpiryClock, new_id, now
+from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.database.bell import Bell
 from georesolve.service.database.changes import Changes
 from georesolve.service.database.engine import name_of_database, open_database
@@ -38,7 +39,6 @@ from georesolve.service.database.schema import names as _names
 from georesolve.service.database.schema import store as _store
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
-from georesolve.service.quarantine import Quarantine
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
@@ -46,6 +46,9 @@ from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
 
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
+_DAY_SECONDS = 86400.0
+_STEP_BACK_SECONDS = 60.0
+"""Clocks that are kept right are set back by less."""
 _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
@@ -79,8 +82,6 @@ class Store(Queries):
         The API keys in the same database.
     writable
         Whether the database can be written, and an object store answers.
-    quarantine
-        Where files of the data folder go that the database does not know.
     """
 
     def __init__(
@@ -88,7 +89,6 @@ class Store(Queries):
     ) -> None:
         data_dir = data_dir.absolute()
         super().__init__(open_database(data_dir, database_url))
-        self.expiry = ExpiryClock(self._scalars(sa.select(_store.c.time))[0])
         self.sees_all = False
         folder = Folder(data_dir)
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
@@ -102,10 +102,10 @@ class Store(Queries):
         self._name = name_of_database(data_dir, database_url)
         self.writable = Probe(self._try)
         self.keys = Keys(self._engine)
-        self.quarantine = Quarantine(data_dir)
 
     def _try(self) -> None:
-        self.note_time()
+        # Written, although nothing changes.
+        self._change(_store.update().values(beat=_store.c.beat))
         if isinstance(self.root, Prefix):
             self.root.look(ID_FILE)
 
@@ -146,7 +146,7 @@ class Store(Queries):
     @property
     def names(self) -> Names:
         """The names of its owner's datasets."""
-        return Names(self._engine, self.expiry, self.owner or "")
+        return Names(self._engine, self.owner or "")
 
     def close(self) -> None:
         """Close all connections."""
@@ -175,22 +175,19 @@ class Store(Queries):
         query = sa.select(_datasets.c.sha256).where(_datasets.c.registered & self._seen(_datasets))
         return set(self._scalars(query))
 
-    def add_dataset(self, row: DatasetRow, admit: "Admission") -> bool:
-        """Keep a dataset; False when its owner has registered its content already.
-
-        Parameters
-        ----------
-        admit
-            As for `add_job`.
-        """
+    def add_dataset(self, row: DatasetRow, admit: "Admission") -> None:
+        """Enter a dataset, before its file is there; `admit` is as for `add_job`."""
         stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
-        values = {**vars(row), **stored}
+        with self._accepting(admit) as connection:
+            connection.execute(_datasets.insert().values({**vars(row), **stored}))
+
+    def register_dataset(self, id: str, expires: str | None) -> bool:
+        """Register a dataset; False when its owner has registered its content already."""
+        query = _datasets.update().where(_datasets.c.id == id)
         try:
-            with self._accepting(admit) as connection:
-                connection.execute(_datasets.insert().values(values))
+            return bool(self._change(query.values(registered=True, expires=expires)))
         except sa.exc.IntegrityError:
             return False
-        return True
 
     def dataset(self, id: str) -> DatasetRow | None:
         """The dataset with this id."""
@@ -200,7 +197,7 @@ class Store(Queries):
         if row is None or not self.sees(row["owner"]):
             return None
         # As `_seen` has it: to an owner what has expired is not there.
-        if self.owner is not None and row["expires"] and row["expires"] <= self.expiry.now():
+        if self.owner is not None and row["expires"] and row["expires"] <= now():
             return None
         return self._dataset(row)
 
@@ -240,18 +237,6 @@ class Store(Queries):
         """Ids of datasets that have expired, and are there still."""
         return self._scalars(sa.select(_datasets.c.id).where(self._expired(_datasets)))
 
-    def count_late(self) -> tuple[int, int]:
-        """How many datasets and results have expired by the clock alone, not by `expiry`."""
-        late = [
-            sa.select(sa.func.count(table.c.id)).where(
-                (table.c.expires > self.expiry.now()) & (table.c.expires <= now()), *also
-            )
-            for table, *also in ((_datasets,), (_jobs, _jobs.c.status == "successful"))
-        ]
-        with self._single.connect() as connection:
-            datasets, results = (connection.execute(query).scalar_one() for query in late)
-        return datasets, results
-
     def expired_results(self, before: str) -> set[str]:
         """Ids of jobs whose result has expired before a time."""
         return set(self._scalars(sa.select(_jobs.c.id).where(_jobs.c.expires < before)))
@@ -277,10 +262,18 @@ class Store(Queries):
         query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
         return [self._dataset(row) for row in self._rows(page.of(query, _datasets))]
 
-    def remove_dataset(self, id: str, *, only_expired: bool = False) -> bool:
+    def remove_dataset(
+        self,
+        id: str,
+        remove_file: Callable[[], None] = lambda: None,
+        *,
+        only_expired: bool = False,
+    ) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten.
 
-        One that came with a request stays, too, while a result needs its coordinates.
+        One that came with a request stays, too, while a result needs its coordinates. From the
+        first moment on nobody sees it. Its row goes after its file: where that cannot be removed,
+        or this process is killed, it has expired, and is removed by the next sweep.
         """
         # What comes after the lock sees the job that held it.
         lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
@@ -290,16 +283,19 @@ class Store(Queries):
         keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
         kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
         own = (_datasets.c.id == id) & self._seen(_datasets)
-        query = _datasets.delete().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
+        query = _datasets.update().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
             query = query.where(self._expired(_datasets))
+        query = query.values(registered=False, expires=now())
 
         with self._engine.begin() as connection:
             connection.execute(lock)
-            is_removed = bool(connection.execute(query).rowcount)
-            if is_removed:
-                connection.execute(_names.delete().where(_names.c.dataset == id))
-            return is_removed
+            if not connection.execute(query).rowcount:
+                return False
+            connection.execute(_names.delete().where(_names.c.dataset == id))
+        remove_file()
+        self._change(_datasets.delete().where(_datasets.c.id == id))
+        return True
 
     def add_job(
         self,
@@ -388,7 +384,7 @@ class Store(Queries):
         if _NUL in id:
             return None
         row = self._first(sa.select(*_ROW).where((_jobs.c.id == id) & self._seen(_jobs)))
-        return job_row(row, self.expiry.now()) if row else None
+        return job_row(row, now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
@@ -411,17 +407,16 @@ class Store(Queries):
         query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
         return [job_state(row) for row in self._rows(query.order_by(_jobs.c.created))]
 
-    def forget_jobs(self, before: str) -> list[str]:
-        """Forget jobs that ended before a time, with the keys of their requests; tells their ids.
-
-        One whose result is kept is not forgotten.
-        """
+    def old_jobs(self, before: str) -> list[str]:
+        """Ids of the jobs that ended before a time; one whose result is kept is not among them."""
         has_result = _jobs.c.status == "successful"
         is_kept = has_result & ~self._expired(_jobs)
         old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
-        query = _jobs.delete().where(old).returning(_jobs.c.id)
-        with self._single.begin() as connection:
-            return list(connection.execute(query).scalars())
+        return self._scalars(sa.select(_jobs.c.id).where(old))
+
+    def forget_job(self, id: str) -> None:
+        """Forget a job, with the key of its request."""
+        self._change(_jobs.delete().where(_jobs.c.id == id))
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
@@ -458,9 +453,27 @@ class Store(Queries):
         query = query.where(_jobs.c.status.in_(LIVE) | has_result)
         return self._first(query) is not None
 
-    def note_time(self) -> None:
-        """Note the time by which things expire: the next process goes on from there."""
-        self._change(_store.update().values(time=self.expiry.now()))
+    def waits_until(self) -> str | None:
+        """Until when nothing is swept, because the clock jumped; None to sweep now. Notes the time.
+
+        The clock has jumped where more than a day has passed since the last sweep.
+        """
+        time = now()
+        with self._engine.begin() as connection:
+            last = connection.execute(sa.select(_store.c.swept, _store.c.waits_until)).one()
+            until: str | None = last.waits_until
+            passed = seconds_between(last.swept or time, time)
+            if passed > _DAY_SECONDS:
+                until = now(_DAY_SECONDS)
+            elif passed < -_STEP_BACK_SECONDS or (until and until <= time):
+                # It was set back, or a day has passed.
+                until = None
+            connection.execute(_store.update().values(swept=time, waits_until=until))
+        return until
+
+    def sweep_now(self) -> None:
+        """Believe the clock: the next sweep does not wait."""
+        self._change(_store.update().values(swept=now(), waits_until=None))
 
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""

@@ -3,9 +3,11 @@
 import copy
 import errno
 import logging
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from time import monotonic, time_ns
+from time import monotonic
 from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,10 +25,10 @@ from georesolve.service.errors import (
 )
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.datasets import Content, Dataset, InMemory, looks_whole
+from georesolve.workers.datasets import Dataset, InMemory, looks_whole
 from georesolve.workers.files import sha256_of
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import Folder, Object, Prefix, StoreFailed
+from georesolve.workers.places import Folder, Object
 from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
@@ -35,8 +37,6 @@ _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
 _MOST_USED = 1024
 _USED_SECONDS = 60.0
-_ORPHAN_NS = 3600 * 10**9
-"""An object that is younger may be of a dataset that is being entered."""
 _SEEN_SECONDS = 1.0
 """So long small requests use a dataset without a look at its file, for which the event loop would
 wait while a disk hangs."""
@@ -60,7 +60,7 @@ def library_of(settings: Settings, store: Store) -> "Library":
 
 
 class Library:
-    """Keeps datasets: a file without a row is nobody's, a row without a file never stands.
+    """Keeps datasets: a row is there before its file, and goes after it.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Library:
         return own
 
     def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs; move away files without a row.
+        """Remove what an earlier process left: inputs of ended jobs, files that are half written.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
@@ -107,29 +107,10 @@ class Library:
             self._store.keep_datasets_for_ever()
         for id in self._store.dataset_ids(registered=False):
             self.release(id)
-        known = self._store.dataset_ids()
         place = self._store.datasets_place
         if isinstance(place, Folder):
-            found = [(_id_in(path.name), path) for path in place.path.iterdir()]
-            self._store.quarantine.take(path for id, path in found if id and id not in known)
+            place.remove([name for name in place.names() if name[0] == "." and id_in(name)])
         self.indexes.keep_only(self._store.registered_digests())
-
-    def remove_orphans(self, since_ns: int) -> None:
-        """Remove objects that no row names: of processes that were killed while they kept them.
-
-        Those that were there before a time stay: the database may be an older copy of itself.
-        """
-        place = self._store.datasets_place
-        if not isinstance(place, Prefix):
-            return
-        old = time_ns() - _ORPHAN_NS
-        looks = place.looks()
-        found = [name for name, look in looks.items() if since_ns < look.changed_ns < old]
-        known = self._store.dataset_ids() if found else set()
-        orphans = [name for name in found if (id := _id_in(name)) and id not in known]
-        place.remove(orphans)
-        for name in orphans:
-            logger.info("the object %s is removed: no dataset has it", name)
 
     def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was.
@@ -152,35 +133,34 @@ class Library:
         self, ingested: Ingested, admit: Admission = admit_any, *, registered: bool = False
     ) -> DatasetRow:
         """Keep a dataset just made, if it is admitted; durable once this returns."""
-        id = new_id()
-        dataset, size_bytes = ingested.dataset, ingested.size_bytes
-        file = self._place(dataset, id)
+        id, dataset = new_id(), ingested.dataset
+        stays = isinstance(dataset.file, Manifest)
         row = DatasetRow(
             id=id,
             owner=self._store.owner or "",
             created=now(),
-            expires=in_hours(self._hours) if registered else None,
-            registered=registered,
-            size_bytes=size_bytes,
-            dataset=replace(dataset, file=file, digest=dataset.sha256),
+            expires=None,
+            # Until its file is there it is like the input of a request, of which nobody else knows.
+            registered=False,
+            size_bytes=ingested.size_bytes,
+            dataset=replace(
+                dataset,
+                file=dataset.file if stays else self._store.dataset_file(id),
+                digest=dataset.sha256,
+            ),
             seconds=ingested.seconds,
         )
+        self._store.add_dataset(row, admit)
         try:
-            is_new = self._store.add_dataset(row, admit)
-        except Problem:
-            self._remove_file(id)
+            self._place(dataset, id)
+            if registered and not self._store.register_dataset(id, in_hours(self._hours)):
+                if isinstance(dataset.file, Path) and isinstance(row.dataset.file, Path):
+                    row.dataset.file.replace(dataset.file)
+                raise _RegisteredMeanwhile
+        except BaseException:
+            with suppress(SQLAlchemyError):
+                self.release(id)
             raise
-        except SQLAlchemyError as error:
-            # Otherwise nobody knows whether the row stands; then the next start finds out.
-            if is_disk_full(error):
-                self._remove_file(id)
-            raise
-        if not is_new:
-            if isinstance(dataset.file, Path) and isinstance(file, Path):
-                file.replace(dataset.file)
-            else:
-                self._remove_file(id)
-            raise _RegisteredMeanwhile
         return self.get(id)
 
     def get(self, id: str) -> DatasetRow:
@@ -306,12 +286,16 @@ class Library:
 
     def _forget(self, row: DatasetRow, *, only_expired: bool = False) -> bool:
         """Remove a dataset and its files; False when it is needed, or should have expired first."""
-        if not self._store.remove_dataset(row.id, only_expired=only_expired):
+
+        def remove_file() -> None:
+            # Its row says that it has expired by now.
+            self._used.pop(row.id, None)
+            self._remove_file(row.id)
+
+        if not self._store.remove_dataset(row.id, remove_file, only_expired=only_expired):
             return False
-        self._used.pop(row.id, None)
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)
-        self._remove_file_of(row)
         return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
@@ -321,48 +305,31 @@ class Library:
     def release(self, id: str) -> None:
         """Remove a dataset that came with a request, once no live job needs it."""
         row = self._store.dataset(id)
-        if row is not None and not row.registered and self._store.remove_dataset(id):
+        if row is not None and not row.registered:
             try:
-                self._remove_file_of(row)
-            except StoreFailed as error:
+                self._store.remove_dataset(id, partial(self._remove_file, id))
+            except OSError as error:
                 logger.warning("the file of the dataset %s stays for now: %s", id, error)
-
-    def _remove_file_of(self, row: DatasetRow) -> None:
-        """Remove the file of a dataset whose row was removed.
-
-        Where that fails the row stands again, as that of a dataset that came with a request: it is
-        released again and again, until its file can be removed. No other row would name the file.
-
-        Raises
-        ------
-        StoreFailed
-        """
-        try:
-            self._remove_file(row.id)
-        except StoreFailed:
-            self._store.add_dataset(replace(row, registered=False, expires=None), admit_any)
-            raise
 
     def _remove_file(self, id: str) -> None:
         self._store.datasets_place.remove([f"{id}.parquet"])
 
-    def _place(self, dataset: Dataset, id: str) -> Content:
+    def _place(self, dataset: Dataset, id: str) -> None:
         """Put the file of a dataset just made where it is kept; those of its owner stay."""
         if isinstance(dataset.file, Manifest):
-            return dataset.file
+            return
         file = dataset.file
         assert not isinstance(file, Object), "it was just made"
         self._store.datasets_place.keep(
             file.file if isinstance(file, InMemory) else file, f"{id}.parquet"
         )
-        return self._store.dataset_file(id)
 
 
 def _unknown(id: str) -> Problem:
     return NoSuchDataset(f"there is no dataset {id[:80]!r}")
 
 
-def _id_in(name: str) -> str | None:
+def id_in(name: str) -> str | None:
     """The id in the name of a dataset's file, be it half written; None for files of others."""
     id, dot, suffix = name.removeprefix(".").partition(".")
     return id if is_id(id) and f"{dot}{suffix}".startswith(".parquet") else None

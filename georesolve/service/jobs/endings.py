@@ -145,7 +145,7 @@ def sweep_unfinished(store: Store, ids: Iterable[str]) -> set[str]:
 
 
 def sweep(store: Store) -> None:
-    """Remove what an earlier service left of jobs that have ended; `Retention` moves others."""
+    """Remove what an earlier service left of jobs that have ended."""
     if not isinstance(store.jobs_place, Folder):
         return
     for job in filter(lambda path: is_id(path.name), store.jobs_place.path.iterdir()):

@@ -3,19 +3,18 @@
 import asyncio
 import contextlib
 import logging
-import math
-from collections.abc import AsyncIterator
-from datetime import timedelta
-from time import monotonic, time_ns
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
-from georesolve.service.clock import is_id, seconds_to_catch_up
+from georesolve.service.clock import is_id, now
+from georesolve.service.database.engine import database_exists, name_of_database
 from georesolve.service.database.store import Store
-from georesolve.service.datasets.library import Library
+from georesolve.service.datasets.library import Library, id_in
+from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.endings import sweep_unfinished
 from georesolve.service.maps.cache import map_folder
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import sweep as sweep_received
-from georesolve.workers.places import Folder
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +23,53 @@ _SHORTEST_PAUSE_SECONDS = 1.0
 _ACCEPTED_SECONDS = 3600.0
 _ABANDONED_SECONDS = 3 * 3600.0
 """No request waits so long for its turn to be decoded."""
-_TOLERATED_LAG = timedelta(minutes=5)
-_TELL_SECONDS = 3600.0
+_SHOWN = 3
+
+
+def unknown(store: Store) -> dict[str, Callable[[], None]]:
+    """Names of files and folders that no row names, and what removes each.
+
+    A row is there before its files, so they are of a database that is another, or an older copy of
+    itself. What has no id in its name is left alone.
+    """
+    datasets, jobs = store.datasets_place, store.jobs_place
+    # Listed before the database is asked: what is entered meanwhile is known.
+    files = [(name, id_in(name)) for name in datasets.names()]
+    folders = [name for name in jobs.folders() if is_id(name)] if jobs.is_made() else []
+    known, known_jobs = store.dataset_ids(), store.job_ids()
+    found: dict[str, Callable[[], None]] = {
+        f"datasets/{name}": partial(datasets.remove, [name])
+        for name, id in files
+        if id and id not in known
+    }
+    of_jobs = {f"jobs/{id}": jobs.below(id).clear for id in folders if id not in known_jobs}
+    return found | of_jobs
+
+
+def sweep_by_hand(
+    settings: Settings, *, believes_clock: bool, removes_unknown: bool
+) -> Iterator[str]:
+    """What `georesolve sweep` does; tells the names of unknown files, once they are removed.
+
+    Raises
+    ------
+    CannotStart
+        When there is no store.
+    """
+    place = (settings.data_dir, settings.database)
+    if not database_exists(*place):
+        raise CannotStart(
+            f"there is no store of a service in {name_of_database(*place)}: name that of yours "
+            "with --data-dir or --database-url"
+        )
+    with contextlib.closing(Store(*place, settings.store)) as store:
+        store.refuse_other_folder()
+        if believes_clock:
+            store.sweep_now()
+        for name, remove in sorted(unknown(store).items()):
+            if removes_unknown:
+                remove()
+            yield name
 
 
 class Retention:
@@ -33,14 +77,14 @@ class Retention:
 
     def __init__(self, settings: Settings, store: Store, library: Library) -> None:
         self._settings = settings
-        self._began_ns = time_ns()
         self._store = store
         self._library = library
         self._maps = map_folder(settings, store.maps_folder)
         lives = (settings.result_hours, settings.dataset_hours, settings.job_hours)
         tenth = 360 * min(filter(None, lives), default=1.0)
         self._tidy: set[str] = set()
-        self._told_at = -math.inf
+        self._has_told = False
+        self._waits: str | None = None
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
 
     @contextlib.asynccontextmanager
@@ -63,54 +107,79 @@ class Retention:
             await asyncio.sleep(self._pause_seconds)
 
     def sweep(self) -> None:
-        """Remove what has expired by now."""
-        expiry = self._store.expiry
-        jobs = self._store.jobs_place
-        kept = {name for name in jobs.folders() if is_id(name)}
-        # A request that found it just before it expired has the time to open it.
-        for id in self._store.expired_results(expiry.now(-_SHORTEST_PAUSE_SECONDS)) & kept:
-            jobs.below(id).clear()
-            if (job := self._store.job(id)) is not None:
-                for dataset in {job.observations, job.references}:
-                    self._library.release(dataset)
-            logger.info("the result of the job %s has expired", id)
-        self._tidy &= kept
-        self._tidy |= sweep_unfinished(self._store, kept - self._tidy)
-        for id in self._store.expired_datasets():
-            if self._library.expire(id):
-                logger.info("the dataset %s has expired", id)
-        if hours := self._settings.job_hours:
-            for id in self._store.forget_jobs(expiry.now(-3600 * hours)):
-                # Of one that was forgotten in the moment in which its result expired.
-                jobs.below(id).clear()
-                logger.info("the job %s ended %s hours ago and is forgotten", id, hours)
-        if isinstance(jobs, Folder):
-            unknown = kept - self._store.job_ids()
-            self._store.quarantine.take(jobs.path / id for id in unknown)
-        self._store.quarantine.expire(expiry)
-        self._library.remove_orphans(self._began_ns)
-        sweep_received(self._settings, _ABANDONED_SECONDS)
+        """Remove what has expired by now; nothing of that after a jump of the clock.
+
+        What cannot be removed keeps nothing else, and is tried again by the next sweep.
+        """
         self._library.indexes.keep_free()
         self._maps.keep_free()
-        # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
-        for id in self._store.dataset_ids(registered=False, before=expiry.now(-_ACCEPTED_SECONDS)):
-            self._library.release(id)
-        self._tell_what_is_late()
-        # This notes the time; on a full disk that fails with a line in the log.
-        self._store.writable.trouble()
-
-    def _tell_what_is_late(self) -> None:
-        lag = self._store.expiry.lag()
-        late = self._store.count_late() if lag > _TOLERATED_LAG else (0, 0)
-        if not any(late):
-            self._told_at = -math.inf
-        elif monotonic() > self._told_at + _TELL_SECONDS:
-            self._told_at = monotonic()
+        if not self._has_told:
+            self._tell_unknown()
+        until = self._store.waits_until()
+        if until != self._waits and until is not None:
             logger.warning(
-                "the clock is %s ahead of the time that has passed here: %d datasets and %d "
-                "results that have expired by the clock are kept for now, and are removed within "
-                "%.1f hours if the clock is right; if it is wrong, set it",
-                str(lag).partition(".")[0],
-                *late,
-                seconds_to_catch_up(lag) / 3600,
+                "more than a day has passed since the last sweep, or the clock jumped: nothing "
+                "that has expired is removed until %s; if the clock is right, 'georesolve sweep "
+                "--now' removes it at once",
+                until,
             )
+        self._waits = until
+        if until is None:
+            self._remove_expired()
+
+    def _tell_unknown(self) -> None:
+        self._has_told = True
+        if names := sorted(unknown(self._store)):
+            logger.warning(
+                "%d files or folders are not known to the database, such as %s: they stay; if the "
+                "database is the right one, 'georesolve sweep --unknown' removes them",
+                len(names),
+                ", ".join(names[:_SHOWN]),
+            )
+
+    def _remove_expired(self) -> None:
+        store, jobs = self._store, self._store.jobs_place
+        kept = {name for name in jobs.folders() if is_id(name)}
+        # A request that found it just before it expired has the time to open it.
+        for id in store.expired_results(now(-_SHORTEST_PAUSE_SECONDS)) & kept:
+            self._try(self._expire_result, id)
+        self._tidy &= kept
+        for id in kept - self._tidy:
+            self._try(self._sweep_unfinished, id)
+        for id in store.expired_datasets():
+            self._try(self._expire_dataset, id)
+        if hours := self._settings.job_hours:
+            for id in store.old_jobs(now(-3600 * hours)):
+                self._try(self._forget_job, id)
+        sweep_received(self._settings, _ABANDONED_SECONDS)
+        # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
+        for id in store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
+            self._try(self._library.release, id)
+
+    def _try(self, remove: Callable[[str], object], id: str) -> None:
+        try:
+            remove(id)
+        except Exception:
+            logger.exception("%s cannot be removed, and is tried again", id)
+
+    def _expire_result(self, id: str) -> None:
+        self._store.jobs_place.below(id).clear()
+        if (job := self._store.job(id)) is not None:
+            for dataset in {job.observations, job.references}:
+                self._library.release(dataset)
+        logger.info("the result of the job %s has expired", id)
+
+    def _sweep_unfinished(self, id: str) -> None:
+        self._tidy |= sweep_unfinished(self._store, [id])
+
+    def _expire_dataset(self, id: str) -> None:
+        if self._library.expire(id):
+            logger.info("the dataset %s has expired", id)
+
+    def _forget_job(self, id: str) -> None:
+        # Of one whose result expired a moment ago.
+        folder = self._store.jobs_place.below(id)
+        folder.clear()
+        if not folder.is_made():
+            self._store.forget_job(id)
+            logger.info("the job %s ended long ago and is forgotten", id)
