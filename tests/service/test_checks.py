@@ -55,6 +55,21 @@ def test_a_file_is_read_once_however_many_ask(file):
     assert reader.times == 1
 
 
+def test_a_check_that_fails_is_told_and_tried_again(file):
+    reader, checks = Reader(file), Checks()
+
+    async def fail_and_ask():
+        def fail():
+            raise ValueError("no digest")
+
+        look = partial(look_at, file)
+        with pytest.raises(ValueError, match="no digest"):
+            await asyncio.wait_for(checks.is_whole(reader.digest, look, fail), SECONDS)
+        return await asyncio.wait_for(reader.ask(checks), SECONDS)
+
+    assert asyncio.run(fail_and_ask()) is True
+
+
 def test_a_file_that_changed_is_read_again(file):
     reader, checks = Reader(file), Checks()
     assert asyncio.run(reader.ask(checks)) is True

@@ -2,11 +2,20 @@
 
 import io
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished
+from georesolve.service.clock import now
+from georesolve.service.database.names import Condition
+from georesolve.service.database.schema import datasets
+from georesolve.service.database.store import Store
+from georesolve.service.datasets.library import Library
+from georesolve.service.jobs.retention import Retention
+from georesolve.service.settings import Settings
+from georesolve.service.uploads.ingest import Ingested
+from tests.conftest import finished, points, store_points
 
 CSV = {"Content-Type": "text/csv"}
 HERE = {"lat": [0.0], "lon": [0.0]}
@@ -121,6 +130,46 @@ def test_a_name_is_removed_with_its_versions(service, name):
         assert service.get(f"/datasets/{gone}").status_code == 404
     # The next one begins anew.
     assert put(service, name, 41).json()["names"] == [name, f"{name}@1"]
+
+
+def test_a_name_whose_removal_broke_off_leaves_no_dataset(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        store.jobs_place.make()
+        library = Library(store.of("ann"))
+        sets = [
+            Ingested(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
+            for seed in range(3)
+        ]
+        for made, name in zip(sets, ("places", "places", "other"), strict=True):
+            row, _ = library.register(made)
+            store.of("ann").names.put(name, row.id, Condition(), None)
+        # As when the process is killed before it removes the sets themselves.
+        assert len(store.of("ann").names.remove("places")) == 2
+        with store._engine.begin() as connection:
+            connection.execute(
+                datasets.update().where(datasets.c.expires > now()).values(expires=now())
+            )
+        Retention(Settings(), store, Library(store)).sweep()
+        assert store.dataset_ids() == {row.id}
+        assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
+
+
+def test_what_is_put_in_vain_is_not_kept(service, name):
+    """Another took the name while the body came."""
+    before = service.get("/datasets").json()
+
+    def body():
+        yield b"id,lat,lon\n"
+        put(service, name, 45)
+        yield b"at 46,0,46\n"
+
+    refused = service.put(f"/datasets/{name}", content=body(), headers=CSV | {"If-None-Match": "*"})
+    assert refused.status_code == 412
+    assert nearest(service, f"dataset:{name}") == "at 45"
+    service.delete(f"/datasets/{name}").raise_for_status()
+    after = service.get("/datasets").json()
+    assert [one["id"] for one in after["datasets"]] == [one["id"] for one in before["datasets"]]
+    assert after["used_bytes"] == before["used_bytes"]
 
 
 def test_an_older_version_is_removed_alone(service, name):

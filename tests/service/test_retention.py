@@ -8,6 +8,7 @@ from sqlalchemy.exc import OperationalError
 
 from georesolve.service.clock import now
 from georesolve.service.database.rows import Delivery
+from georesolve.service.database.schema import jobs
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
@@ -126,6 +127,30 @@ def test_a_full_disk_is_no_reason_to_refuse_what_reads():
         ballast.unlink()
         assert library.use(row.id).id == row.id
         assert library.get(row.id).expires > row.expires
+
+
+def test_what_cannot_be_removed_stops_nothing_else(tmp_path, store, caplog):
+    library = Library(store.of("ours"), SECOND)
+    rows = [library.register(ingested(tmp_path, seed))[0] for seed in range(3)]
+    # The file that is removed first has become a folder.
+    stuck = store.datasets_place.path / f"{min(row.id for row in rows)}.parquet"
+    stuck.unlink()
+    (stuck / "inside").mkdir(parents=True)
+    job = store.add_job(rows[0], rows[0], MatchOptions(), Delivery())
+    store.finish_job(job, "failed", "over")
+    with store._engine.begin() as connection:
+        connection.execute(jobs.update().values(finished=now(-91 * 86400)))
+    wait_until(lambda: len(store.expired_datasets()) == 3)
+    sweep(store)
+    assert [path.name for path in store.datasets_place.path.glob("*.parquet")] == [stuck.name]
+    assert store.dataset_ids() == {stuck.stem}
+    assert store.of("ours").dataset(stuck.stem) is None
+    assert store.job(job) is None
+    assert f"{stuck.stem} cannot be removed, and is tried again" in caplog.text
+    (stuck / "inside").rmdir()
+    stuck.rmdir()
+    sweep(store)
+    assert store.dataset_ids() == set()
 
 
 def test_zero_keeps_for_ever(tmp_path, store):

@@ -170,9 +170,16 @@ class Names(Queries):
             return before is None
 
     def remove(self, name: str) -> list[str]:
-        """Let a name and all its versions stand for nothing; returns the ids of their datasets."""
+        """Let a name and all its versions stand for nothing; returns the ids of their datasets.
+
+        They expire in a minute: what the caller does not come to remove, the next sweep does.
+        """
         of_name = self._own(_names) & (_names.c.name == name)
         with self._engine.begin() as connection:
-            ids = connection.execute(sa.select(_names.c.dataset).where(of_name)).scalars().all()
+            named = sa.select(_names.c.dataset).where(of_name)
+            ids = list(dict.fromkeys(connection.execute(named).scalars()))
             connection.execute(_names.delete().where(of_name))
-        return list(dict.fromkeys(ids))
+            unnamed = ~sa.exists().where(_names.c.dataset == _datasets.c.id)
+            alone = _datasets.c.id.in_(ids) & unnamed
+            connection.execute(_datasets.update().where(alone).values(expires=now(60)))
+        return ids

@@ -25,7 +25,7 @@ from georesolve.service.description.operations import (
     header,
     headers,
 )
-from georesolve.service.errors import InvalidRequest, NoSuchDataset
+from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
@@ -131,10 +131,15 @@ async def put_dataset(
     condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
     await asyncio.to_thread(service.store.names.refuse_changed, id, condition)
-    row, _ = await _registered(request, service, parameters)
+    row, is_new = await _registered(request, service, parameters)
     until = in_hours(service.settings.dataset_hours)
-    if not await asyncio.to_thread(service.store.names.put, id, row.id, condition, until):
-        response.status_code = 200
+    try:
+        if not await asyncio.to_thread(service.store.names.put, id, row.id, condition, until):
+            response.status_code = 200
+    except PreconditionFailed:
+        if is_new:
+            await asyncio.to_thread(service.library.remove, row.id)
+        raise
     row = await asyncio.to_thread(service.library.get, row.id)
     return _told(row, id, service, request, response)
 

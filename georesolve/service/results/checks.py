@@ -73,8 +73,9 @@ class Checks:
                 if len(self._whole) > _MOST_WHOLE:
                     self._whole.popitem(last=False)
             told.set_result(is_whole)
-        except OSError as error:
-            if error.errno == errno.EIO:
+        except BaseException as error:
+            # Whatever it is: all who ask for the file wait to be told.
+            if isinstance(error, OSError) and error.errno == errno.EIO:
                 told.set_result(False)
             else:
                 told.set_exception(error)
