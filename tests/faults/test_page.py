@@ -331,9 +331,9 @@ def test_a_key_is_asked_for(chromium, tmp_path):
         with_key = {"username": "me", "password": key}
         for page in opened(chromium, client, http_credentials=with_key):
             page.goto("/?match")
-            panel = drop(page, "References", "places-1000.csv")
+            panel = drop(page, "References", "airports-1000.csv")
             expect(panel).to_contain_text("1\u202f000")
-            expect(panel).to_contain_text("El Tarter")
+            expect(panel).to_contain_text("Lowell Field")
             [dataset] = client.get("/datasets", headers={"X-API-Key": key}).json()["datasets"]
             points = {"dataset": dataset["id"]}
             body = {"inputs": {"observations": points, "references": points}}

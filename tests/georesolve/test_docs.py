@@ -33,11 +33,13 @@ def test_every_piece_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_readme_runs(tmp_path, monkeypatch, capsys):
-    """Its lines of Python, with the samples of the checkout."""
-    [code] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    """Its lines of Python, with the samples of the checkout, print what stands below them."""
+    [(code, shown)] = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out
+    assert capsys.readouterr().out == shown
+    # A visitor sees places near by.
+    assert all(float(line.split()[-2]) < 50 for line in shown.splitlines())
 
 
 def test_the_command_of_the_readme_runs(tmp_path, monkeypatch):
@@ -52,5 +54,5 @@ def test_the_command_of_the_readme_runs(tmp_path, monkeypatch):
 
 def test_the_files_that_the_readme_sends_are_there():
     named = set(re.findall(r"samples/[\w-]+\.(?:csv|parquet)", README))
-    assert len(named) == 3
+    assert len(named) == 2
     assert [name for name in named if not (ROOT / name).exists()] == []
