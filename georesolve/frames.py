@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from georesolve.arrays import OTHERS, NoColumn, as_column, as_table
 from georesolve.intake.columns import PREFIXES, Reading, Role, find_columns
+from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.point_table import PointTable
 from georesolve.intake.points import Points, gather
@@ -69,7 +71,11 @@ class Given(ABC):
         """
         if not isinstance(self, _Files):
             refuse_layer(reading, self._role)
-        part = self._part(reading, keep)
+        try:
+            part = self._part(reading, keep)
+        except NoColumn as error:
+            place = {"column": error.column, "row": error.row, "detail": error.detail}
+            raise InvalidInput(f"{self._role}: {error}", [{"file": self._role, **place}]) from None
         table = PointTable(part.table, part.reading, self._role, UNBOUNDED)
         return gather(table, keep, part.columns)
 
@@ -110,6 +116,10 @@ def given(table: Any, role: Role) -> Given:
         When it is no table.
     """
     kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(table).__mro__}
+    if "geopandas.GeoSeries" in kinds:
+        return _GeoPandas(table.to_frame("geometry"), role)
+    if "polars.LazyFrame" in kinds:
+        return _Polars(table.collect(), role)
     for kind, adapter in _ADAPTERS.items():
         if kind in kinds:
             return adapter(table, role)
@@ -117,12 +127,16 @@ def given(table: Any, role: Role) -> Given:
         return _Files(table, role)
     if hasattr(table, "__arrow_c_stream__"):
         return _Arrow(table, role)
-    if isinstance(table, tuple) and len(table) == 2:
+    if isinstance(table, dict) or (isinstance(table, tuple) and len(table) == 2):
         return _Arrays(table, role)
-    raise TypeError(
+    raise _no_table(table, role)
+
+
+def _no_table(table: Any, role: Role) -> TypeError:
+    return TypeError(
         f"{role}: {type(table).__name__} is no table of points: give a DataFrame of pandas, "
-        "GeoPandas, polars or cuDF, an Arrow table, a pair of arrays (latitudes, longitudes) or "
-        "the path of a file"
+        "GeoPandas, polars or cuDF, an Arrow table, the path of a file, a pair of arrays "
+        f"(latitudes, longitudes), or {OTHERS}"
     )
 
 
@@ -135,8 +149,12 @@ class _Arrow(Given):
     """An Arrow table, or what gives one through the Arrow C stream interface."""
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        arrow = self._given
-        return _Part(_as_table(arrow if isinstance(arrow, pa.Table) else pa.table(arrow)), reading)
+        try:
+            arrow = self._given if isinstance(self._given, pa.Table) else pa.table(self._given)
+        except pa.ArrowInvalid as error:
+            # A single column has an Arrow C stream, too.
+            raise _no_table(self._given, self._role) from error
+        return _Part(_as_table(arrow), reading)
 
 
 class _Polars(_Arrow):
@@ -147,18 +165,14 @@ class _Polars(_Arrow):
 
 
 class _Arrays(Given):
-    """A pair of arrays, latitudes and longitudes in degrees."""
+    """Arrays by name, or a pair of them: latitudes and longitudes in degrees."""
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        lat, lon = (_on_host(array) for array in self._given)
-        if lat.ndim != 1 or lat.shape != lon.shape:
-            raise ValueError(
-                f"{self._role}: latitudes and longitudes must have one shape (n,), got "
-                f"{lat.shape} and {lon.shape}"
-            )
-        arrow = pa.table({"lat": pa.array(lat), "lon": pa.array(lon)})
-        named = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
-        return _Part(_as_table(arrow), named)
+        columns = self._given
+        if isinstance(columns, tuple):
+            columns = dict(zip(("lat", "lon"), columns, strict=True))
+            reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
+        return _Part(_as_table(as_table(columns, self._role)), reading)
 
     def _give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -171,11 +185,6 @@ class _Arrays(Given):
                 filled = column.fill_null(-1) if name == "reference" else column
                 columns[name] = np.array(filled)
         return columns
-
-
-def _on_host(array: Any) -> np.ndarray:
-    # An array of CuPy is copied by no other call.
-    return np.asarray(array.get() if type(array).__module__.startswith("cupy") else array)
 
 
 class _Files(Given):
@@ -220,12 +229,7 @@ class _Pandas(Given):
         return _Part(_as_table(arrow), found, names)
 
     def _column(self, place: int) -> pa.Array:
-        column = self._given.iloc[:, place]
-        values = column.to_numpy() if isinstance(column.dtype, np.dtype) else None
-        # NaN stays one in numbers: coordinates need no mask.
-        if values is not None and values.dtype.kind in "fiu":
-            return pa.array(values)
-        return pa.Array.from_pandas(column)
+        return as_column(self._given.iloc[:, place], str(self._given.columns[place]))
 
     def _give_back(self, matches: pa.Table) -> Any:
         import pandas as pd

@@ -130,7 +130,7 @@ def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
     data
         A path; a registered dataset or its `dataset:<id>`; an address that the service may read; a
         GeoPandas frame or series; whatever has `__arrow_c_stream__`, as tables of pandas, pyarrow
-        and polars; or a pair of arrays, latitudes and longitudes in degrees.
+        and polars; a pair of arrays, latitudes and longitudes in degrees, or a dict of columns.
     folder
         Where the file may be made.
     name
@@ -167,24 +167,33 @@ def _write(data: Any, target: Path, name: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if isinstance(data, tuple | list) and len(data) == 2:
-        import numpy as np
+    from georesolve.arrays import OTHERS, NoColumn, as_column, as_table
 
-        lat, lon = (np.asarray(one, np.float64) for one in data)
-        if lat.ndim != 1 or lat.shape != lon.shape:
-            raise ValueError(
-                f"{name}: latitudes have the shape {lat.shape} and longitudes {lon.shape}: give "
-                "two arrays of one dimension and the same length"
-            )
-        data = pa.table({"lat": lat, "lon": lon})
-    if not hasattr(data, "__arrow_c_stream__"):
+    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
+    if polars and isinstance(data, polars.LazyFrame):
+        data = data.collect()
+    try:
+        if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], dict):
+            data = as_table(dict(zip(("lat", "lon"), data, strict=True)), name)
+        elif isinstance(data, dict):
+            data = as_table(data, name)
+        elif pandas and isinstance(data, pandas.DataFrame):
+            for column, values in data.items():
+                if str(values.dtype).startswith(("object", "complex")):
+                    as_column(values, str(column))
+    except NoColumn as error:
+        raise ValueError(f"{name}: {error}") from None
+    try:
+        stream = pa.RecordBatchReader.from_stream(data)
+    except (TypeError, pa.ArrowInvalid) as error:
+        # A single column has such a stream, too.
         raise TypeError(
             f"{name}: {type(data).__name__} is no point set: give a path, a table (pandas, "
-            "GeoPandas, pyarrow, polars, or anything with __arrow_c_stream__), a pair of arrays "
-            "(latitudes, longitudes), or a registered dataset"
-        )
+            "GeoPandas, pyarrow, polars, or anything with __arrow_c_stream__), a registered "
+            f"dataset, a pair of arrays (latitudes, longitudes), or {OTHERS}"
+        ) from error
     with (
-        pa.RecordBatchReader.from_stream(data) as batches,
+        stream as batches,
         pq.ParquetWriter(target, batches.schema) as writer,
     ):
         for batch in batches:

@@ -87,7 +87,7 @@ def as_given(matches: "pa.Table", observations: Any) -> Any:
     """
     pandas, polars = sys.modules.get("pandas"), sys.modules.get("polars")
     geopandas = sys.modules.get("geopandas")
-    if polars and isinstance(observations, polars.DataFrame):
+    if polars and isinstance(observations, polars.DataFrame | polars.LazyFrame):
         return to_polars(matches)
     if not pandas or not isinstance(observations, pandas.DataFrame | pandas.Series):
         return matches

@@ -360,7 +360,7 @@ def test_what_is_no_point_set_is_told_before_it_is_sent(client, tmp_path):
         client.nearest(OBSERVATIONS, 5)
     with pytest.raises(FileNotFoundError, match="observations: there is no file"):
         client.nearest(tmp_path / "none.csv", REFERENCES)
-    with pytest.raises(ValueError, match=r"shape \(3,\) and longitudes \(2,\)"):
+    with pytest.raises(ValueError, match=r"one shape \(n,\), got \(3,\) and \(2,\)"):
         client.nearest(([1, 2, 3], [4, 5]), REFERENCES)
     with pytest.raises(ValueError, match="'localhost:8000' is no address of a service"):
         Client("localhost:8000")

@@ -27,5 +27,5 @@ def test_the_code_of_the_page_runs(service, tmp_path, monkeypatch, capsys):
     assert names["table"].equals(pq.read_table(tmp_path / "matches.parquet"))
     assert names["points"].geometry.notna().all()
     told = capsys.readouterr().out
-    assert "dict is no point set" in told
+    assert "list is no point set" in told
     assert "400 The input is not valid" in told

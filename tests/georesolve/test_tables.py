@@ -1,0 +1,127 @@
+"""Tables as users have them: each kind is taken or refused in words, with table, column and row."""
+
+import geopandas
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import georesolve
+from georesolve.client import ServiceRefused
+
+LAT, LON = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
+HIDDEN = np.array([False, True, False])
+REFERENCES = LAT, LON
+STATUSES = ["matched", "invalid_coordinate", "matched"]
+
+
+@pytest.fixture(params=["in process", "by a service"])
+def nearest(request):
+    """A search by two doors."""
+    if request.param == "in process":
+        yield georesolve.nearest
+        return
+    service = request.getfixturevalue("service")
+    with georesolve.Client(str(service.base_url)) as client:
+        yield client.nearest
+
+
+def listed(matches, name):
+    column = matches[name]
+    return column.to_list() if isinstance(column, pl.Series) else [*np.asarray(column)]
+
+
+def masked(values):
+    return np.ma.MaskedArray(values, HIDDEN)
+
+
+MASKED = {
+    "a pair": (masked(LAT), LON),
+    "whole numbers": (masked([1, 2, 3]), masked([4, 5, 6])),
+    "named": {"lat": LAT, "lon": masked(LON)},
+    "pandas": pd.DataFrame({"lat": pd.array([1, None, 3], "Int64"), "lon": LON}),
+    "arrow in pandas": pd.DataFrame({"lat": pd.array(LAT), "lon": [4.0, None, 6.0]}).convert_dtypes(
+        dtype_backend="pyarrow"
+    ),
+    "series": (pd.Series([1, None, 3], dtype="Float64"), pd.Series(LON)),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_what_is_masked_is_missing(nearest, name):
+    given = MASKED[name]
+    with pytest.raises(
+        (ValueError, ServiceRefused), match=r"observations.* 1 of 3 rows have invalid coordinates"
+    ):
+        nearest(given, REFERENCES)
+    matches = nearest(given, REFERENCES, on_invalid="null")
+    assert listed(matches, "status") == STATUSES
+
+
+POINTS = geopandas.points_from_xy(LON, LAT, crs=4326)
+NUMBERS = np.array([LAT, LON]).T
+TAKEN = {
+    "named arrays": {"lat": np.array(LAT), "lon": np.array(LON)},
+    "an array whose columns are named": {"lat": NUMBERS[:, 0], "lon": NUMBERS[:, 1]},
+    "lists and ids": {"id": ["a", "b", "c"], "lat": LAT, "lon": LON},
+    "big-endian": {"lat": np.array(LAT, ">f8"), "lon": np.array(LON, ">f4")},
+    "float16": {"lat": np.array(LAT, np.float16), "lon": np.array([4, 5, 6], ">i2")},
+    "objects": {"lat": np.array(LAT, object), "lon": LON},
+    "a series of points": geopandas.GeoSeries(POINTS, index=list("xyz")),
+    "a lazy frame": pl.LazyFrame({"lat": LAT, "lon": LON}),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_kinds_that_are_taken(nearest, name):
+    given = TAKEN[name]
+    matches = nearest(given, REFERENCES)
+    assert listed(matches, "reference") == [0, 1, 2]
+    assert listed(nearest(REFERENCES, given), "distance_m") == [0.0, 0.0, 0.0]
+    if isinstance(given, geopandas.GeoSeries):
+        assert isinstance(matches, geopandas.GeoDataFrame)
+        assert matches.index.tolist() == ["x", "y", "z"]
+        assert matches.geometry.tolist() == given.tolist()
+    if isinstance(given, pl.LazyFrame):
+        assert isinstance(matches, pl.DataFrame)
+
+
+REFUSED = {
+    "text": ({"lat": [1.0, "x", 3.0], "lon": LON}, r"observations.*'lat'.*row 1.*'x'"),
+    "text in pandas": (
+        pd.DataFrame({"lat": [1.0, "x", 3.0], "lon": LON}),
+        r"observations.*'lat'.*row 1.*'x'",
+    ),
+    "all text": ({"lat": ["a", "b", "c"], "lon": LON}, r"observations.*'lat' holds .*not numbers"),
+    "mixed ids": (
+        pd.DataFrame({"id": [1, "b", 3], "lat": LAT, "lon": LON}),
+        r"observations.*'id'.*row 1.*'b'",
+    ),
+    "mixed ids in a list": ({"id": [1, "b", 3], "lat": LAT, "lon": LON}, r"'id'.*row 1.*'b'"),
+    "a large id": (
+        pd.DataFrame({"id": [1, 2**70, 3], "lat": LAT, "lon": LON}),
+        rf"observations.*'id'.*row 1.*{2**70}.*64 bits",
+    ),
+    "complex": ({"lat": np.array(LAT, complex), "lon": LON}, r"'lat'.*row 0.*\(1\+0j\)"),
+    "two lengths": ({"lat": LAT, "lon": LON[:2]}, r"observations.*\(3,\).*\(2,\)"),
+    "two axes": ({"lat": NUMBERS, "lon": NUMBERS}, r"observations.*one shape \(n,\).*\(3, 2\)"),
+    "an array of pairs": (NUMBERS, r"ndarray is no .*\{'lat': a\[:, 0\], 'lon': a\[:, 1\]\}"),
+    "records": ([{"lat": 1.0, "lon": 2.0}] * 3, r"list is no .*pandas.DataFrame\(records\)"),
+    "two records": ([{"lat": 1.0, "lon": 2.0}] * 2, r"list is no .*pandas.DataFrame\(records\)"),
+    "a series": (pd.Series(LAT), "Series is no "),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_kinds_that_are_refused_in_words(nearest, name):
+    given, words = REFUSED[name]
+    with pytest.raises((TypeError, ValueError, ServiceRefused), match=words) as caught:
+        nearest(given, REFERENCES)
+    assert "pyarrow" not in type(caught.value).__module__
+
+
+def test_the_place_of_an_error_is_told():
+    with pytest.raises(georesolve.InvalidInput) as caught:
+        georesolve.nearest({"lat": [1.0, 2.0, "x"], "lon": LON}, REFERENCES)
+    [place] = caught.value.errors
+    assert (place["file"], place["column"], place["row"]) == ("observations", "lat", 2)
