@@ -19,6 +19,7 @@ from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import PREFIXES, Role
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.matching import check_match
+from georesolve.intake.plausibility import remarks
 from georesolve.intake.points import Points
 from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
@@ -57,6 +58,8 @@ class Summary:
     distances_m
         Metres of the matched rows: `median` and `95 %` (of 65 536 rows spread over the result, if
         it has more), and `largest`; empty where no row matched.
+    remarks
+        What looks wrong with the sets, in words.
     """
 
     observations: int
@@ -64,6 +67,7 @@ class Summary:
     counts: dict[str, int]
     seconds: dict[str, float]
     distances_m: dict[str, float]
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Plan:
         Where it would be searched.
     seconds
         Order of magnitude of the search alone, from figures of one machine.
+    remarks
+        What looks wrong with the sets, in words.
     """
 
     observations: int
@@ -92,6 +98,7 @@ class Plan:
     columns: list[str]
     device: Device
     seconds: float
+    remarks: list[str]
 
 
 def resolve(
@@ -183,7 +190,8 @@ def resolve(
                 with pq.ParquetFile(parquet) as result:
                     _represent(result, written, job, target, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
-    return Summary(job.observations.rows, job.references.rows, counts, seconds, distances_m)
+    rows = job.observations.rows, job.references.rows
+    return Summary(*rows, counts, seconds, distances_m, _remarks(job, options))
 
 
 def _format_of(target: Path, name: str | None) -> str:
@@ -247,7 +255,12 @@ def plan(
         ],
         device=chosen,
         seconds=job.observations.rows / rate,
+        remarks=_remarks(job, options),
     )
+
+
+def _remarks(job: Job, options: Options) -> list[str]:
+    return remarks(job.observations, job.references) if options.coordinates == "check" else []
 
 
 def _job(observations: list[Path], references: list[Path], options: Options, folder: Path) -> Job:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,6 +14,7 @@ from georesolve.frames import given
 from georesolve.intake.columns import EVERY, PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.matching import check_match
+from georesolve.intake.plausibility import looks_swapped
 from georesolve.intake.points import Points, write_points
 from georesolve.options import Options
 from georesolve.searches import Progress, Search
@@ -40,9 +42,9 @@ def nearest(
     ----------
     observations, references
         Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
-        Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), or
-        the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage, FlatGeobuf, shapefile), a
-        folder or a glob. References may also be an `Index`.
+        Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), a
+        dict of arrays by name, or the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage,
+        FlatGeobuf, shapefile), a folder or a glob. References may also be an `Index`.
     k
         Neighbours an observation, nearest first: 1 to 64.
     max_distance_m
@@ -67,8 +69,8 @@ def nearest(
     Returns
     -------
     matches
-        A table of the kind of the observations, with their index; for a pair of arrays a dict of
-        arrays, for a path an Arrow table. Its columns are those of the service: `observation` (row
+        A table of the kind of the observations, with their index; for arrays a dict of arrays,
+        for a path an Arrow table. Its columns are those of the service: `observation` (row
         from 0), `rank` (for k > 1), `reference` (row, missing where there is none; -1 in arrays),
         `distance_m`, `status`, and what is carried. A GeoDataFrame has the points of the
         observations as its geometry.
@@ -119,6 +121,9 @@ def nearest(
         search = Search(_references(references, observations, points, asked), choose_device(device))
     match = asked.match(points, search.references)
     check_match(points, search.references, match, asked.on_invalid)
+    if asked.coordinates == "check":
+        for remark in looks_swapped(points.bbox, search.references.bbox):
+            warnings.warn(remark, stacklevel=2)
     return table.resolve(points, search, match, progress)
 
 

@@ -243,6 +243,7 @@ def _resolve(given: argparse.Namespace) -> None:
             device=given.device,
             progress=show,
         )
+    _warn(summary.remarks)
     if not given.quiet:
         _tell(summary)
 
@@ -279,15 +280,16 @@ def _ask(given: argparse.Namespace) -> None:
                     # The suffix of what is received says its format.
                     received = path.with_name(f"{path.name}.{given.to}") if given.to else path
                     job.download(received).replace(path)
-            counts = job.report()["counts"]
+            report = job.report()
             job.dismiss()
     except ServiceRefused as error:
         how = ": set GEORESOLVE_KEY to a key of the service" if error.status == 401 else ""
         raise Refused(f"{error}{how}") from error
     except ServiceError as error:
         raise ConnectionError(str(error)) from error
+    _warn(report["remarks"])
     if not given.quiet:
-        print(*_counted(counts), sep="\n", file=sys.stderr)
+        print(*_counted(report["counts"]), sep="\n", file=sys.stderr)
 
 
 def _for_service(given: str, role: "Role") -> str | Path:
@@ -363,6 +365,7 @@ def _plan(given: argparse.Namespace) -> None:
     from georesolve.files import plan
 
     planned = plan(given.observations, given.references, _options(given), device=given.device)
+    _warn(planned.remarks)
     print(
         f"observations  {planned.observations:,} rows, {planned.invalid_observations:,} invalid",
         f"references    {planned.references:,} rows, {planned.invalid_references:,} invalid",
@@ -372,6 +375,11 @@ def _plan(given: argparse.Namespace) -> None:
         f"search        about {planned.seconds:,.2f} s",
         sep="\n",
     )
+
+
+def _warn(remarks: list[str]) -> None:
+    for remark in remarks:
+        print(f"georesolve: warning: {remark}", file=sys.stderr)
 
 
 def _failed(exit_code: int, message: str) -> int:

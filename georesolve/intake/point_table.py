@@ -58,7 +58,7 @@ class Findings(NamedTuple):
             be kept.
         """
         refuse_implausible(self.evidence, self.origin, reading, file)
-        are_swapped = self.evidence.are_valid_swapped
+        are_swapped = self.evidence.may_be_swapped
         refuse_invalid(
             points,
             file,

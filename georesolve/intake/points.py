@@ -26,7 +26,7 @@ class Points:
         The columns that a result may carry.
     columns
         Names of all columns that the table had.
-    rows, invalid_rows, first_invalid, lat, lon, id
+    rows, invalid_rows, first_invalid, lat, lon, id, bbox
         As of `workers.datasets.Dataset`.
     """
 
@@ -40,6 +40,7 @@ class Points:
     lat: str
     lon: str
     id: str | None
+    bbox: tuple[float, float, float, float] | None = None
 
     @property
     def valid_rows(self) -> int:
@@ -100,6 +101,7 @@ def gather(
         lat=lat,
         lon=lon,
         id=id,
+        bbox=census.bbox,
     )
     table.refuse_invalid(points)
     return points

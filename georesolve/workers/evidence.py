@@ -267,7 +267,16 @@ class Evidence:
             self.examples[kind] = row, float(lat[i]), float(lon[i])
 
     @property
-    def are_valid_swapped(self) -> bool:
+    def may_be_swapped(self) -> bool:
+        """Whether all rows are valid once they are swapped, and a tenth is not as it is.
+
+        One that is missing is not, and one typo among many is none.
+        """
+        all_count = self.rows + self.null_island.rows == self.seen
+        return all_count and self._are_valid_swapped and self.swapped >= _TENTH * self.rows
+
+    @property
+    def _are_valid_swapped(self) -> bool:
         """Whether some rows that count are invalid, and all are valid once they are swapped."""
         return self.valid < self.rows == self.valid_swapped
 
@@ -305,8 +314,8 @@ class Evidence:
         if self._looks_swapped():
             return self._verdict(
                 "swapped",
-                f"swapped axes: every row is valid with {lon_name!r} as latitude and {lat_name!r} "
-                "as longitude",
+                f"swapped axes: every row that has both numbers is valid with {lon_name!r} as "
+                f"latitude and {lat_name!r} as longitude",
                 how_to_swap,
             )
         if self._looks_like_radians(names):
@@ -341,7 +350,7 @@ class Evidence:
         return largest
 
     def _looks_swapped(self) -> bool:
-        if self.rows < 2 or not self.are_valid_swapped or len(self.latitudes) < 2:
+        if self.rows < 2 or not self._are_valid_swapped or len(self.latitudes) < 2:
             return False
         many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
         return many or not self.valid

@@ -166,6 +166,34 @@ def test_true_is_no_number_for_the_service(service):
         assert error["pointer"] == f"/{name}"
 
 
+def test_sets_that_match_only_when_swapped_are_remarked_by_every_door(service, tmp_path, capsys):
+    random = np.random.default_rng(8)
+    lat, lon = random.uniform(36, 70, 500), random.uniform(-10, 30, 500)
+    told = "the axes of one set look swapped: observations have latitudes from -9.9"
+    references = lat, lon
+    with pytest.warns(UserWarning, match=told):
+        georesolve.nearest((lon, lat), references)
+    with pytest.warns(UserWarning, match=told):
+        georesolve.Index(references).nearest((lon, lat))
+    # Warnings are errors here: none is given.
+    georesolve.nearest((lon, lat), references, coordinates="trust")
+    georesolve.nearest(references, references)
+    paths = []
+    for name, axes in (("observations", (lon, lat)), ("references", (lat, lon))):
+        paths.append(tmp_path / f"{name}.parquet")
+        pq.write_table(pa.table(dict(zip(("lat", "lon"), axes, strict=True))), paths[-1])
+    command = ["nearest", *map(str, paths), "--quiet"]
+    for wanted in (["-o", str(tmp_path / "out.csv")], ["--plan"]):
+        assert commands.main([*command, *wanted]) == 0
+        assert f"georesolve: warning: {told}" in capsys.readouterr().err
+    trusted = [*command, "-o", str(tmp_path / "out.csv"), "--coordinates", "trust"]
+    assert commands.main(trusted) == 0
+    assert capsys.readouterr().err == ""
+    server = ["-o", str(tmp_path / "out.parquet"), "--server", str(service.base_url)]
+    assert commands.main([*command, *server]) == 0
+    assert f"georesolve: warning: {told}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("exclude_self", [False, True])
 @pytest.mark.parametrize(
     "name", [name for name, (references, _) in SETS.items() if references[0].size]

@@ -11,7 +11,7 @@ import pytest
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
-from georesolve.intake.plausibility import remarks
+from georesolve.intake.plausibility import looks_swapped, remarks
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES, look_up
@@ -154,13 +154,51 @@ def test_few_rows_of_which_some_are_valid_as_they_are():
     assert "1 of 3 rows have invalid coordinates, the first one row 2" in caught.value.detail
     assert "swapped: if the axes are, send the options lat=lon and lon=lat" in caught.value.detail
     assert read(lat, lon, **KEEP).invalid_rows == 1
+    # Not all are valid once they are swapped: one is missing, or both ways invalid.
     for other in ([math.nan, *lat], [95.0, *lat]):
         with pytest.raises(InvalidInput) as caught:
             read(other, [120.0, *lon])
-        assert ("swapped" in caught.value.detail) == math.isnan(other[0])
+        assert "swapped" not in caught.value.detail
     with pytest.raises(InvalidInput) as caught:
         read([*lon, None], [*lat, 1.0])
     assert "swapped" not in caught.value.detail, "without the empty one they are as they should be"
+
+
+def test_a_missing_value_and_a_typo_are_no_swap():
+    lat, lon = EUROPE[0].copy(), EUROPE[1]
+    lat[7] = 95.0
+    few = slice(5, 9)
+    for sample, is_said in ((slice(None), False), (few, True)):
+        for missing in (False, True):
+            if missing:
+                lat[6] = math.nan
+            with pytest.raises(InvalidInput) as caught:
+                read(lat[sample], lon[sample])
+            said = "all coordinates are valid once they are swapped" in caught.value.detail
+            assert said == (is_said and not missing)
+        lat[6] = EUROPE[0][6]
+
+
+def extents(lat, lon):
+    return read(lat, lon).bbox
+
+
+def test_sets_that_match_when_one_is_swapped():
+    lat, lon = EUROPE
+    swapped = extents(lon, lat)
+    for sets in ((swapped, extents(lat, lon)), (extents(lat, lon), swapped)):
+        [remark] = looks_swapped(*sets)
+        assert "observation_lat and observation_lon, or reference_lat" in remark
+        assert "latitudes from -9.99" in remark
+    part = lat < 50
+    assert looks_swapped(extents(lon[part], lat[part]), extents(lat, lon))
+    world = extents(*sample("places"))
+    africa = extents(RANDOM.uniform(-35, 0, 99), RANDOM.uniform(10, 40, 99))
+    one = extents([20.0], [45.0])
+    for other in (extents(lat, lon), world, africa, one, None):
+        assert looks_swapped(other, extents(lat, lon)) == []
+        assert looks_swapped(extents(lat, lon), other) == []
+    assert looks_swapped(swapped, world) == []
 
 
 def grid(half_lat, half_lon, n=60):
