@@ -1,7 +1,11 @@
 """Results on web maps: what is drawn, against numpy and the formulas of web mercator."""
 
+import asyncio
 import io
 import math
+import threading
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from georesolve.service.database.store import Store
+from georesolve.service.maps.cache import Maps
+from georesolve.service.settings import Settings
 from tests.conftest import finished, points, roles_of, run_nearest, sphere, wait_until
 from tests.service.test_results import finished_job
 
@@ -36,6 +43,54 @@ def observations():
     lat[4100:4105], lon[4105:4108] = math.nan, math.nan
     lon[4108:4111] = [-180.0, 180.0, 360.0]
     return lat, lon
+
+
+@pytest.fixture
+def maps(tmp_path):
+    """Those of a front, without a job."""
+    with closing(Store(tmp_path / "data")) as store:
+        yield Maps(Settings(data_dir=tmp_path / "data"), store)
+
+
+def test_owners_take_turns_to_draw(maps):
+    order, begin = [], threading.Event()
+
+    def draw(name):
+        begin.wait()
+        order.append(name)
+
+    async def ask():
+        names = [f"a{i}" for i in range(8)] + ["b"]
+        tasks = [asyncio.create_task(maps.run(name[0], partial(draw, name))) for name in names]
+        # All of them wait by now.
+        await asyncio.sleep(0)
+        begin.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(asyncio.wait_for(ask(), 60))
+    assert order.index("b") < 4
+
+
+def test_a_picture_is_drawn_once_while_there_is_room_for_it(maps):
+    drawn = []
+
+    def picture(name):
+        async def draw():
+            drawn.append(name)
+            return name.encode() * (1 << 20)
+
+        return maps.picture(name, draw)
+
+    async def ask(names):
+        return [await picture(name) for name in names]
+
+    assert asyncio.run(ask("aab")) == [name * (1 << 20) for name in (b"a", b"a", b"b")]
+    assert drawn == ["a", "b"]
+    many = [chr(0x100 + i) for i in range(15)]
+    asyncio.run(ask([*many, "a", "b"]))
+    assert drawn == ["a", "b", *many, "a", "b"]
+    asyncio.run(ask(["b", many[-1]]))
+    assert drawn[-1] == "b"
 
 
 @pytest.fixture(scope="module", params=CASES)

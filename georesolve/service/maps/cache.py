@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from georesolve.service.clock import is_id
 from georesolve.service.database.store import Store
 from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
+from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import Distances, Histogram, measure
 from georesolve.workers.files import complete
@@ -33,6 +34,10 @@ T = TypeVar("T")
 _MOST_OPEN = 8
 _THREADS = 2
 """Maps and tiles that are made at a time: each uses all cores."""
+_PICTURE_BYTES = 32 << 20
+"""Memory for pictures of tiles, and `_EACH_BYTES` more for each: that of the world takes all rows
+to draw."""
+_EACH_BYTES = 512
 _DISTANCES_NAME = "distances.json"
 _SWEEP_SECONDS = 10.0
 """So often it is asked, at most, which results are gone: the database may change at any moment."""
@@ -62,7 +67,7 @@ class Drawn:
 
 
 class Maps:
-    """Makes maps, opens them, and lets go of those used longest ago."""
+    """Makes maps, opens them, keeps pictures, and lets go of what was used longest ago."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._store = store
@@ -70,20 +75,39 @@ class Maps:
         self._lie_apart = settings.store is not None
         self._swept_at = -math.inf
         self._limiter = CapacityLimiter(_THREADS)
+        self._turns = Turns(_THREADS)
+        self._pictures: OrderedDict[str, bytes] = OrderedDict()
+        self._picture_bytes = 0
         self._opened: OrderedDict[str, Drawn] = OrderedDict()
         self._making: dict[str, asyncio.Task[Drawn]] = {}
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """What a function returns that takes many cores, called in a thread in its turn."""
-        return await to_thread.run_sync(function, limiter=self._limiter)
+    async def run(self, owner: str, function: Callable[[], T]) -> T:
+        """What a function returns that takes many cores, called in a thread; owners take turns."""
+        async with self._turns.place(owner):
+            return await to_thread.run_sync(function, limiter=self._limiter)
+
+    async def picture(self, name: str, draw: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The picture that a name stands for, as it was drawn before if it is kept."""
+        if name in self._pictures:
+            self._pictures.move_to_end(name)
+            return self._pictures[name]
+        found = await draw()
+        if name not in self._pictures:
+            self._pictures[name] = found
+            self._picture_bytes += len(found) + _EACH_BYTES
+        while self._picture_bytes > _PICTURE_BYTES:
+            self._picture_bytes -= len(self._pictures.popitem(last=False)[1]) + _EACH_BYTES
+        return found
 
     async def drawn(
-        self, id: str, manifest: Manifest, observations: Callable[[], Dataset]
+        self, owner: str, id: str, manifest: Manifest, observations: Callable[[], Dataset]
     ) -> Drawn:
         """The map of a job's result; however many ask for it, it is made once.
 
         Parameters
         ----------
+        owner
+            Who asks.
         observations
             Gives those of the job, if the map is to be made; raises a problem when they are gone.
 
@@ -98,7 +122,8 @@ class Maps:
             self._opened[id] = opened
             return opened
         if id not in self._making:
-            making = asyncio.create_task(self.run(partial(self._made, id, manifest, observations)))
+            make = partial(self._made, id, manifest, observations)
+            making = asyncio.create_task(self.run(owner, make))
             self._making[id] = making
             making.add_done_callback(lambda _: self._making.pop(id, None))
         drawn = await asyncio.shield(self._making[id])

@@ -84,7 +84,7 @@ async def _drawn(service: Service, job: JobRow, manifest: Manifest) -> Drawn:
     observations = partial(set_of, service, job, "observations")
     with result_of(job):
         try:
-            return await service.maps.drawn(job.id, manifest, observations)
+            return await service.maps.drawn(service.owner, job.id, manifest, observations)
         except SourceFailed as failed:
             raise SetsGone(str(failed)) from None
 
@@ -103,9 +103,15 @@ async def _answer(
     told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
     if is_known(request.headers, told["ETag"]):
         return Response(status_code=304, headers=told)
-    drawn = await _drawn(service, job, manifest)
-    with result_of(job):
-        content = await service.maps.run(partial(make, manifest, drawn))
+
+    async def draw() -> bytes:
+        drawn = await _drawn(service, job, manifest)
+        with result_of(job):
+            return await service.maps.run(service.owner, partial(make, manifest, drawn))
+
+    # How many features there may be stands in no tag.
+    is_picture = media_type == _PNG_TYPE
+    content = await (service.maps.picture(f"{job.id}/{tag}", draw) if is_picture else draw())
     return Response(content, media_type=media_type, headers=told)
 
 
@@ -195,4 +201,5 @@ async def get_distances(job: Job, service: ServiceContext) -> Spread:
     manifest = await asyncio.to_thread(manifest_of, service, job)
 
     with result_of(job):
-        return Spread.of(await service.maps.run(partial(service.maps.distances, job.id, manifest)))
+        measure = partial(service.maps.distances, job.id, manifest)
+        return Spread.of(await service.maps.run(service.owner, measure))
