@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build
-from georesolve.kernels.brute_cpu import search_rows
+from georesolve.kernels.brute_cpu import search_rows, steps_a_pair
 from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
@@ -58,8 +58,8 @@ _SHARES = (1 / 64, 1 / 8)
 before brute force takes it over. What is hard lies together in the order: put off, it is spread
 over all threads."""
 _LEAST_PATIENCE = 1 << 12
-_LEAST_PATIENCE_OF_PACKETS = 1 << 14
-"""Steps of a walk, or of one that sixteen observations share, that are always worth it."""
+"""Steps of a walk that are always worth it. Sixteen observations that share one take four times as
+many, as they lie apart, and longer lists are made of more leaves."""
 
 
 def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
@@ -123,9 +123,10 @@ def search(
     # A list is measured where it is made.
     measured = measure and lists and packets
     loop = search_singles if not packets else search_lists if lists else search_packets
-    brute, least = tree.rows.size, _LEAST_PATIENCE
-    if packets:
-        brute, least = LANES * brute, _LEAST_PATIENCE_OF_PACKETS
+    lanes = LANES if packets else 1
+    brute = lanes * tree.rows.size * steps_a_pair(query.k)
+    least = _LEAST_PATIENCE * lanes**0.5 * (1 + query.k / 4)
+    patiences = dict.fromkeys(int(max(least, share * brute)) for share in _SHARES)
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     with scratch(window) as memory:
@@ -142,9 +143,9 @@ def search(
                     chord2.fill(np.nan if measured else np.inf)
                 into = (reference, chord2, query.exclude_self, query.first_row + start)
                 into = (*into, measured) if packets else into
-            for share in _SHARES:
+            for patience in patiences:
                 threads = threads_for(order.size, _GRAIN)
-                limits = np.array([max(least, int(share * brute)), most_steps])
+                limits = np.array([patience, most_steps])
                 tally = np.empty((threads, 2), np.int64)
                 at = (tree, here.points, order, order.size, limits, tally)
                 in_threads(loop, threads, *at, *into)
