@@ -41,7 +41,7 @@ LABEL org.opencontainers.image.title="georesolve" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin georesolve \
-    && install --directory --owner georesolve --group georesolve /data /scratch
+    && install --directory --owner georesolve --group georesolve /data /scratch /tls
 ENV PATH=/opt/georesolve/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

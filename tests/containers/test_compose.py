@@ -141,6 +141,50 @@ def test_where_a_process_listens_and_what_it_reaches(stack, service):
     assert leads_out == (service == "proxy")
 
 
+def reached(stack, service, port):
+    """Whether a container reaches a port of the scheduler by any of its names and addresses."""
+    networks = stack.containers()["scheduler"]["NetworkSettings"]["Networks"].values()
+    hosts = ["scheduler", "dask", *(one["IPAddress"] for one in networks)]
+    connect = f"""
+import socket
+for host in {hosts}:
+    try:
+        socket.create_connection((host, {port}), timeout=2).close()
+        print(host)
+    except OSError:
+        pass
+"""
+    return bool(stack.run_in(service, "python3", "-c", connect).strip())
+
+
+def test_only_what_computes_reaches_the_scheduler(stack):
+    for service in ("api", "worker-cpu"):
+        assert reached(stack, service, 8786)
+    assert not reached(stack, "proxy", 8786)
+    assert reached(stack, "proxy", 8787), "the dashboard"
+
+
+def test_the_processes_of_dask_speak_tls(stack):
+    ask = """
+from distributed import Client
+print(*Client("{}://dask:8786", timeout=5).scheduler_info(n_workers=-1)["workers"])
+"""
+    workers = stack.run_in("api", "python", "-c", ask.format("tls")).split()
+    assert workers
+    assert all(address.startswith("tls://") for address in workers)
+    with pytest.raises(AssertionError, match=r"Timed out|closed|reset"):
+        stack.run_in("api", "env", "DASK_CONFIG=/tmp", "python", "-c", ask.format("tcp"))
+    without_certificate = """
+import socket, ssl
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+with context.wrap_socket(socket.create_connection(("dask", 8786), timeout=5)) as one:
+    one.recv(1)
+"""
+    with pytest.raises(AssertionError, match="CERTIFICATE_REQUIRED"):
+        stack.run_in("api", "python", "-c", without_certificate)
+
+
 def resolve_samples(client):
     """The result of a job with the sample sets."""
     sets = {
@@ -251,6 +295,7 @@ def test_prometheus_knows_what_the_dashboard_shows(stack, client, tmp_path):
     stack.environment |= {"PROMETHEUS_KEY_FILE": str(key), "COMPOSE_PROFILES": "cpu,monitoring"}
     stack.compose("up", "--detach", "--no-deps", "prometheus")
     try:
+        assert not reached(stack, "prometheus", 8786)
         resolve_samples(client)
         dashboard = json.loads((ROOT / "deploy/monitoring/grafana/georesolve.json").read_text())
         shown = [
