@@ -77,6 +77,9 @@ def cluster(device):
 START_SECONDS = 240
 """What a service may take to start on a busy machine; its kernels may have to be compiled first."""
 
+LOOP_WAITED = "the event loop waited for"
+"""What the log of a front tells that would not answer for as long as this takes."""
+
 NO_CLUSTER = ("--scheduler-file", "/nowhere/scheduler.json")
 """Flags of a service that has no cluster: it starts no workers, and waits for nothing when it ends.
 
@@ -107,6 +110,9 @@ def running_service(data_dir, *flags, ready=True):
             raise
         finally:
             log.close()
+    # See `tests.loop_guard`.
+    waited = [line for line in Path(log.name).read_text().splitlines() if LOOP_WAITED in line]
+    assert not waited
 
 
 def start_service(data_dir, log, *flags, from_shell=False):

@@ -154,6 +154,7 @@ def _main():
         gc.disable()
         for module in _LOADED:
             import_module(module)
+        loop_guard = import_module("tests.loop_guard")
         gc.freeze()
         request = _forked(requests)
     if request is not None:
@@ -161,6 +162,8 @@ def _main():
         os.environ.update(request["environment"])
         sys.argv[1:] = request["arguments"]
         gc.enable()
+        if request["arguments"][:1] == ["serve"]:
+            loop_guard.install()
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 

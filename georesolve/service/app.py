@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from georesolve import __version__
 from georesolve.intake.addresses import Sinks
+from georesolve.service import pools
 from georesolve.service.auth.access import Access
 from georesolve.service.cluster import ClusterView
 from georesolve.service.context import Service
@@ -64,6 +65,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        pools.refuse_default()
         start_decoder()
         with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
             disk = Disk(settings)

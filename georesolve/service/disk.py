@@ -1,6 +1,7 @@
 """How much of the disk must stay free, and whether what must be written can be."""
 
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -37,29 +38,41 @@ class Probe:
     Parameters
     ----------
     write
-        What is tried; it may take some seconds, for which one caller waits.
+        What is tried, in a thread of its own: a disk or an object store may be silent.
     """
 
     def __init__(self, write: Callable[[], object]) -> None:
         self._write = write
         self._trouble: Trouble | None = None
-        self._tried_at = time.monotonic() - _PROBE_SECONDS
-        self._trying = threading.Lock()
+        self._tried_at = -math.inf
+        self._starting = threading.Lock()
+        self._ended = threading.Event()
+        self._ended.set()
 
-    def trouble(self) -> Trouble | None:
-        """Why it could not be written lately; None when it could be."""
-        if not self._trying.acquire(blocking=False):
+    def trouble(self, patience_seconds: float = 0.0) -> Trouble | None:
+        """Why it could not be written lately; None when it could be, or nobody knows yet.
+
+        Parameters
+        ----------
+        patience_seconds
+            How long this waits for a try that is under way.
+        """
+        with self._starting:
+            if self._ended.is_set() and time.monotonic() - self._tried_at >= _PROBE_SECONDS:
+                self._ended.clear()
+                self._tried_at = time.monotonic()
+                threading.Thread(target=self._try_once, name="probe", daemon=True).start()
+        if not self._ended.wait(patience_seconds):
             seconds = time.monotonic() - self._tried_at
             if seconds > _HUNG_SECONDS:
                 return Trouble(f"a write has not ended for {seconds:.0f} s", False)
-            return self._trouble
-        try:
-            if time.monotonic() - self._tried_at >= _PROBE_SECONDS:
-                self._trouble = self._try()
-                self._tried_at = time.monotonic()
-        finally:
-            self._trying.release()
         return self._trouble
+
+    def _try_once(self) -> None:
+        try:
+            self._trouble = self._try()
+        finally:
+            self._ended.set()
 
     def _try(self) -> Trouble | None:
         try:

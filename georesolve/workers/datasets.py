@@ -180,6 +180,12 @@ class Dataset(Facts):
         """Number of rows whose coordinates are valid."""
         return self.rows - self.invalid_rows
 
+    @property
+    def lies_elsewhere(self) -> bool:
+        """Whether an object store or a server is asked for its rows."""
+        file = self.file
+        return isinstance(file, Object) or (isinstance(file, Manifest) and file.scheme != "file")
+
     def width(self, names: Iterable[str]) -> Width:
         """What some columns take in memory together."""
         widths = dict(zip(self.columns, self.widths, strict=True))

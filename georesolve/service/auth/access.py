@@ -1,6 +1,5 @@
 """Who may ask: the key of a request names its owner; without keys, only this machine asks."""
 
-import asyncio
 import base64
 import contextlib
 import hmac
@@ -12,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from georesolve.service import pools
 from georesolve.service.auth.addresses import WrongKeys, address_of
 from georesolve.service.clock import now
 from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
@@ -124,7 +124,7 @@ class Access:
         if key.last_used is None or key.last_used < now(-_NOTE_SECONDS):
             # A note less is no reason to refuse a request.
             with contextlib.suppress(SQLAlchemyError):
-                await asyncio.to_thread(keys.note_use, key)
+                await pools.database(keys.note_use, key)
         return key.id, key.role
 
     def _refusal(self, connection: HTTPConnection) -> Problem:
@@ -148,7 +148,7 @@ class Access:
 async def _valid(keys: Keys) -> dict[str, Key]:
     """The keys that were not revoked, by what they begin with; read by one request for all."""
     try:
-        known = await asyncio.to_thread(keys.all)
+        known = await pools.database(keys.all)
     except SQLAlchemyError as error:
         # What stands outside of the handlers of errors answers for itself.
         logger.error("the keys cannot be read: %s", error)

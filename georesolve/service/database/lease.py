@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service import pools
 from georesolve.service.database.engine import of_single_statements
 from georesolve.service.database.schema import store as _store
 
@@ -55,7 +56,7 @@ class Lease:
         """Wait for the lease, and take it."""
         while True:
             try:
-                if await asyncio.to_thread(self._take):
+                if await pools.database(self._take):
                     return
             except SQLAlchemyError as error:
                 logger.warning("the lease cannot be taken: %s", error)
@@ -95,7 +96,7 @@ class Lease:
             while True:
                 news.clear()
                 try:
-                    if not await asyncio.to_thread(partial(self._renew, **tell())):
+                    if not await pools.database(partial(self._renew, **tell())):
                         logger.critical("another runner has taken the lease: this one ends at once")
                         lost()
                         return
@@ -114,7 +115,7 @@ class Lease:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             try:
-                await asyncio.to_thread(partial(self._renew, holder="", cluster={}))
+                await pools.database(partial(self._renew, holder="", cluster={}))
             except SQLAlchemyError as error:
                 logger.warning("the lease cannot be given back: %s", error)
             with self._writing:

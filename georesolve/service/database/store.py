@@ -5,10 +5,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 
+from georesolve.service import pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.database.bell import Bell
 from georesolve.service.database.changes import Changes
@@ -44,6 +45,8 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
 from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _NUL = "\0"
 """No id has it, and Postgres takes no text that has."""
 _DAY_SECONDS = 86400.0
@@ -142,6 +145,18 @@ class Store(Queries):
     def refuse_other_folder(self) -> None:
         """Refuse the data folder of another store; see `service.database.identity`."""
         refuse_other_store(self._engine, self.root, self._name)
+
+    async def files(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """What a function returns that asks for files of datasets or results, called by a thread.
+
+        Raises
+        ------
+        NotReady
+            When a bucket is silent, and too many wait for it.
+        """
+        if isinstance(self.root, Folder):
+            return await pools.disk(function, *given, **named)
+        return await pools.remote(self.owner or "", function, *given, **named)
 
     @property
     def names(self) -> Names:

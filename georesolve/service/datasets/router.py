@@ -1,6 +1,5 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
-import asyncio
 import re
 from functools import partial
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from georesolve.intake.representations import ARROW, PARQUET
+from georesolve.service import pools
 from georesolve.service.clock import in_hours
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.database.names import Condition
@@ -105,7 +105,7 @@ async def register_dataset(
     row, is_new = await _registered(request, service, parameters)
     if not is_new:
         response.status_code = 200
-    return _told(row, row.id, service, request, response)
+    return await _told(row, row.id, service, request, response)
 
 
 @router.put(
@@ -130,18 +130,18 @@ async def put_dataset(
     """
     condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
-    await asyncio.to_thread(service.store.names.refuse_changed, id, condition)
+    await pools.database(service.store.names.refuse_changed, id, condition)
     row, is_new = await _registered(request, service, parameters)
     until = in_hours(service.settings.dataset_hours)
     try:
-        if not await asyncio.to_thread(service.store.names.put, id, row.id, condition, until):
+        if not await pools.database(service.store.names.put, id, row.id, condition, until):
             response.status_code = 200
     except PreconditionFailed:
         if is_new:
-            await asyncio.to_thread(service.library.remove, row.id)
+            await service.store.files(service.library.remove, row.id)
         raise
-    row = await asyncio.to_thread(service.library.get, row.id)
-    return _told(row, id, service, request, response)
+    row = await pools.database(service.library.get, row.id)
+    return await _told(row, id, service, request, response)
 
 
 async def _registered(
@@ -163,14 +163,14 @@ async def _registered(
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
         admit = service.quotas.room(service.store, ingested.size_bytes)
-        return await asyncio.to_thread(service.library.register, ingested, admit)
+        return await service.store.files(service.library.register, ingested, admit)
 
 
-def _told(
+async def _told(
     row: DatasetRow, address: str, service: Service, request: Request, response: Response
 ) -> DatasetInfo:
     response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
-    return _info(row, service, response)
+    return await pools.database(_info, row, service, response)
 
 
 def _info(row: DatasetRow, service: Service, response: Response) -> DatasetInfo:
@@ -198,6 +198,7 @@ def _condition(request: Request) -> Condition:
 
 
 @router.get("/datasets", summary="All registered datasets")
+@pools.database.handler
 def get_datasets(
     request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
@@ -220,6 +221,7 @@ def get_datasets(
     summary="A dataset",
     responses={200: {"description": "the dataset", "headers": _ETAG}},
 )
+@pools.database.handler
 def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
     return _info(service.library.get(id), service, response)
@@ -237,7 +239,7 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
 
     A download is a use: the dataset expires later.
     """
-    row = await asyncio.to_thread(service.library.use, id)
+    row = await service.store.files(service.library.use, id)
     if isinstance(row.dataset.file, Manifest):
         raise NoSuchDataset(
             f"the points of the dataset {id!r} are not kept here: they lie at "
@@ -251,9 +253,10 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
             if not await service.checks.is_whole(
                 f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256
             ):
-                await asyncio.to_thread(service.library.whole, row.id, every_byte=True)
-        found = await asyncio.to_thread(look)
+                await service.store.files(service.library.whole, row.id, every_byte=True)
+        found = await service.store.files(look)
         return await file_response(
+            service.store.files,
             partial(place.open, name),
             found.size,
             sha256,
@@ -267,6 +270,6 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
-def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
+async def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""
-    service.library.remove(id)
+    await service.store.files(service.library.remove, id)

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from georesolve.service import pools
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
 from georesolve.service.http.prefix import own_path
@@ -163,5 +164,5 @@ class _Body:
         """Look once in a while whether the disk has room for more of what is stored."""
         if size >= self._looked_at:
             disk: Disk = self._scope["app"].state.service.disk
-            await asyncio.to_thread(disk.refuse_when_low, max(coming, 0))
+            await pools.disk(disk.refuse_when_low, max(coming, 0))
             self._looked_at = size + LOOK_BYTES

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from georesolve.service import pools
 from georesolve.service.clock import is_id, now
 from georesolve.service.database.rows import LIVE, JobRow, JobStatus
 from georesolve.service.database.store import Store
@@ -31,7 +32,7 @@ async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
         async with asyncio.timeout(seconds):
             while not store.changes.stopping:
                 changed.clear()
-                if await asyncio.to_thread(store.has_ended, id):
+                if await pools.database(store.has_ended, id):
                     return
                 await changed.wait()
 

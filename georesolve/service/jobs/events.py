@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from georesolve.service import pools
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.operations import JobId
@@ -34,6 +35,7 @@ def _event_id(row: JobRow) -> str:
     return f"{row.status}:{row.rows_done}"
 
 
+@pools.database.handler
 def _last_known(
     id: JobId,
     service: ServiceContext,
@@ -68,7 +70,7 @@ async def get_events(
     with service.store.changes.of(id) as changed:
         while not service.store.changes.stopping:
             changed.clear()
-            row = await asyncio.to_thread(job_of, service, id)
+            row = await pools.database(job_of, service, id)
             has_ended = row.status not in LIVE
             if _event_id(row) != known:
                 if has_ended:

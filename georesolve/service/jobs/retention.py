@@ -100,7 +100,7 @@ class Retention:
     async def _sweep_for_ever(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self.sweep)
+                await self._store.files(self.sweep)
             except Exception:
                 # A full disk, a database that is away: the next sweep may find them well.
                 logger.exception("what has expired could not be removed")

@@ -1,12 +1,12 @@
 """`/jobs`: what became of accepted work, and its results."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
+from georesolve.service import pools
 from georesolve.service.context import ServiceContext
 from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.operations import (
@@ -58,10 +58,11 @@ def job_of(service: ServiceContext, id: JobId) -> JobRow:
     return row
 
 
-Job = Annotated[JobRow, Depends(job_of)]
+Job = Annotated[JobRow, Depends(pools.database.handler(job_of))]
 
 
 @router.get("/jobs", summary="All jobs", response_model_exclude_none=True)
+@pools.database.handler
 def get_jobs(
     request: Request,
     service: ServiceContext,
@@ -79,6 +80,7 @@ def get_jobs(
 
 
 @router.get("/jobs/{id}", summary="How far a job is", response_model_exclude_none=True)
+@pools.database.handler
 def get_status(
     id: JobId, request: Request, service: ServiceContext, response: Response
 ) -> StatusInfo:
@@ -158,7 +160,7 @@ async def get_parts(job: Job, service: ServiceContext, request: Request) -> Part
     ending. The SHA-256 of each is here; the digest is the SHA-256 of these, one after the other, 32
     bytes each. A part is the same: `PAR1`, its row groups, and an ending of its own.
     """
-    manifest = await asyncio.to_thread(manifest_of, service, job)
+    manifest = await service.store.files(manifest_of, service, job)
     base = job.delivery.output or f"{base_of(request)}/jobs/{job.id}/results/parts/"
     return Parts.model_validate(manifest.document(base))
 
@@ -174,7 +176,7 @@ async def get_part(
     id: JobId, name: PartName, service: ServiceContext, request: Request
 ) -> Response:
     """A part of the result of a job: a Parquet file of its own."""
-    job = await asyncio.to_thread(job_of, service, id)
+    job = await pools.database(job_of, service, id)
     return await part_response(service, job, name, request)
 
 
@@ -201,5 +203,5 @@ async def dismiss_job(job: Job, request: Request, service: ServiceContext) -> St
     """Stop a job, or remove a finished one with its result."""
     if job.status == "dismissed":
         raise JobDismissed(f"the job {job.id!r} was dismissed already")
-    await asyncio.to_thread(dismiss, service.store, service.library, service.metrics, job.id)
-    return StatusInfo.of(await asyncio.to_thread(job_of, service, job.id), base_of(request))
+    await service.store.files(dismiss, service.store, service.library, service.metrics, job.id)
+    return StatusInfo.of(await pools.database(job_of, service, job.id), base_of(request))

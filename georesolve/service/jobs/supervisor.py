@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service import pools
 from georesolve.service.clock import in_hours
 from georesolve.service.cluster import ClusterState
 from georesolve.service.database.rows import JobRow, JobStatus
@@ -87,6 +88,7 @@ class Supervisor:
         self._heard_at = 0.0
         self._places = Turns(settings.concurrent_jobs)
         self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
+        self._opening = pools.Pool("cluster", 1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()
         self._dismissed: set[str] = set()
@@ -133,13 +135,13 @@ class Supervisor:
             while True:
                 changed.clear()
                 try:
-                    live = await asyncio.to_thread(self._store.live_ids)
+                    live = await pools.database(self._store.live_ids)
                     ended = set(self._tasks).difference(live)
                     for id in [id for id in live if id not in self._tasks]:
                         self._start(id)
                     await asyncio.gather(*map(self._let_go, ended))
                     await changed.wait()
-                except (SQLAlchemyError, OSError) as error:
+                except (SQLAlchemyError, OSError, Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
 
@@ -160,7 +162,7 @@ class Supervisor:
             self._dismissed.add(id)
         elif id in self._tasks:
             self._tasks[id].cancel()
-            await asyncio.to_thread(clear, self._store, self._library, id)
+            await self._store.files(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems."""
@@ -202,7 +204,7 @@ class Supervisor:
         while not self.stopping:
             opening = open_cluster(self._settings.cluster())
             try:
-                cluster = await asyncio.to_thread(opening.__enter__)
+                cluster = await self._opening(opening.__enter__)
             except Exception as error:
                 # Whatever it was, without another try there would be no cluster ever again.
                 self._trouble = f"the cluster cannot be opened: {error}"
@@ -222,7 +224,7 @@ class Supervisor:
                 self.cluster = None
                 self._trouble = "the cluster was lost"
                 self.news.set()
-                await asyncio.to_thread(_close, opening)
+                await self._opening(_close, opening)
 
     async def _watch(self, cluster: Cluster) -> None:
         """Keep the workers up, as long as the cluster is up."""
@@ -261,7 +263,7 @@ class Supervisor:
 
     async def _run(self, id: str) -> None:
         try:
-            row = await asyncio.to_thread(self._store.job, id)
+            row = await pools.database(self._store.job, id)
             if row is not None:
                 with about(job=id, **({"request_id": row.request} if row.request else {})):
                     await self._run_to_its_end(row)
@@ -299,7 +301,7 @@ class Supervisor:
             self._begun.discard(id)
         if not has_ended and id in self._dismissed:
             # Dismissed too late for the thread to notice, and it need not wait for another turn.
-            await asyncio.to_thread(clear, self._store, self._library, id)
+            await self._store.files(clear, self._store, self._library, id)
             return True
         return has_ended
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
-
+from georesolve.service import pools
 from georesolve.service.clock import is_id
 from georesolve.service.database.store import Store
 from georesolve.service.errors import StorageFull
@@ -74,7 +73,7 @@ class Maps:
         self._folder = map_folder(settings, store.maps_folder)
         self._lie_apart = settings.store is not None
         self._swept_at = -math.inf
-        self._limiter = CapacityLimiter(_THREADS)
+        self._pool = pools.Pool("maps", _THREADS)
         self._turns = Turns(_THREADS)
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._picture_bytes = 0
@@ -84,7 +83,7 @@ class Maps:
     async def run(self, owner: str, function: Callable[[], T]) -> T:
         """What a function returns that takes many cores, called in a thread; owners take turns."""
         async with self._turns.place(owner):
-            return await to_thread.run_sync(function, limiter=self._limiter)
+            return await self._pool(function)
 
     async def picture(self, name: str, draw: Callable[[], Awaitable[bytes]]) -> bytes:
         """The picture that a name stands for, as it was drawn before if it is kept."""

@@ -1,6 +1,5 @@
 """`/jobs/{id}/tiles`, `/jobs/{id}/distances`: a result on web maps."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -98,7 +97,7 @@ async def _answer(
     make: Callable[[Manifest, Drawn], bytes],
 ) -> Response:
     """What is made of a tile, or 304 if the client has it."""
-    manifest = await asyncio.to_thread(manifest_of, service, job)
+    manifest = await service.store.files(manifest_of, service, job)
     tag = "-".join(map(str, (manifest.digest, *tile, media_type)))
     told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
     if is_known(request.headers, told["ETag"]):
@@ -124,7 +123,7 @@ async def get_tiles(job: Job, service: ServiceContext, request: Request) -> Tile
     a registered dataset was removed, or when more than 16 MiB came with a request that did not
     `Accept` GeoJSON. Of `k` references the nearest counts.
     """
-    manifest = await asyncio.to_thread(manifest_of, service, job)
+    manifest = await service.store.files(manifest_of, service, job)
     drawn = await _drawn(service, job, manifest)
     return TileLayer.of(drawn, f"{base_of(request)}/jobs/{job.id}/tiles")
 
@@ -198,7 +197,7 @@ async def get_distances(job: Job, service: ServiceContext) -> Spread:
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
-    manifest = await asyncio.to_thread(manifest_of, service, job)
+    manifest = await service.store.files(manifest_of, service, job)
 
     with result_of(job):
         measure = partial(service.maps.distances, job.id, manifest)

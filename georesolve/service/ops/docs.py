@@ -10,6 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 
+from georesolve.service import pools
 from georesolve.service.auth.access import DOCUMENTATION
 from georesolve.service.errors import NotThere
 
@@ -33,6 +34,7 @@ async def show_documentation() -> HTMLResponse:
 
 
 @router.get(f"{DOCUMENTATION}/{{name}}")
+@pools.disk.handler
 def show_part(name: str) -> Response:
     """What the page loads."""
     if name not in _MEDIA_TYPES:

@@ -8,6 +8,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service import pools
 from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
 from georesolve.service.metrics import CONTENT_TYPE
@@ -35,6 +36,8 @@ class Health(BaseModel):
     checks: list[Check] = Field(description="one a line; none without a key where one is needed")
 
 
+_PATIENCE_SECONDS = 2.0
+"""So long a check waits for a write that is being tried."""
 _ALIVE = Health(status="ok", checks=[])
 _NOT_READY: dict[int | str, dict[str, Any]] = {
     503: {
@@ -58,6 +61,7 @@ async def get_life() -> Health:
     responses=_NOT_READY,
 )
 @router.get("/healthz", summary="The same as /readyz", responses=_NOT_READY)
+@pools.database.handler
 def get_health(request: Request, service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
 
@@ -78,7 +82,7 @@ def _health(service: Service) -> Health:
     small = Check(name="small requests", ok=waits_for is None, detail=waits_for or "answered here")
     checks = [_store(service), _disk(service), decoders, small, *_cluster(service)]
     store, disk, *others = checks
-    trouble = service.store.writable.trouble()
+    trouble = service.store.writable.trouble(_PATIENCE_SECONDS)
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
     if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
         return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
@@ -86,13 +90,14 @@ def _health(service: Service) -> Health:
 
 
 @router.get(METRICS, summary="How it does, for Prometheus", response_class=PlainTextResponse)
+@pools.database.handler
 def get_metrics(service: WholeService) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _store(service: Service) -> Check:
-    trouble = service.store.writable.trouble()
+    trouble = service.store.writable.trouble(_PATIENCE_SECONDS)
     if trouble is not None:
         return Check(name="store", ok=False, detail=f"it cannot be written: {trouble.reason}")
     try:
@@ -106,7 +111,7 @@ def _store(service: Service) -> Check:
 def _disk(service: Service) -> Check:
     free, must_stay_free = service.disk.free(), service.disk.must_stay_free
     detail = f"{free} bytes free, of which {must_stay_free} must stay free"
-    trouble = service.disk.writable.trouble()
+    trouble = service.disk.writable.trouble(_PATIENCE_SECONDS)
     if trouble is not None:
         detail += f"; no file can be written: {trouble.reason}"
     return Check(name="disk", ok=free >= must_stay_free and trouble is None, detail=detail)

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
+from georesolve.service import pools
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.page.router import page_response, prefers_page
 
@@ -37,6 +38,7 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/", summary="Where everything is", response_model=LandingPage, responses=_ANSWER)
+@pools.disk.handler
 def get_landing_page(request: Request, response: Response) -> LandingPage | Response:
     """The landing page: links to the API, its processes, jobs and datasets.
 
@@ -70,7 +72,7 @@ def get_landing_page(request: Request, response: Response) -> LandingPage | Resp
 
 
 @router.get("/conformance", summary="Standards that hold")
-def get_conformance_classes() -> Conformance:
+async def get_conformance_classes() -> Conformance:
     """The classes of OGC API - Processes 1.0 that the service conforms to.
 
     `core` is not among them: it asks for inputs by reference (`href`) from any address, and the

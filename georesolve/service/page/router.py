@@ -13,6 +13,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 from starlette.datastructures import Headers
 
+from georesolve.service import pools
 from georesolve.service.errors import NotThere
 from georesolve.service.http.conditions import is_known
 
@@ -55,6 +56,7 @@ def page_response(request: Request) -> Response:
 
 
 @router.get("/page/{digest}/{name:path}")
+@pools.disk.handler
 def show_file(digest: str, name: str, request: Request) -> Response:
     """A file that the page loads."""
     current, contents = _static()

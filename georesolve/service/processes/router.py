@@ -46,7 +46,7 @@ class ProcessList(BaseModel):
 
 
 @router.get("/processes", summary="All processes")
-def get_processes(
+async def get_processes(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000, description="processes on a page")] = 100,
 ) -> ProcessList:
@@ -59,7 +59,7 @@ def get_processes(
 
 
 @router.get("/processes/{id}", summary="What a process takes and gives")
-def get_process_description(id: ProcessName, request: Request) -> Process:
+async def get_process_description(id: ProcessName, request: Request) -> Process:
     """The description of a process, with the schemas of its inputs and outputs."""
     return process(id, base_of(request))
 
@@ -100,6 +100,6 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)
-def execute_unknown(id: str, request: Request) -> None:
+async def execute_unknown(id: str, request: Request) -> None:
     """Say which processes there are."""
     process(id, base_of(request))

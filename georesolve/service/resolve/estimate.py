@@ -1,6 +1,5 @@
 """`/estimate`: what a job would take, before anything is computed."""
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -8,6 +7,7 @@ from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from georesolve.intake.matching import check_match
+from georesolve.service import pools
 from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request
@@ -108,7 +108,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
 async def _estimate(
     service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
 ) -> EstimateInfo:
-    sizes = await asyncio.to_thread(sizes_of, observations, references, options)
+    sizes = await service.store.files(sizes_of, observations, references, options)
     capacity = service.cluster.state.capacity
     if capacity is None:
         raise NotReady("no worker has told what it can take: try again")
@@ -117,8 +117,8 @@ async def _estimate(
         of_sets + result_bytes(*sizes, options)
         for of_sets in bytes_of_sets(observations, references, sizes)
     )
-    left = await asyncio.to_thread(service.quotas.left, service.store)
-    room = await asyncio.to_thread(service.disk.room) if service.disk.holds_all else on_disk
+    left = await pools.database(service.quotas.left, service.store)
+    room = await pools.disk(service.disk.room) if service.disk.holds_all else on_disk
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from georesolve.intake.addresses import is_href
 from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
+from georesolve.service import pools
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
@@ -142,21 +143,34 @@ class Sent(NamedTuple):
         ]
         return self._asked(*sets)
 
-    def asked_at_hand(
-        self, service: Service, find: Callable[[str], DatasetRow | None]
-    ) -> Asked | None:
+    async def datasets(self, service: Service) -> dict[str, DatasetRow]:
+        """Those of the sets that are registered, by what they were called; each is used.
+
+        Raises
+        ------
+        NoSuchDataset
+        DatasetDamaged
+        """
+        named = {_dataset_of(_plain(value, "")[0]) for value in self.sets}
+        found = {}
+        for id in filter(None, named):
+            known = service.library.known(id)
+            found[id] = known or await service.store.files(service.library.use, id)
+        return found
+
+    def asked_at_hand(self, service: Service, found: Mapping[str, DatasetRow]) -> Asked | None:
         """The same in this thread; None where one of the sets is not at hand.
 
         Parameters
         ----------
-        find
-            Finds a dataset by its id or name, or, if that would take its time, does not.
+        found
+            As `datasets` gave them.
         """
         sets: list[Set] = []
         for value, place, role in zip(self.sets, self.places, ROLES, strict=True):
             value, place = _plain(value, place)
             if (id := _dataset_of(value)) is not None:
-                one: Set | None = find(id)
+                one: Set | None = found[id]
             else:
                 one = _made_at_hand(value, place, service, self.parameters.reading_of(role))
             if one is None:
@@ -287,7 +301,7 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     async with service.reading.place(service.owner):
         start = time.monotonic()
         try:
-            return await asyncio.to_thread(read_json, model, content)
+            return await pools.compute(read_json, model, content)
         finally:
             # Meanwhile others were hardly answered. They have as long before the next is read.
             await asyncio.sleep(time.monotonic() - start)
@@ -314,17 +328,18 @@ async def made(value: Any, place: str, service: Service, reading: Reading, folde
     """Make or find one set, which was sent as `Sent` has it; raises what `Sent.asked` does."""
     value, place = _plain(value, place)
     if isinstance(value, bytearray):
-        value = keep_upload(bytes(value), folder, ARROW.media_type, place)
+        value = await pools.disk(keep_upload, bytes(value), folder, ARROW.media_type, place)
     elif _is_geojson(value):
-        value = keep_upload(to_json(value), folder, "application/geo+json", place)
+        content = await pools.compute(to_json, value)
+        value = await pools.disk(keep_upload, content, folder, "application/geo+json", place)
     if (id := _dataset_of(value)) is not None:
-        return await asyncio.to_thread(service.library.use, id)
+        return await service.store.files(service.library.use, id)
     if isinstance(value, Upload | str):
         one = await made_of_file(value, place, service, reading, folder)
         if one is not None:
             return one
     async with service.ingest.converting.place(service.owner):
-        return await asyncio.to_thread(_of_arrays, value, place, service, reading)
+        return await pools.compute(_of_arrays, value, place, service, reading)
 
 
 async def made_of_file(
@@ -335,8 +350,8 @@ async def made_of_file(
         return await service.ingest.from_upload(value, reading, folder, service.owner)
     if not is_href(value):
         return None
-    async with service.ingest.converting.place(service.owner):
-        return await asyncio.to_thread(service.ingest.from_href, value.strip(), reading, place)
+    look = service.ingest.from_href
+    return await pools.remote(service.owner, look, value.strip(), reading, place)
 
 
 def _made_at_hand(value: Any, place: str, service: Service, reading: Reading) -> Ingested | None:

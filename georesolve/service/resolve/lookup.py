@@ -3,20 +3,26 @@
 import hashlib
 import io
 import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from georesolve.intake.errors import Refused
 from georesolve.intake.representations import PARQUET, Format
+from georesolve.service import pools
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow
-from georesolve.service.errors import InvalidInput, NotReady, Problem
-from georesolve.service.resolve.inputs import ROLES, Asked
+from georesolve.service.errors import InvalidInput, NotReady
+from georesolve.service.resolve.inputs import ROLES, Asked, Set
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
-from georesolve.workers.jobs import Job
+from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
+from georesolve.workers.references import is_resident
 from georesolve.workers.result import opened
 from georesolve.workers.sources import SourceFailed
 
@@ -70,17 +76,45 @@ class Matches(NamedTuple):
     seconds: dict[str, float]
 
 
-def look_up(
-    service: Service, asked: Asked, format: Format, start: float, *, quickly: bool = False
-) -> Matches:
+@asynccontextmanager
+async def damage_told(service: Service, sets: Iterable[Set]) -> AsyncIterator[None]:
+    """Tell of a dataset that was damaged, or removed, where a search failed for no known reason."""
+    try:
+        yield
+    except (NotAtHand, Refused):
+        raise
+    except Exception:
+        for one in sets:
+            if isinstance(one, DatasetRow):
+                await service.store.files(service.library.whole, one.id, every_byte=True)
+        raise
+
+
+async def looked_up(service: Service, asked: Asked, format: Format, start: float) -> Matches:
+    """Answer a small request; raises as `look_up` does."""
+    look = partial(look_up, service, asked, format, start)
+    async with damage_told(service, asked.sets):
+        if asks_elsewhere(asked):
+            return await pools.remote(service.owner, look)
+        return await service.at_hand.answer(service.owner, look)
+
+
+def asks_elsewhere(asked: Asked) -> bool:
+    """Whether files in an object store, or on a server, are read for the answer."""
+    observations, references = (one.dataset for one in asked.sets)
+    return observations.lies_elsewhere or (
+        references.lies_elsewhere
+        and not is_resident(references, with_id(references, asked.options.columns))
+    )
+
+
+def look_up(service: Service, asked: Asked, format: Format, start: float) -> Matches:
     """Answer a small request in this thread.
 
     Parameters
     ----------
     start
         By `time.perf_counter`, since when it waits.
-    quickly
-        Whether this thread may not read files to find out what an error comes from.
 
     Raises
     ------
@@ -95,16 +129,8 @@ def look_up(
     job = Job("at hand", Path(), observations, references, asked.options, indexes)
     try:
         answer = resolve_at_hand(job)
-    except (NotAtHand, Problem):
-        raise
     except SourceFailed as failed:
         raise InvalidInput(str(failed)) from None
-    except Exception:
-        # A dataset may be damaged, or removed meanwhile.
-        for one in asked.sets:
-            if isinstance(one, DatasetRow) and not quickly:
-                service.library.whole(one.id, every_byte=True)
-        raise
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
     resolved = time.perf_counter()
     if format == PARQUET:

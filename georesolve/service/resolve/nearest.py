@@ -1,12 +1,14 @@
 """`/nearest`: a few observations in, their nearest references out, at once and without a job."""
 
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from georesolve.intake.representations import ARROW, JSON, Format
 from georesolve.service.context import Service, service_of
+from georesolve.service.database.rows import DatasetRow
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request, matches_answer
 from georesolve.service.errors import NotReady, TooLarge
@@ -21,7 +23,14 @@ from georesolve.service.resolve.inputs import (
     sent_by_json,
     sent_by_stream,
 )
-from georesolve.service.resolve.lookup import Matches, look_up, why_too_large
+from georesolve.service.resolve.lookup import (
+    Matches,
+    asks_elsewhere,
+    damage_told,
+    look_up,
+    looked_up,
+    why_too_large,
+)
 from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.resolve.options import refuse_query
 from georesolve.service.resolve.router import matches_response
@@ -60,33 +69,49 @@ async def nearest(request: Request) -> Response:
     if not is_stream:
         refuse_query(request)
     receive = content_of if is_stream else json_content
-    answer = partial(service.at_hand.answer, service.owner)
     async with receive(request, service) as content:
         if is_stream:
             sent = sent_by_stream(request, content)
         else:
             sent = sent_by_json(await parsed(service, content, NearestInputs))
-        matches = None
         # A stream is read in a sandbox.
-        if not is_stream and len(content) <= QUICKLY_READ:
-            quickly = partial(_quickly, service, sent, format, start)
-            at_hand = partial(_at_hand, service, sent, format, start)
-            is_small = len(content) <= _FEW_BYTES
-            matches = await answer(at_hand, quickly if is_small else None)
-        if matches is None:
-            async with service.ingest.folder() as folder:
-                asked = await sent.asked(service, folder)
-                matches = await answer(partial(_of_sets, service, asked, format, start))
+        size_bytes = None if is_stream else len(content)
+        try:
+            matches = await _matches(service, sent, size_bytes, format, start)
+        except NotResident as error:
+            raise NotReady(f"{error}: try again") from None
+        except NotAtHand as error:
+            raise TooLarge(f"{error}: {_BEYOND}") from None
     return matches_response(matches)
 
 
-def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
+async def _matches(
+    service: Service, sent: Sent, size_bytes: int | None, format: Format, start: float
+) -> Matches:
+    if size_bytes is not None and size_bytes <= QUICKLY_READ:
+        found = await sent.datasets(service)
+        quickly = partial(_quickly, service, sent, found, format, start)
+        at_hand = partial(_at_hand, service, sent, found, format, start)
+        quickly_or_none = quickly if size_bytes <= _FEW_BYTES else None
+        async with damage_told(service, found.values()):
+            matches = await service.at_hand.answer(service.owner, at_hand, quickly_or_none)
+        if matches is not None:
+            return matches
+    async with service.ingest.folder() as folder:
+        asked = await sent.asked(service, folder)
+        _refuse_large(asked)
+        return await looked_up(service, asked, format, start)
+
+
+def _quickly(
+    service: Service, sent: Sent, found: Mapping[str, DatasetRow], format: Format, start: float
+) -> Matches | None:
     """The matches where they take some milliseconds and wait for nothing; else None.
 
-    Then the references were used a moment ago: neither the database nor a file has to be read, as
-    for the lines of GeoJSON, and nothing is carried that may be large.
+    Then the references were used a moment ago: no file has to be read, as for the lines of GeoJSON,
+    and nothing is carried that may be large.
     """
-    asked = sent.asked_at_hand(service, service.library.known)
+    asked = sent.asked_at_hand(service, found)
     if asked is None or format.geometry == "line":
         return None
     if asked.options.columns or asked.options.observation_columns:
@@ -94,24 +119,25 @@ def _quickly(service: Service, sent: Sent, format: Format, start: float) -> Matc
     observations, references = (one.dataset for one in asked.sets)
     if not is_quick(observations, references, asked.options):
         return None
-    return _of_sets(service, asked, format, start, quickly=True)
+    _refuse_large(asked)
+    return look_up(service, asked, format, start)
 
 
-def _at_hand(service: Service, sent: Sent, format: Format, start: float) -> Matches | None:
-    """The matches of a small body, all of it in this thread; None where a sandbox must read it."""
-    asked = sent.asked_at_hand(service, service.library.use)
-    return None if asked is None else _of_sets(service, asked, format, start)
+def _at_hand(
+    service: Service, sent: Sent, found: Mapping[str, DatasetRow], format: Format, start: float
+) -> Matches | None:
+    """The matches of a small body, all of it in this thread; None where that could wait for long.
+
+    That is where a sandbox must read a set, or an object store is asked.
+    """
+    asked = sent.asked_at_hand(service, found)
+    if asked is None or asks_elsewhere(asked):
+        return None
+    _refuse_large(asked)
+    return look_up(service, asked, format, start)
 
 
-def _of_sets(
-    service: Service, asked: Asked, format: Format, start: float, *, quickly: bool = False
-) -> Matches:
+def _refuse_large(asked: Asked) -> None:
     asked.check()
     if why := why_too_large(asked):
         raise TooLarge(f"{why}: {_BEYOND}")
-    try:
-        return look_up(service, asked, format, start, quickly=quickly)
-    except NotResident as error:
-        raise NotReady(f"{error}: try again") from None
-    except NotAtHand as error:
-        raise TooLarge(f"{error}: {_BEYOND}") from None

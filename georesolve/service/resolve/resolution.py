@@ -8,14 +8,14 @@ it becomes a response afterwards: nothing here knows HTTP.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
+from georesolve.service import pools
 from georesolve.service.context import Service
 from georesolve.service.database.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.database.store import Store
@@ -34,7 +34,7 @@ from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.resolve.inputs import Asked
 from georesolve.service.resolve.lookup import (
     Matches,
-    look_up,
+    looked_up,
     refuse_without_cluster,
     why_too_large,
 )
@@ -52,6 +52,8 @@ _SMALL_SETS_BYTES = 16 << 20
 coordinates, whether that was asked for in time or not."""
 
 
+Accept = Callable[[], Awaitable[str]]
+"""Makes the job; returns its id."""
 Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 """Waits until the client has gone, and raises then."""
 
@@ -71,10 +73,8 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
     if terms.waits:
         terms.format()
     # A request whose key made a job needs no place any more.
-    elif not terms.key or not await asyncio.to_thread(
-        service.store.first_of, Repeat(terms.key, "")
-    ):
-        await asyncio.to_thread(service.quotas.refuse_when_full, service.store)
+    elif not terms.key or not await pools.database(service.store.first_of, Repeat(terms.key, "")):
+        await pools.database(service.quotas.refuse_when_full, service.store)
     if not terms.takes_a_job:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
 
@@ -105,7 +105,12 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
         return matches
     with suppress(NotAcceptable):
         delivery = replace(delivery, keeps_sets=bool(terms.format().geometry))
-    accept = partial(_accept, service, asked, delivery, repeat)
+
+    async def accept() -> str:
+        if delivery.output:
+            await pools.remote(service.owner, _refuse_taken, delivery.output)
+        return await service.store.files(_accept, service, asked, delivery, repeat)
+
     return await _job(service, terms, repeat, accept, gone)
 
 
@@ -118,7 +123,7 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
     """
     if repeat is None:
         return None
-    first = await asyncio.to_thread(service.store.first_of, repeat)
+    first = await pools.database(service.store.first_of, repeat)
     if first is None:
         return None
     id, fingerprint = first
@@ -131,13 +136,13 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
 
 
 async def _job(
-    service: Service, terms: Terms, repeat: Repeat | None, accept: Callable[[], str], gone: Gone
+    service: Service, terms: Terms, repeat: Repeat | None, accept: Accept, gone: Gone
 ) -> JobRow:
     """Accept the job, or reuse the one of this Idempotency-Key, and wait as long as the client."""
     id = await _first(service, repeat)
     if id is None:
         try:
-            id = await asyncio.to_thread(accept)
+            id = await accept()
         except KeyInUse:
             # The same request was accepted meanwhile: the database has each key once.
             id = await _first(service, repeat)
@@ -147,7 +152,7 @@ async def _job(
             logger.info("job %s accepted", id, extra={"job": id})
     if terms.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
-    job = await asyncio.to_thread(service.store.job, id)
+    job = await pools.database(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     return job
 
@@ -169,10 +174,9 @@ async def _at_once(service: Service, asked: Asked, terms: Terms) -> Matches | No
         return None
     # After half of the time that the client waits it is not too late to accept a job.
     left = terms.seconds_left()
-    look = partial(look_up, service, asked, terms.format(), time.perf_counter())
     with suppress(NotAtHand, ResultTooLarge, TimeoutError):
         async with asyncio.timeout(None if left is None else left / 2):
-            return await service.at_hand.answer(service.owner, look)
+            return await looked_up(service, asked, terms.format(), time.perf_counter())
     return None
 
 
@@ -185,8 +189,6 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     size_bytes = 0 if delivery.output else result_bytes(*sizes, options)
     on_disk, own_bytes = bytes_of_sets(*asked.sets, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
-    if delivery.output:
-        _refuse_taken(delivery.output)
     service.disk.refuse_when_low(size_bytes + on_disk if service.disk.holds_all else 0)
     quotas = service.quotas
     quotas.refuse_without_room(service.store, size_bytes + own_bytes)
@@ -243,7 +245,7 @@ async def _wait(
             return
         if not comes_back:
             with suppress(JobDismissed):
-                await asyncio.to_thread(
+                await service.store.files(
                     dismiss, service.store, service.library, service.metrics, id
                 )
         left.result()

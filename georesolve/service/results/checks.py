@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 
+from georesolve.service import pools
 from georesolve.workers.files import Look
 
 _MOST_WHOLE = 10_000
@@ -47,7 +48,7 @@ class Checks:
         OSError
             When it is not there any more, or cannot be read.
         """
-        if self._whole.get(key) == look():
+        if key in self._whole and await pools.disk(look) == self._whole.get(key):
             return True
         checking = self._checking.get(key)
         if checking is None:

@@ -1,11 +1,11 @@
 """Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, NamedTuple
 
-from anyio import to_thread
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
 from starlette.datastructures import Headers
@@ -21,6 +21,10 @@ from georesolve.workers.files import Look
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
+
+
+Run = Callable[..., Awaitable[Any]]
+"""Calls a function with arguments in a thread."""
 
 
 class Piece(NamedTuple):
@@ -40,6 +44,7 @@ class Piece(NamedTuple):
 
 
 async def file_response(
+    run: Run,
     open_file: Callable[[], BinaryIO],
     size_bytes: int,
     etag: str,
@@ -55,8 +60,10 @@ async def file_response(
 
     Parameters
     ----------
+    run
+        Calls what asks for the file in a thread: `Store.files`.
     open_file
-        Opens it, to be read anywhere; called by a thread, as an object store may take its time.
+        Opens it, to be read anywhere.
     etag
         What stands between the quotes of the strong ETag.
     modified
@@ -79,7 +86,7 @@ async def file_response(
     if request.method == "GET" and is_known(request.headers, quoted):
         return Response(status_code=304, headers=headers)
     return _Answer(
-        _Content(await to_thread.run_sync(open_file), size_bytes, pieces),
+        _Content(run, await run(open_file), size_bytes, pieces),
         modified,
         media_type=format.media_type,
         filename=name or format.name,
@@ -90,7 +97,8 @@ async def file_response(
 class _Content:
     """What Starlette reads an answer from: a file, each piece of which is checked before."""
 
-    def __init__(self, file: BinaryIO, size_bytes: int, pieces: Iterable[Piece]) -> None:
+    def __init__(self, run: Run, file: BinaryIO, size_bytes: int, pieces: Iterable[Piece]) -> None:
+        self._run = run
         self.file = file
         self.size_bytes = size_bytes
         self._unchecked = list(pieces)
@@ -101,6 +109,14 @@ class _Content:
             await piece.check()
             self._unchecked.remove(piece)
 
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        """Close the file in the end, in a thread: it waits for one that may be reading still."""
+        try:
+            yield
+        finally:
+            await asyncio.shield(self._run(self.file.close))
+
     async def seek(self, offset: int) -> None:
         """Go elsewhere."""
         self.file.seek(offset)
@@ -110,8 +126,7 @@ class _Content:
         at = self.file.tell()
         size = min(size, self.size_bytes - at)
         await self.check(at, at + size)
-        # Of a client that goes this waits for the thread: the file is closed then.
-        block = await to_thread.run_sync(self.file.read, size)
+        block: bytes = await self._run(self.file.read, size)
         if len(block) < size:
             raise OSError(f"a file is {size - len(block)} bytes shorter than it was")
         return block
@@ -141,7 +156,7 @@ class _Answer(FileResponse):
         if not is_heeded or (if_range is not None and not self._should_use_range(if_range)):
             kept = [pair for pair in scope["headers"] if pair[0] != b"range"]
             scope = {**scope, "headers": kept}
-        with self._content.file:
+        async with self._content.closing():
             start, stop = self._wanted(Headers(scope=scope).get("range"))
             await self._content.check(start, min(stop, start + _CHECKED_BYTES))
             await super().__call__(scope, receive, send)

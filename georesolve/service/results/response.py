@@ -1,6 +1,5 @@
 """The result of a job as an HTTP answer."""
 
-import asyncio
 import errno
 import io
 import logging
@@ -101,13 +100,16 @@ async def format_response(
     with result_of(job):
         if format != PARQUET:
             sets = partial(set_of, service, job)
-            return await stream_response(pieces_of(folder, format, sets), format, headers)
-        manifest = await asyncio.to_thread(manifest_of, service, job)
+            return await stream_response(
+                service.store.files, pieces_of(folder, format, sets), format, headers
+            )
+        manifest = await service.store.files(manifest_of, service, job)
         return await file_response(
+            service.store.files,
             partial(_open, manifest),
             manifest.size_bytes,
             manifest.digest,
-            await asyncio.to_thread(look_at_manifest, folder),
+            await service.store.files(look_at_manifest, folder),
             format,
             request,
             headers,
@@ -125,7 +127,7 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
     """
     _refuse_elsewhere(job)
     with result_of(job):
-        manifest = await asyncio.to_thread(manifest_of, service, job)
+        manifest = await service.store.files(manifest_of, service, job)
         part = next((one for one in manifest.parts if one.name == name), None)
         if part is None:
             raise NotThere(
@@ -134,10 +136,11 @@ async def part_response(service: Service, job: JobRow, name: str, request: Reque
             )
         extent = Extent(part, 0, part.size_bytes)
         return await file_response(
+            service.store.files,
             partial(manifest.open, extent),
             part.size_bytes,
             part.digest,
-            await asyncio.to_thread(manifest.look, extent),
+            await service.store.files(manifest.look, extent),
             PARQUET,
             request,
             name=name,
@@ -190,7 +193,7 @@ async def _check(
         if isinstance(manifest.place, Folder):
             is_whole = await service.checks.is_whole(key, look, check)
         else:
-            is_whole = await asyncio.to_thread(check)
+            is_whole = await service.store.files(check)
         if not is_whole:
             raise _damaged(job)
 
@@ -288,14 +291,14 @@ async def _document(service: Service, job: JobRow, format: Format, request: Requ
     if not format.is_text:
         return _reference(job, format, request)
     limit = service.settings.inline_bytes
-    manifest = await asyncio.to_thread(manifest_of, service, job)
+    manifest = await service.store.files(manifest_of, service, job)
     # As text it is larger still, and need not be made for that.
     if manifest.size_bytes > limit:
         return _reference(job, format, request)
     for extent in manifest.extents():
         await _check(service, job, manifest, extent)
     with result_of(job):
-        document = await asyncio.to_thread(_in_document, service, job, format, limit)
+        document = await service.store.files(_in_document, service, job, format, limit)
     if document is None:
         return _reference(job, format, request)
     return Response(document, media_type="application/json")

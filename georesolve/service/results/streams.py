@@ -7,20 +7,21 @@ connection, so that no client takes half a result for the whole.
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 
-from anyio import CapacityLimiter, to_thread
 from fastapi.responses import StreamingResponse
 
 from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import Format
 from georesolve.service.errors import ResultTooLarge
+from georesolve.service.results.files import Run
+from georesolve.service.turns import Turns
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.places import Home
 from georesolve.workers.result import Rows, opened
 
 CONVERTED_BYTES = 64 << 20
 """What is made in memory is not larger."""
-_limiter = CapacityLimiter(2)
-"""Batches that are made at the same time, of however many results."""
+_making = Turns(2)
+"""For batches that are made at the same time, of however many results."""
 
 
 def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
@@ -74,12 +75,18 @@ def pieces_of(folder: Home, format: Format, sets: PointSets) -> Iterator[bytes]:
 
 
 async def stream_response(
-    pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
+    run: Run, pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
 ) -> StreamingResponse:
-    """Answer with pieces as they are made; raises what the first one does."""
-    first = await _next(pieces)
+    """Answer with pieces as they are made; raises what the first one does.
+
+    Parameters
+    ----------
+    run
+        Calls what makes them in a thread: `Store.files`.
+    """
+    first = await _next(run, pieces)
     return StreamingResponse(
-        _all(first, pieces),
+        _all(run, first, pieces),
         media_type=format.media_type,
         headers={
             "Accept-Ranges": "none",
@@ -90,12 +97,14 @@ async def stream_response(
     )
 
 
-async def _all(first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _all(run: Run, first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     piece = first
     while piece is not None:
         yield piece
-        piece = await _next(pieces)
+        piece = await _next(run, pieces)
 
 
-async def _next(pieces: Iterator[bytes]) -> bytes | None:
-    return await to_thread.run_sync(next, pieces, None, limiter=_limiter)
+async def _next(run: Run, pieces: Iterator[bytes]) -> bytes | None:
+    async with _making.place(""):
+        made: bytes | None = await run(next, pieces, None)
+        return made

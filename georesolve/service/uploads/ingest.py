@@ -21,6 +21,7 @@ from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.formats import format_of
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.sources import Source, Table
+from georesolve.service import pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk
 from georesolve.service.errors import InvalidInput, TooLarge, step
@@ -127,7 +128,7 @@ class Ingest:
         finally:
             if folder.exists():
                 # Not here: a large file takes its time to go, and all others would wait for it.
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await pools.disk(shutil.rmtree, folder, ignore_errors=True)
 
     async def from_upload(
         self, upload: Upload, reading: Reading, folder: Path, owner: str
@@ -141,7 +142,9 @@ class Ingest:
             room for it, or the service ends meanwhile.
         """
         start = time.perf_counter()
-        format, is_packed = format_of(upload.path, upload.media_type, upload.name, upload.file)
+        format, is_packed = await pools.disk(
+            format_of, upload.path, upload.media_type, upload.name, upload.file
+        )
         about = Message()
         about["Content-Type"] = upload.media_type or ""
         charset = about.get_content_charset()

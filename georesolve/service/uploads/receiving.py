@@ -6,7 +6,6 @@ requests: see `service.http.bodies`.
 What is left of a request that breaks off goes with its folder.
 """
 
-import asyncio
 import base64
 import hashlib
 import time
@@ -22,6 +21,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from georesolve.intake.columns import listed
 from georesolve.intake.errors import meant
+from georesolve.service import pools
 from georesolve.service.errors import InvalidRequest, Problem
 
 if TYPE_CHECKING:
@@ -58,36 +58,42 @@ class Upload(NamedTuple):
 
 
 class _Sink:
-    """A new file in a folder, which is being received."""
+    """A file in a folder, which is being received: the first thread that writes to it opens it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
         self.path = folder / f"{uuid.uuid4().hex}.received"
-        self._handle = self.path.open("wb", buffering=0)
+        self._handle: BinaryIO | None = None
         self._waiting = bytearray()
         self._start = time.perf_counter()
-        self.seconds = 0.0
 
     def add(self, piece: bytes) -> None:
         """Take the next bytes; they are written with `drain`."""
         self._waiting += piece
 
+    @property
+    def seconds(self) -> float:
+        """Since its first byte."""
+        return time.perf_counter() - self._start
+
     async def drain(self) -> None:
         """Write what waits, if it is much."""
         if len(self._waiting) >= _WRITE_BYTES:
-            await asyncio.to_thread(self._write)
+            await pools.disk(self._write)
 
     def end(self) -> None:
         """Write the rest."""
         self._write()
         self.close()
-        self.seconds = time.perf_counter() - self._start
 
     def close(self) -> None:
         """Let go of the file."""
-        self._handle.close()
+        if self._handle is not None:
+            self._handle.close()
 
     def _write(self) -> None:
+        if self._handle is None:
+            self.path.parent.mkdir(exist_ok=True)
+            self._handle = self.path.open("wb", buffering=0)
         content, self._waiting = memoryview(self._waiting), bytearray()
         while content:
             content = content[self._handle.write(content) or 0 :]
@@ -99,7 +105,7 @@ async def receive_body(request: Request, folder: Path) -> Upload:
         async for piece in request.stream():
             sink.add(piece)
             await sink.drain()
-        sink.end()
+        await pools.disk(sink.end)
     media_type = request.headers.get("content-type")
     return Upload(sink.path, media_type, None, "the body", sink.seconds)
 
@@ -167,6 +173,7 @@ class Form:
         self._name = ""
         self._file_name: str | None = None
         self._sink: _Sink | None = None
+        self._ended: list[_Sink] = []
         self._text = b""
         self._is_whole = False
 
@@ -184,7 +191,9 @@ class Form:
         }
 
     async def drain(self) -> None:
-        """Write what waits, if it is much."""
+        """Write what waits, if it is much, and the rest of the files that have ended."""
+        while self._ended:
+            await pools.disk(self._ended.pop().end)
         if self._sink is not None:
             await self._sink.drain()
 
@@ -266,7 +275,7 @@ class Form:
         if self._sink is None:
             self.parts[self._name] = self._text.decode(errors="replace")
             return
-        self._sink.end()
+        self._ended.append(self._sink)
         media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
         self.parts[self._name] = Upload(
             self._sink.path, media_type, self._file_name, self._name, self._sink.seconds

@@ -1,0 +1,115 @@
+"""Threads for what waits, apart by what it waits for: a silent bucket holds up no key check.
+
+Each kind has a few of its own. Searches have theirs in `resolve.at_hand`, decoders in
+`uploads.ingest`, the cluster in `jobs.supervisor`; the default pool of asyncio is not used.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from georesolve.service.errors import NotReady
+from georesolve.service.turns import Turns
+
+_TURN_SECONDS = 30.0
+"""So long a request waits for a thread to an object store; what holds one may take minutes."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Threads:
+    def __init__(self, kind: str, most: int) -> None:
+        self._kind, self._most = kind, most
+        self._open()
+        # A fork has none of the threads.
+        os.register_at_fork(after_in_child=self._open)
+
+    def _open(self) -> None:
+        self._threads = ThreadPoolExecutor(self._most, self._kind)
+
+    def _begun(self, call: Callable[[], T]) -> Future[T]:
+        # What is logged in the thread is about the same request.
+        return self._threads.submit(copy_context().run, call)
+
+
+class Pool(_Threads):
+    """Threads that take work as it comes."""
+
+    async def __call__(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """What a function returns, called in one of the threads.
+
+        If this is cancelled, the thread goes on to the end of the function.
+        """
+        return await asyncio.wrap_future(self._begun(partial(function, *given, **named)))
+
+    def handler(self, function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """A handler of requests, or a dependency of one, that is called in one of the threads."""
+
+        @wraps(function)
+        async def called(*given: P.args, **named: P.kwargs) -> T:
+            return await self(function, *given, **named)
+
+        return called
+
+
+class SharedPool(_Threads):
+    """Threads that owners take in turn; one owner has half of them at most."""
+
+    def __init__(self, kind: str, most: int) -> None:
+        super().__init__(kind, most)
+        self._turns = Turns(most, most // 2)
+
+    async def __call__(
+        self, owner: str, function: Callable[P, T], *given: P.args, **named: P.kwargs
+    ) -> T:
+        """What a function returns, called in one of the threads when it is its owner's turn.
+
+        Raises
+        ------
+        NotReady
+            When no thread came free in time.
+        """
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):
+                await self._turns.take(owner)
+        except TimeoutError:
+            raise NotReady(
+                f"no file could be asked for within {_TURN_SECONDS:g} s: an object store is silent "
+                "or slow, and other requests wait for it; try again",
+                headers={"Retry-After": "10"},
+            ) from None
+        loop, running = asyncio.get_running_loop(), self._begun(partial(function, *given, **named))
+
+        def end(_: Future[T]) -> None:
+            # Only now the thread is free, although its request may be long gone.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._turns.give_back, owner)
+
+        running.add_done_callback(end)
+        return await asyncio.wrap_future(running)
+
+
+database = Pool("database", 8)
+"""Statements of SQL; they end within seconds, one way or another."""
+disk = Pool("disk", 8)
+"""Files of the data folder."""
+compute = Pool("compute", 3)
+"""What takes Python's lock from the event loop again and again; turns bound it further."""
+remote = SharedPool("remote", 16)
+"""Files that may lie in an object store, or on a server."""
+
+
+class _Refusing(ThreadPoolExecutor):
+    def submit(self, *_: object, **__: object) -> "Future[object]":  # type: ignore[override]
+        raise RuntimeError("work for a thread names its kind: see georesolve.service.pools")
+
+
+def refuse_default() -> None:
+    """Refuse whatever would run in the default pool of the event loop of this thread."""
+    asyncio.get_running_loop().set_default_executor(_Refusing(1))

@@ -1,0 +1,132 @@
+"""What waits for one thing holds up nothing else: threads by kind, and a free event loop."""
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from georesolve.commands import main
+from tests.conftest import NO_CLUSTER, running_service, wait_until
+from tests.lines import line_to
+from tests.object_store import BUCKET, seaweed
+
+SETS = {
+    "observations": {"lat": [1.0, 2.0], "lon": [3.0, 4.0]},
+    "references": {"lat": [1.5, 2.0], "lon": [3.0, 4.5]},
+}
+SILENT_REQUESTS = 24
+
+
+@contextmanager
+def silent_server():
+    """A server that takes connections and says nothing; yields how many came, and its port."""
+    taken = []
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+
+        def take():
+            while True:
+                try:
+                    taken.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=take, daemon=True).start()
+        try:
+            yield taken, server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            for one in taken:
+                one.close()
+
+
+@contextmanager
+def silent_bucket():
+    with silent_server() as (taken, port), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "a")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        patch.setenv("AWS_REGION", "us-east-1")
+        yield taken
+
+
+def test_a_silent_store_stops_nothing_else(tmp_path, capsys):
+    data_dir = tmp_path / "data"
+    with seaweed(tmp_path / "weed") as store, pytest.MonkeyPatch.context() as patch:
+        endpoint = SimpleNamespace(base_url=httpx.URL(store.environment["AWS_ENDPOINT_URL"]))
+        with line_to(endpoint) as line:
+            for name, value in {**store.environment, "AWS_ENDPOINT_URL": line.address}.items():
+                patch.setenv(name, value)
+            flags = ("--store", f"s3://{BUCKET}/service", "--fronts", 1)
+            with running_service(data_dir, *NO_CLUSTER, *flags, ready=False) as client:
+                keys = [new_key(data_dir, name, capsys) for name in ("ann", "bob")]
+                wait_until(lambda: client.get("/datasets").status_code == 401)
+                kept = []
+                for key in keys:
+                    kind = {"Content-Type": "text/csv", **key}
+                    answer = client.post("/datasets", content="lat,lon\n1,2\n", headers=kind)
+                    kept.append(answer.raise_for_status().json()["id"])
+                line.open.clear()
+                before = line.connections
+
+                def ask(number):
+                    id, key = kept[number % 2], keys[number % 2]
+                    if number % 3:
+                        return client.get(f"/datasets/{id}/data.parquet", headers=key)
+                    named = {**SETS, "references": f"dataset:{id}"}
+                    return client.post("/nearest", json=named, headers=key)
+
+                with ThreadPoolExecutor(SILENT_REQUESTS) as threads:
+                    silent = [threads.submit(ask, number) for number in range(SILENT_REQUESTS)]
+                    wait_until(lambda: line.connections > before)
+                    for _ in range(3):
+                        assert client.get("/livez").is_success
+                        assert client.get("/readyz").status_code in (200, 503)
+                        for key in keys:
+                            assert client.get("/datasets", headers=key).is_success
+                            assert client.get("/jobs", headers=key).is_success
+                            assert client.post("/nearest", json=SETS, headers=key).is_success
+                    assert not any(one.done() for one in silent)
+                    line.open.set()
+                    assert all(one.result().is_success for one in silent)
+
+
+def new_key(data_dir, name, capsys):
+    assert main(["keys", "create", name, "--data-dir", str(data_dir)]) == 0
+    return {"Authorization": f"Bearer {capsys.readouterr().out.strip()}"}
+
+
+def test_a_silent_bucket_stops_nothing_else(tmp_path, capsys):
+    data_dir = tmp_path / "data"
+    with silent_bucket() as taken:
+        flags = ("--sources", "s3://observations/", "--fronts", 1)
+        with running_service(data_dir, *NO_CLUSTER, *flags, ready=False) as client:
+            keys = [new_key(data_dir, name, capsys) for name in ("ann", "bob")]
+            wait_until(lambda: client.get("/datasets").status_code == 401)
+            elsewhere = {**SETS, "references": "s3://observations/places.parquet"}
+
+            def ask(number):
+                return client.post("/nearest", json=elsewhere, headers=keys[number % 2])
+
+            with ThreadPoolExecutor(SILENT_REQUESTS) as threads:
+                silent = [threads.submit(ask, number) for number in range(SILENT_REQUESTS)]
+                wait_until(lambda: len(taken) >= 2)
+                # All of them are there, and each waits for the bucket or for its turn.
+                for _ in range(3):
+                    assert client.get("/livez").is_success
+                    assert client.get("/readyz").status_code in (200, 503)
+                    for key in keys:
+                        assert client.get("/datasets", headers=key).is_success
+                        assert client.get("/jobs", headers=key).is_success
+                        assert client.post("/nearest", json=SETS, headers=key).is_success
+                        table = "lat,lon\n1,2\n"
+                        kind = {"Content-Type": "text/csv", **key}
+                        assert client.post("/datasets", content=table, headers=kind).is_success
+                assert not any(one.done() for one in silent)
+                for one in taken:
+                    one.close()
+                # The bucket is gone by now.
+                client.process.terminate()
