@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
-from georesolve.kernels import Answer
+from georesolve.kernels import Answer, StepsSpent
 from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.workers.carried import carried
@@ -45,11 +45,20 @@ take several times as long where they are far apart."""
 _QUICK_ROWS = 2_048
 _QUICK_SECONDS = 0.001
 """By the estimate, of the search alone."""
+QUICK_STEPS = 4_000_000
+"""Of a search that keeps an event loop waiting: 2 ms."""
+MOST_STEPS = 400_000_000
+"""Of one that keeps other small jobs waiting: a quarter of a second. Those of points that are
+spread take a hundredth of it."""
 _warming = threading.Lock()
 
 
 class NotAtHand(Exception):
     """A small job cannot be answered at hand: it carries too much, or memory holds too little."""
+
+
+class SearchIsHard(NotAtHand):
+    """The search of a small job takes more steps than it may."""
 
 
 class NotResident(NotAtHand):
@@ -100,11 +109,18 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
     )
 
 
-def resolve_at_hand(job: Job) -> AtHandAnswer:
+def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     """Answer a small job.
+
+    Parameters
+    ----------
+    most_steps
+        Work that its search may take: how much it is depends on where the points lie.
 
     Raises
     ------
+    SearchIsHard
+        When it takes more than that.
     NotResident
         While its references are loaded, where that takes long: a later call finds them there.
     NotAtHand
@@ -126,7 +142,13 @@ def resolve_at_hand(job: Job) -> AtHandAnswer:
     resident_index(references, (0, references.rows), job.indexes)
     loaded = time.perf_counter()
     with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
-        answer: Answer = search(references, lat_deg, lon_deg, options)
+        try:
+            answer: Answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
+        except StepsSpent:
+            raise SearchIsHard(
+                "so many references are equally far from an observation that the search takes more "
+                f"than {most_steps} comparisons"
+            ) from None
     valid = _valid(job.observations, lat_deg, lon_deg)
     found = answered(answer, valid, references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from georesolve.commands import main
-from tests.conftest import NO_CLUSTER, running_service, wait_until
+from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
 
@@ -18,7 +18,9 @@ SETS = {
     "observations": {"lat": [1.0, 2.0], "lon": [3.0, 4.0]},
     "references": {"lat": [1.5, 2.0], "lon": [3.0, 4.5]},
 }
-SILENT_REQUESTS = 24
+SILENT_REQUESTS = 16
+"""Of two keys: all threads that ask object stores are held, and none of these waits for its turn,
+which would end after 30 s."""
 
 
 @contextmanager
@@ -130,3 +132,45 @@ def test_a_silent_bucket_stops_nothing_else(tmp_path, capsys):
                     one.close()
                 # The bucket is gone by now.
                 client.process.terminate()
+
+
+def test_no_room_makes_the_event_loop_wait(tmp_path):
+    """Each asks for what it can; `running_service` looks whether the loop waited for any of it."""
+    with running_service(tmp_path / "data") as client:
+        csv = {"Content-Type": "text/csv"}
+        table = "id,lat,lon\n" + "".join(f"{i},{i % 90},{i % 180}\n" for i in range(3_000))
+        kept = client.post("/datasets", content=table, headers=csv).raise_for_status().json()["id"]
+        for times in (1, 2):
+            fewer = table.rsplit("\n", times + 1)[0]
+            assert client.put("/datasets/places", content=fewer, headers=csv).is_success
+        for address in (kept, "places", "places@1", f"{kept}/data.parquet"):
+            whole = client.get(f"/datasets/{address}").raise_for_status()
+            known = {"If-None-Match": whole.headers["ETag"]}
+            client.get(f"/datasets/{address}", headers={**known, "Range": "bytes=0-9"})
+        sets = {"observations": f"dataset:{kept}", "references": "dataset:places"}
+        for references in (f"dataset:{kept}", "dataset:places", SETS["references"]):
+            assert client.post("/nearest", json={**SETS, "references": references}).is_success
+        assert client.post("/estimate", json=sets).is_success
+        files = dict.fromkeys(sets, ("a.csv", table, "text/csv"))
+        assert client.post("/resolve", files=files).is_success
+        later = {"Prefer": "respond-async", "Idempotency-Key": "one"}
+        for _ in range(2):
+            job = client.post("/resolve", files=files, headers=later).headers["Location"]
+        with client.stream("GET", f"{job}/events") as events:
+            assert "event: end" in events.read().decode()
+        assert finished(client, job)["status"] == "successful"
+        told = client.get(f"{job}/results/parts").raise_for_status().json()["parts"]
+        for address in (
+            *("", "/report", "/results", "/distances", "/tiles", "/tiles/0/0/0.png"),
+            *("/tiles/0/0/0.geojson", "/results/matches.parquet", "/results/matches.csv"),
+            *("/results/matches.json", "/results/matches.geojson", "/results/matches.arrows"),
+        ):
+            assert client.get(f"{job}{address}").is_success, address
+        assert client.get(told[0]["href"]).is_success
+        for address in ("/jobs", "/datasets", "/processes", "/api", "/docs", "/", "/metrics"):
+            assert client.get(address).is_success, address
+        assert client.get("/", headers={"Accept": "text/html"}).is_success
+        assert client.delete(job).is_success
+        assert client.delete(f"/datasets/{kept}").is_success
+        assert client.delete("/datasets/places").is_success
+        assert client.delete("/datasets/places").status_code == 404

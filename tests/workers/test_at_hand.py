@@ -3,10 +3,19 @@
 from contextlib import suppress
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from georesolve.workers import references as residents
-from georesolve.workers.at_hand import NotAtHand, NotResident, resolve_at_hand
+from georesolve.workers.at_hand import (
+    QUICK_STEPS,
+    NotAtHand,
+    NotResident,
+    SearchIsHard,
+    is_quick,
+    resolve_at_hand,
+)
 from georesolve.workers.datasets import InMemory
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import Job, MatchOptions
@@ -120,3 +129,26 @@ def test_a_set_that_is_gone_is_told(make_job):
     job.observations.file.unlink()
     with pytest.raises(FileNotFoundError):
         resolve_at_hand(job)
+
+
+def on_a_ring(references, observations, tmp_path):
+    """References on the equator, and observations as far from all of them: no bound tells more."""
+    lon = np.linspace(-180, 180, references, endpoint=False)
+    near_the_pole = 90 - 1e-9 * np.arange(observations)
+    sets = [
+        store_points(pa.table({"lat": np.zeros(references), "lon": lon}), None),
+        store_points(pa.table({"lat": near_the_pole, "lon": np.zeros(observations)}), None),
+    ]
+    return Job("ring", tmp_path, sets[1], sets[0], MatchOptions())
+
+
+def test_a_search_that_is_hard_goes_from_the_event_loop_to_a_thread_and_from_there_to_a_job(
+    tmp_path,
+):
+    job = on_a_ring(100_000, 100, tmp_path)
+    assert resolve_at_hand(job).rows.num_rows == 100
+    assert is_quick(job.observations, job.references, job.options), "by its numbers of rows"
+    with pytest.raises(SearchIsHard):
+        resolve_at_hand(job, QUICK_STEPS)
+    with pytest.raises(NotAtHand, match="equally far from an observation"):
+        resolve_at_hand(on_a_ring(400_000, 2_000, tmp_path))

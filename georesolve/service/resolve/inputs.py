@@ -58,8 +58,9 @@ _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
 _MOST_NESTED = 1 << 19
 """Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
 answered; as many as there is room for in `inline_bytes` take seconds."""
-QUICKLY_READ = 1 << 18
-"""Bytes of JSON that are read in some milliseconds: nobody notices."""
+QUICKLY_READ, _QUICKLY_NESTED = 1 << 18, 1 << 12
+"""Bytes of JSON that are read in some milliseconds, and arrays and objects in them: so many empty
+ones as there is room for took a tenth of a second."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -152,10 +153,12 @@ class Sent(NamedTuple):
         DatasetDamaged
         """
         named = {_dataset_of(_plain(value, "")[0]) for value in self.sets}
-        found = {}
+        found: dict[str, DatasetRow] = {}
         for id in filter(None, named):
-            known = service.library.known(id)
-            found[id] = known or await service.store.files(service.library.use, id)
+            row = service.library.known(id)
+            if row is None:
+                row = await service.store.files(service.library.use, id)
+            found[id] = row
         return found
 
     def asked_at_hand(self, service: Service, found: Mapping[str, DatasetRow]) -> Asked | None:
@@ -260,7 +263,7 @@ def _check_structure(content: bytes | bytearray) -> None:
     """
     # A body that has no more bytes has no more of them.
     is_long = len(content) > _MOST_NESTED
-    if is_long and (nested := content.count(b"[") + content.count(b"{")) > _MOST_NESTED:
+    if is_long and (nested := _nested(content)) > _MOST_NESTED:
         raise TooLarge(
             f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
             "GeoJSON as a file, or one array for each column"
@@ -277,6 +280,11 @@ def _check_structure(content: bytes | bytearray) -> None:
             raise InvalidRequest(
                 f"an object of the body has the name {name[:80]!r} more than once: send it once"
             )
+
+
+def _nested(content: bytes | bytearray) -> int:
+    """How many arrays and objects it has at most: a text may look like some."""
+    return content.count(b"[") + content.count(b"{")
 
 
 def _repeated_name(content: bytes | bytearray) -> str | None:
@@ -296,7 +304,7 @@ def _repeated_name(content: bytes | bytearray) -> str | None:
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large; raises as `read_json` does."""
-    if len(content) <= QUICKLY_READ:
+    if len(content) <= QUICKLY_READ and _nested(content) <= _QUICKLY_NESTED:
         return read_json(model, content)
     async with service.reading.place(service.owner):
         start = time.monotonic()

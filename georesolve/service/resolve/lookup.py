@@ -19,7 +19,7 @@ from georesolve.service.resolve.inputs import ROLES, Asked, Set
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.at_hand import NotAtHand, resolve_at_hand
+from georesolve.workers.at_hand import MOST_STEPS, NotAtHand, resolve_at_hand
 from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
@@ -108,13 +108,21 @@ def asks_elsewhere(asked: Asked) -> bool:
     )
 
 
-def look_up(service: Service, asked: Asked, format: Format, start: float) -> Matches:
+def look_up(
+    service: Service,
+    asked: Asked,
+    format: Format,
+    start: float,
+    most_steps: int = MOST_STEPS,
+) -> Matches:
     """Answer a small request in this thread.
 
     Parameters
     ----------
     start
         By `time.perf_counter`, since when it waits.
+    most_steps
+        As for `resolve_at_hand`.
 
     Raises
     ------
@@ -128,7 +136,7 @@ def look_up(service: Service, asked: Asked, format: Format, start: float) -> Mat
     indexes = service.library.indexes_of(asked.references)
     job = Job("at hand", Path(), observations, references, asked.options, indexes)
     try:
-        answer = resolve_at_hand(job)
+        answer = resolve_at_hand(job, most_steps)
     except SourceFailed as failed:
         raise InvalidInput(str(failed)) from None
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
@@ -35,7 +36,13 @@ from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.resolve.options import refuse_query
 from georesolve.service.resolve.router import matches_response
 from georesolve.service.results.negotiation import wanted_format
-from georesolve.workers.at_hand import NotAtHand, NotResident, is_quick
+from georesolve.workers.at_hand import (
+    QUICK_STEPS,
+    NotAtHand,
+    NotResident,
+    SearchIsHard,
+    is_quick,
+)
 
 router = APIRouter(tags=["resolve"])
 
@@ -120,7 +127,10 @@ def _quickly(
     if not is_quick(observations, references, asked.options):
         return None
     _refuse_large(asked)
-    return look_up(service, asked, format, start)
+    # How long a search takes depends on where the points lie, which nobody knows before.
+    with suppress(SearchIsHard):
+        return look_up(service, asked, format, start, QUICK_STEPS)
+    return None
 
 
 def _at_hand(

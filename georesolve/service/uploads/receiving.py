@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
