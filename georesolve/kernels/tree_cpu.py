@@ -53,7 +53,7 @@ _SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay: measured. Sixteen
 observations that are far apart have little of their walks in common."""
 
-_SHARES = (1 / 64, 1 / 8)
+_SHARES = (1 / 64, 1 / 16)
 """Of the work of brute force, what an observation's walk may take before it is put off, and then
 before brute force takes it over. What is hard lies together in the order: put off, it is spread
 over all threads."""
@@ -125,7 +125,7 @@ def search(
     loop = search_singles if not packets else search_lists if lists else search_packets
     lanes = LANES if packets else 1
     brute = lanes * tree.rows.size * steps_a_pair(query.k)
-    least = _LEAST_PATIENCE * lanes**0.5 * (1 + query.k / 4)
+    least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 4)
     patiences = dict.fromkeys(int(max(least, share * brute)) for share in _SHARES)
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
