@@ -112,7 +112,11 @@ class _Call:
             # Threads that come late, or let go late, do not hold its memory.
             self._arguments = ()
         except BaseException:
-            self.end()
+            # Twice: another one may arrive as the call begins, before its own `try`.
+            try:
+                self.end()
+            except BaseException:
+                self.end()
             raise
 
 

@@ -23,10 +23,6 @@ _OfFooter = tuple[Part, list[footers.Movable]]
 """A part, and what footers say of its row groups."""
 
 
-_syncing = ThreadPoolExecutor(4, thread_name_prefix="sync")
-"""Disks take several parts at a time."""
-
-
 class Assembly:
     """Gathers the records of a job's chunks, in whatever order they come, and ends the job.
 
@@ -39,6 +35,8 @@ class Assembly:
         self._done: dict[Chunk, _OfFooter] = {}
         self._counts: dict[Chunk, dict[str, int]] = {}
         self._evidence: dict[Chunk, Evidence] = {}
+        # Disks take several parts at a time.
+        self._syncing = ThreadPoolExecutor(4, thread_name_prefix="sync")
         self._synced: list[Future[None]] = []
 
     def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
@@ -58,7 +56,7 @@ class Assembly:
             self._evidence[chunk] = Evidence.of(record["evidence"])
         # While workers make others; one that is to be joined with others need not survive.
         if all(is_edge(self._job, row) for row in chunk):
-            self._synced.append(_syncing.submit(self._job.place.sync, part.name))
+            self._synced.append(self._syncing.submit(self._job.place.sync, part.name))
 
     def evidence(self) -> Evidence | None:
         """What all observations say, once all chunks are there; None where that is known already.

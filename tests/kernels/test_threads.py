@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import pytest
@@ -79,6 +81,40 @@ def test_an_exception_leaves_once_no_share_runs():
     go.set()
     caller.join()
     assert events == ["share", "left"]
+
+
+def test_further_exceptions_wait_for_the_shares_as_well():
+    """Signals that arrive one by one while the caller waits."""
+    # A signal may arrive within the handler of another one, where no lock may be taken.
+    events, arrived = [], SimpleQueue()
+
+    def interrupt(*_):
+        events.append("interrupt")
+        arrived.put(None)
+        raise KeyboardInterrupt
+
+    def loop(thread, threads):
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(SECONDS)
+            raise KeyboardInterrupt
+        begun.set()
+        for _ in range(3):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGVTALRM)
+            # A signal just before the caller waits is told once it has waited.
+            with suppress(Empty):
+                arrived.get(timeout=0.1)
+        events.append("share")
+
+    begun = threading.Event()
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_threads(loop, 2)
+        events.append("left")
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert "interrupt" in events
+    assert [event for event in events if event != "interrupt"] == ["share", "left"]
 
 
 def test_an_exception_in_another_thread_is_raised():
