@@ -136,5 +136,10 @@ class Sinks:
             raise SinkNotAllowed(
                 f"{href[:200]!r} is no folder: name one of file:// or s3://, for this result alone"
             )
+        if f"{address.path.rstrip('/')}/" == prefix.path:
+            raise SinkNotAllowed(
+                f"{href[:200]!r} is all of what is listed for results: name a folder in it, for "
+                "this result alone"
+            )
         self._prefixes.refuse_links([address.path], prefix, href)
         return f"{href_of(*address).rstrip('/')}/"

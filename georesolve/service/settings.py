@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     key_bytes: _Count = Field(
         64 << 30,
         description="bytes that the datasets and results of one API key may take, with what its "
-        "unfinished jobs are expected to",
+        "unfinished jobs are expected to; at most half of the disk of the data folder",
     )
     keep_free: int = Field(
         1 << 30,

@@ -116,6 +116,19 @@ def place(request, folder, tmp_path):
     return folder / name if request.param == "file" else f"open/{name}"
 
 
+def test_an_output_among_its_inputs_or_of_a_whole_sink_is_refused(service, folder, store):
+    own = folder / "results" / "own"
+    address = lay(own, OBSERVATIONS, store)
+    sets = {"observations": {"href": address}, "references": {"lat": [1.0], "lon": [2.0]}}
+    for output, status, told in (
+        (f"{address}/result/", 400, "lies in the folder of the observations"),
+        (f"file://{folder}/results/", 403, "is all of what is listed for results"),
+    ):
+        body = {"inputs": sets, "output": {"href": output}}
+        answer = service.post("/processes/nearest/execution", json=body, headers=ASYNC)
+        assert (answer.status_code, told in answer.text) == (status, True), answer.text
+
+
 def test_an_execution_reads_both_sets_where_they_lie(service, store, place):
     inputs = {
         "observations": {"href": lay(place, OBSERVATIONS, store) + "/day=*/*.parquet"},

@@ -1,7 +1,10 @@
 """What waits for one thing holds up nothing else: threads by kind, and a free event loop."""
 
+import gzip
+import json
 import socket
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,6 +13,7 @@ import httpx
 import pytest
 
 from georesolve.commands import main
+from georesolve.service.http import bodies
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -174,3 +178,23 @@ def test_no_room_makes_the_event_loop_wait(tmp_path):
         assert client.delete(f"/datasets/{kept}").is_success
         assert client.delete("/datasets/places").is_success
         assert client.delete("/datasets/places").status_code == 404
+
+
+def test_gzip_of_many_empty_members_is_unpacked_by_a_thread(service):
+    """A body may have a member for each 20 bytes, and none of them gives anything."""
+    body = gzip.compress(b"") * 100_000 + gzip.compress(json.dumps(SETS).encode())
+    kind = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = service.post("/nearest", content=body, headers=kind)
+    assert answer.is_success
+    assert answer.json() == service.post("/nearest", json=SETS).json()
+
+
+def test_a_piece_of_gzip_is_unpacked_in_bounds():
+    """Whatever it is of, one call of a thread gives a MiB at most and leaves the rest packed."""
+    packed = gzip.compress(bytes(5 << 20)) + gzip.compress(b"end")
+    unpacker, found = zlib.decompressobj(zlib.MAX_WBITS + 16), []
+    while packed:
+        unpacker, piece, packed = bodies._unpack(unpacker, packed)
+        found.append(piece)
+    assert max(map(len, found)) == 1 << 20
+    assert b"".join(found) == bytes(5 << 20) + b"end"

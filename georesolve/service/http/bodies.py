@@ -3,6 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -59,6 +60,20 @@ class BodyBounds:
                 for name in ("content-encoding", "content-length"):
                     del MutableHeaders(scope=scope)[name]
         await self._app(scope, receive, send)
+
+
+def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
+    """Unpack until there is a piece; the rest is packed still, for the unpacker that is given."""
+    piece = bytearray()
+    while packed and len(piece) < _PIECE_BYTES:
+        if unpacker.eof:
+            unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
+        try:
+            piece += unpacker.decompress(packed, _PIECE_BYTES - len(piece))
+        except zlib.error as error:
+            raise InvalidRequest(f"the body is not what gzip packs: {error}") from None
+        packed = unpacker.unconsumed_tail or unpacker.unused_data
+    return unpacker, bytes(piece), packed
 
 
 class _Body:
@@ -139,13 +154,10 @@ class _Body:
                 return
             packed, is_coming = message.get("body", b""), message.get("more_body", False)
             while packed:
-                if unpacker.eof:
-                    unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
-                try:
-                    piece = unpacker.decompress(packed, _PIECE_BYTES)
-                except zlib.error as error:
-                    raise InvalidRequest(f"the body is not what gzip packs: {error}") from None
-                packed = unpacker.unconsumed_tail or unpacker.unused_data
+                # A body may have a member, or a hundred, for each byte that comes of it.
+                unpacker, piece, packed = await pools.compute(_unpack, unpacker, packed)
+                if not piece:
+                    continue
                 size += len(piece)
                 if size > self._limit:
                     raise TooLarge(

@@ -1,5 +1,6 @@
 """What may be unfinished and kept: jobs of the whole service and of a key, bytes of a key."""
 
+import shutil
 from collections.abc import Callable
 
 from sqlalchemy import Connection
@@ -21,6 +22,9 @@ class Quotas:
         self._queue = settings.queue_jobs
         self._own = settings.key_jobs
         self._bytes = settings.key_bytes
+        if settings.store is None:
+            # Or one key could fill the disk for all.
+            self._bytes = min(self._bytes, shutil.disk_usage(settings.data_dir).total // 2)
 
     def room(
         self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]

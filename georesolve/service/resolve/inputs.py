@@ -104,6 +104,13 @@ class Asked(NamedTuple):
                 f"references: those at {references.file.href} are not counted before they are "
                 "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
             )
+        for role, one in zip(ROLES, (observations, references), strict=True):
+            lies_at = one.file.href.partition("*")[0] if isinstance(one.file, Manifest) else None
+            if self.output and lies_at and self.output.startswith(f"{lies_at.rstrip('/')}/"):
+                raise InvalidInput(
+                    f"output: {self.output} lies in the folder of the {role}, {lies_at}, where "
+                    "the result would be read as one of them: name another folder"
+                )
         check_match(observations, references, self.options, self.on_invalid, self.pointer)
 
 
