@@ -75,6 +75,13 @@ def cluster(rng: np.random.Generator, n: int) -> Pair:
     return lat, lon
 
 
+def zeros(rng: np.random.Generator, n: int) -> Pair:
+    """Degrees of n points, a twentieth of them at (0, 0): what some write for a missing value."""
+    lat, lon = uniform(rng, n)
+    lat[::20] = lon[::20] = 0.0
+    return lat, lon
+
+
 def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pair]:
     """References and observations in degrees."""
     rng = np.random.default_rng(7)
@@ -95,6 +102,7 @@ def inputs(kind: str, n_observations: int, n_references: int) -> tuple[Pair, Pai
         "coincident": coincident,
         "copies": copies,
         "cluster": cluster,
+        "zeros": zeros,
     }[kind]
     return draw(rng, n_references), draw(rng, n_observations)
 

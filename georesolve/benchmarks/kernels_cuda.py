@@ -96,6 +96,11 @@ CASES = {
     "box 2^24 x 2^20": ("box", 24, 20),
     "cities 2^24 x 2^17": ("cities", 24, 17),
     "grid 2^24 x 2^20": ("grid", 24, 20),
+    "zeros 2^20 x 2^20": ("zeros", 20, 20),
+    "copies 2^20 x 2^20": ("copies", 20, 20),
+    "coincident 2^16 x 2^18": ("coincident", 16, 18),
+    "cluster 2^20 x 2^20": ("cluster", 20, 20),
+    "ring 2^9 x 2^20": ("ring", 9, 20),
 }
 TOY = {name: (kind, 10, 8) for name, (kind, _, _) in CASES.items() if kind != "uniform"}
 

@@ -31,6 +31,22 @@ at min d is within min d + r of every observation. 1e-18 is added for float32's 
 of what is shorter than 1e-19 are not exact (one is 6e-12 m on the ground), and the square of 1e-18
 is. A box is the exact minimum and maximum of rounded p, so the computed distance of c to it
 satisfies the first line for every p inside.
+
+Where references crowd
+----------------------
+Of a global set, 4 u (S + C) is three metres: boxes of references that stand within a metre would
+tell nothing. And such references share a cell of the curve, where their order is that of rows. A
+build notices both (`fill_leaves`), and then sorts finely, leaves out what no answer can hold
+(`mark_kept`), and, where it still pays, makes a *fine* tree: the boxes of a node, and the points of
+a leaf, are relative to the first point f of their node, and c is a float64 triple, made relative
+to f and rounded where the walk comes to the node. With C = |c - f|_1, |p - f| <= |p - c| + C, so
+rounding costs p at most u (|p - c| + C) and c at most u C, and
+
+    |p - c| >= d (1 - 4 u) - 2 u C
+    D + |c - o| <= (D~ + r) (1 + 7 u)
+
+so B = (D~ + r) (1 + 16 u) + 4 u C does, and it gets smaller with the node. Boxes above the leaves
+are made of those below, with every step rounded outwards: they hold p itself.
 """
 
 from __future__ import annotations
@@ -41,16 +57,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import cuda, float32, float64, int64, types
+from numba import cuda, float32, float64, int64, types, uint64
+from numba.cuda import libdevice
 from numba.extending import intrinsic
 
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.order_cuda import box_corners, extent, order
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import MAX_K, Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
-from georesolve.kernels.warp_cuda import warp_max, warp_min
+from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -68,8 +85,19 @@ ZERO: Any = np.float32(0.0)
 HALF = np.float32(0.5)
 _GROWTH = np.float32(1.0 + 2.0**-20)
 _SLACK = np.float32(2.0**-22)
-_UNDERFLOW = np.float32(1e-18)
+UNDERFLOW = np.float32(1e-18)
 _BOX_ROUNDING = np.float32(2.0**-23)
+
+_CROWDED = 1
+_NARROW = 2
+"""What `fill_leaves` notices."""
+_SMALL = np.float32(2.0**-20)
+"""Of the radius, somewhat more than the slack around a point."""
+_MANY = 3 * WARP
+_ALIKE = 4
+_TOO_MANY = 256 * WARP
+"""References crowd where more than so many share a cell of the curve, and so many neighbours in a
+leaf of it are a small way apart; or where still more share a cell."""
 
 
 class Tree(NamedTuple):
@@ -81,14 +109,18 @@ class Tree(NamedTuple):
         x, y, z and row of every reference in the order of the leaves, together so that one memory
         transaction fetches them; the row as float64, exact up to 2^53. Unused ones hold NaN.
     corners : float32 array, shape (3, 32 * n_leaves)
-        The same points less the origin, rounded.
+        The same points less the origin, or, of a fine tree, less the first of their 1024; rounded.
     boxes : float32 array, shape (6, n_boxes)
         Least and largest x, y, z of each box, level by level from the leaves up; a level is padded
-        to whole groups of 32 with boxes that enclose nothing.
+        to whole groups of 32 with boxes that enclose nothing. Relative to what the corners are, or,
+        of a fine tree, to the first point of the group of 32.
     starts : int32 array, shape (n_levels,)
         Where each level starts in `boxes`.
-    box : int32 array, shape (6,)
-        The box of all references, from `kernels.order_cuda.bound`; its centre is the origin.
+    box : int32 array, shape (7,)
+        The box of all references, from `kernels.order_cuda.bound`; its centre is the origin. Then
+        bits that say whether leaves are `_CROWDED` or `_NARROW`.
+    fine : bool
+        Whether boxes and corners are relative to points near by, and not to the origin.
     """
 
     points: cp.ndarray
@@ -96,6 +128,7 @@ class Tree(NamedTuple):
     boxes: cp.ndarray
     starts: cp.ndarray
     box: cp.ndarray
+    fine: bool
 
 
 @intrinsic
@@ -149,10 +182,70 @@ def _store_box(boxes, i, low_x, low_y, low_z, high_x, high_y, high_z):  # type: 
         boxes[3, i] = high_x
         boxes[4, i] = high_y
         boxes[5, i] = high_z
+    return square(high_x - low_x, high_y - low_y, high_z - low_z)
+
+
+@cuda.jit(device=True, forceinline=True)
+def first_of(node, level):  # type: ignore[no-untyped-def]
+    """Where the first point of a node stands: of a group of 32 boxes of a level."""
+    return uint64(node) << uint64(10 + 5 * level)
+
+
+@cuda.jit(device=True, forceinline=True)
+def from_point(points, first, x, y, z):  # type: ignore[no-untyped-def]
+    """(x, y, z) relative to a point, in float32, and the slack of a reach around it."""
+    local_x = float32(total(x, -points[first, 0]))
+    local_y = float32(total(y, -points[first, 1]))
+    local_z = float32(total(z, -points[first, 2]))
+    return local_x, local_y, local_z, slack_around(local_x, local_y, local_z, ZERO)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _down(x, y):  # type: ignore[no-untyped-def]
+    return libdevice.double2float_rd(libdevice.dadd_rd(x, y))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _up(x, y):  # type: ignore[no-untyped-def]
+    return libdevice.double2float_ru(libdevice.dadd_ru(x, y))
 
 
 @cuda.jit(cache=True)
-def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: ignore[no-untyped-def]
+def mark_kept(vectors, rows, kept):  # type: ignore[no-untyped-def]
+    """Mark references that an answer may hold, a thread a reference.
+
+    No answer holds a reference that has 65 equals of lower rows: 64 of them, without the
+    observation itself, come before it.
+
+    Parameters
+    ----------
+    vectors, rows
+        As `fill_leaves` has them.
+    kept : bool array, shape (n,)
+        Written: whether not all of the 65 before a reference equal it and have lower rows.
+    """
+    i = cuda.grid(1)
+    if i < rows.size:
+        row = rows[i]
+        before = min(i, MAX_K + 1)
+        equal = 0
+        while equal < before:
+            other = rows[i - 1 - equal]
+            if not (
+                other < row
+                and vectors[other, 0] == vectors[row, 0]
+                and vectors[other, 1] == vectors[row, 1]
+                and vectors[other, 2] == vectors[row, 2]
+            ):
+                break
+            equal += 1
+        kept[i] = equal <= MAX_K
+
+
+@cuda.jit(cache=True)
+def fill_leaves(  # type: ignore[no-untyped-def]
+    vectors, rows, places, box, fine, points, corners, boxes, n_boxes
+):
     """Copy the references into leaves and enclose each leaf, a warp a leaf.
 
     Parameters
@@ -161,9 +254,11 @@ def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: i
         Unit vectors by row, from `kernels.order_cuda.order`.
     rows : int64 array, shape (n,)
         Rows in the order of the leaves.
-    box : int32 array, shape (6,)
-        The box of all vectors.
-    points, corners, boxes
+    places : uint32 array, shape (n,)
+        The references' cells, by row.
+    box : int32 array, shape (7,)
+        The box of all vectors. Written: what it has to say of the leaves.
+    fine, points, corners, boxes
         Written: as `Tree` has them, boxes of the lowest level only.
     n_boxes : int
         Boxes of the lowest level, padding included.
@@ -172,13 +267,16 @@ def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: i
     leaf = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     if leaf >= n_boxes:
         return
-    origin_x, origin_y, origin_z, _ = origin(box)
+    origin_x, origin_y, origin_z, radius = origin(box)
     i = leaf * WARP + lane
     x = y = z = math.nan
     row = int64(-1)
     if i < rows.size:
         row = rows[i]
         x, y, z = vectors[row, 0], vectors[row, 1], vectors[row, 2]
+    if fine:
+        first = rows[min(int64(first_of(leaf >> 5, 0)), rows.size - 1)]
+        origin_x, origin_y, origin_z = vectors[first, 0], vectors[first, 1], vectors[first, 2]
     corner_x = float32(total(x, -origin_x))
     corner_y = float32(total(y, -origin_y))
     corner_z = float32(total(z, -origin_z))
@@ -192,21 +290,43 @@ def fill_leaves(vectors, rows, box, points, corners, boxes, n_boxes):  # type: i
         corners[2, i] = corner_z
     low_x, low_y, low_z = corner_x, corner_y, corner_z
     high_x, high_y, high_z = corner_x, corner_y, corner_z
+    if fine:
+        low_x, high_x = _down(x, -origin_x), _up(x, -origin_x)
+        low_y, high_y = _down(y, -origin_y), _up(y, -origin_y)
+        low_z, high_z = _down(z, -origin_z), _up(z, -origin_z)
     if corner_x != corner_x:
         low_x = low_y = low_z = INFINITY
         high_x = high_y = high_z = -INFINITY
+    apart2 = square(
+        corner_x - cuda.shfl_down_sync(ALL_LANES, corner_x, 1),
+        corner_y - cuda.shfl_down_sync(ALL_LANES, corner_y, 1),
+        corner_z - cuda.shfl_down_sync(ALL_LANES, corner_z, 1),
+    )
+    small = radius * _SMALL
+    alike = cuda.popc(ballot(lane < WARP - 1 and apart2 <= small * small))
     # Outside of any branch: all lanes of a warp must take part in its shuffles.
-    _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
+    wide2 = _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
+    if lane == 0 and corner_x == corner_x and i + _MANY < rows.size:
+        # Copies of one point are no reason: few of them stay in the tree.
+        if ZERO < wide2 <= small * small:
+            cuda.atomic.or_(box, 6, _NARROW)
+        here = places[row]
+        if places[rows[i + _MANY]] == here and (
+            alike >= _ALIKE or (i + _TOO_MANY < rows.size and places[rows[i + _TOO_MANY]] == here)
+        ):
+            cuda.atomic.or_(box, 6, _CROWDED)
 
 
 @cuda.jit(cache=True)
-def fill_boxes(boxes, starts, level, start, n_boxes, child_start, n_children):  # type: ignore[no-untyped-def]
+def fill_boxes(  # type: ignore[no-untyped-def]
+    points, fine, boxes, starts, level, start, n_boxes, child_start, n_children
+):
     """Enclose each group of 32 boxes of a level by one of the next, a warp a group.
 
     Parameters
     ----------
-    boxes : float32 array, shape (6, n)
-        As `Tree` has them. Written: those of the next level.
+    points, fine, boxes
+        As `Tree` has them. Written: boxes of the next level.
     starts : int32 array, shape (n_levels,)
         Written: where the next level starts. Here, as a copy of it from the host takes longer than
         all these kernels.
@@ -229,13 +349,25 @@ def fill_boxes(boxes, starts, level, start, n_boxes, child_start, n_children):  
         i = child_start + child
         low_x, low_y, low_z = boxes[0, i], boxes[1, i], boxes[2, i]
         high_x, high_y, high_z = boxes[3, i], boxes[4, i], boxes[5, i]
+        if fine and low_x <= high_x:
+            # From the first point of their node to that of their parent's.
+            old = first_of(parent, level - 1)
+            new = first_of(parent >> 5, level)
+            x, y, z = points[old, 0], points[old, 1], points[old, 2]
+            new_x, new_y, new_z = points[new, 0], points[new, 1], points[new, 2]
+            low_x = _down(libdevice.dadd_rd(x, -new_x), float64(low_x))
+            low_y = _down(libdevice.dadd_rd(y, -new_y), float64(low_y))
+            low_z = _down(libdevice.dadd_rd(z, -new_z), float64(low_z))
+            high_x = _up(libdevice.dadd_ru(x, -new_x), float64(high_x))
+            high_y = _up(libdevice.dadd_ru(y, -new_y), float64(high_y))
+            high_z = _up(libdevice.dadd_ru(z, -new_z), float64(high_z))
     _store_box(boxes, start + parent, low_x, low_y, low_z, high_x, high_y, high_z)
 
 
 @cuda.jit(device=True, forceinline=True)
 def slack_around(x, y, z, radius):  # type: ignore[no-untyped-def]
     """What rounding of coordinates adds to a reach around a centre: 4 u (S + C), above."""
-    return _SLACK * (radius + abs(x) + abs(y) + abs(z)) + _UNDERFLOW
+    return _SLACK * (radius + abs(x) + abs(y) + abs(z)) + UNDERFLOW
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -278,35 +410,59 @@ def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
     """
     import cupy as cp
 
-    n = lat_deg.size
-    check_rows("references", n)
+    check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
+    box = extent(references)
+    rows, by_row, places = order(references, box)
+    tree = _tree(rows, by_row, places, box)
+    # Launched before the host waits for the box: so the device does not wait for the host.
     vectors = unit_vectors(lat_deg, lon_deg)
-    n_leaves = -(-n // WARP)
-    sizes = level_sizes(n)
+    if _has(box, _CROWDED):
+        rows, by_row, _ = order(references, box, finely=True)
+        kept = cp.empty(rows.size, cp.bool_)
+        blocks = blocks_for(rows.size, WARP * WARPS)
+        launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
+        rows = rows[kept]
+        tree = _tree(rows, by_row, places, box)
+        if _has(box, _NARROW):
+            tree = _tree(rows, by_row, places, box, fine=True)
+    return vectors, tree
+
+
+def _has(box: cp.ndarray, what: int) -> bool:
+    return bool(box.get()[-1] & what)
+
+
+def _tree(
+    rows: cp.ndarray, by_row: cp.ndarray, places: cp.ndarray, box: cp.ndarray, *, fine: bool = False
+) -> Tree:
+    import cupy as cp
+
+    n_leaves = -(-rows.size // WARP)
+    sizes = level_sizes(rows.size)
     starts = [0, *accumulate(sizes)]
     tree = Tree(
         points=cp.empty((WARP * n_leaves, 4)),
         corners=cp.empty((3, WARP * n_leaves), cp.float32),
         boxes=cp.empty((6, starts[-1]), cp.float32),
         starts=cp.zeros(len(sizes), cp.int32),
-        box=extent(references),
+        box=box,
+        fine=fine,
     )
-    if not n:
-        return vectors, tree
-    rows, by_row = order(references, tree.box)
+    if not rows.size:
+        return tree
     threads = (WARP, WARPS)
     launch(
         fill_leaves, blocks_for(sizes[0], WARPS), threads,
-        by_row, rows, tree.box, tree.points, tree.corners, tree.boxes, sizes[0],
+        by_row, rows, places, box, fine, tree.points, tree.corners, tree.boxes, sizes[0],
     )  # fmt: skip
     for level in range(1, len(sizes)):
         launch(
             fill_boxes, blocks_for(sizes[level], WARPS), threads,
-            tree.boxes, tree.starts, level,
+            tree.points, fine, tree.boxes, tree.starts, level,
             starts[level], sizes[level], starts[level - 1], sizes[level - 1],
         )  # fmt: skip
-    return vectors, tree
+    return tree
 
 
 def check_rows(name: str, n: int) -> None:

@@ -42,8 +42,12 @@ from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
     INFINITY,
     LEVELS,
+    UNDERFLOW,
     WARPS,
+    ZERO,
     beyond,
+    first_of,
+    from_point,
     length,
     origin,
     reach_of,
@@ -227,15 +231,16 @@ def fill_middles(box, square, bits, middles, reaches):  # type: ignore[no-untype
 
 @cuda.jit(cache=True)
 def collect(  # type: ignore[no-untyped-def]
-    points, corners, boxes, starts, box, vectors, middles, reaches, nearest, nearest_chord2, table
-):
+    points, corners, boxes, starts, box, fine,
+    vectors, middles, reaches, nearest, nearest_chord2, table,
+):  # fmt: skip
     """Find the candidates of 32 neighbouring cells a warp.
 
     Grid ``(blocks,)``, block ``(32, warps)``.
 
     Parameters
     ----------
-    points, corners, boxes, starts, box
+    points, corners, boxes, starts, box, fine
         A `Tree`.
     vectors : float64 array, shape (3, n_references)
         Unit vectors of the references, in row order.
@@ -269,6 +274,14 @@ def collect(  # type: ignore[no-untyped-def]
     centre_z = cuda.shfl_sync(ALL_LANES, offset_z, 12)
     away = length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
     slack = slack_around(centre_x, centre_y, centre_z, radius)
+    at_x = at_y = at_z = math.nan
+    more = ZERO
+    if fine:
+        at_x = cuda.shfl_sync(ALL_LANES, x, 12)
+        at_y = cuda.shfl_sync(ALL_LANES, y, 12)
+        at_z = cuda.shfl_sync(ALL_LANES, z, 12)
+        away = length(float32(total(x, -at_x)), float32(total(y, -at_y)), float32(total(z, -at_z)))
+        slack = UNDERFLOW
     needed = float32(math.sqrt(chord2) + 2.0 * h) + away
     reach = reach_of(warp_max(needed), slack)
     count = int32(0)
@@ -281,12 +294,16 @@ def collect(  # type: ignore[no-untyped-def]
     while level <= top:
         if descended:
             at = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
+            if fine:
+                centre_x, centre_y, centre_z, more = from_point(
+                    points, first_of(node, level), at_x, at_y, at_z
+                )
             gap = length(
                 beyond(boxes[0, at], boxes[3, at], centre_x),
                 beyond(boxes[1, at], boxes[4, at], centre_y),
                 beyond(boxes[2, at], boxes[5, at], centre_z),
             )
-            mask = ballot(gap <= reach)
+            mask = ballot(gap <= reach + more)
             descended = False
         if mask == uint32(0):
             level = int32(level + 1)
@@ -308,7 +325,7 @@ def collect(  # type: ignore[no-untyped-def]
         apart = length(
             corners[0, at] - centre_x, corners[1, at] - centre_y, corners[2, at] - centre_z
         )
-        candidates = ballot(apart <= reach)
+        candidates = ballot(apart <= reach + more)
         looked = int32(looked + 1 + cuda.popc(candidates))
         if looked > _PATIENCE:
             count = int32(PLACES + 1)
@@ -465,7 +482,7 @@ def search(
     middles, reaches = cp.empty((3, n_cells)), cp.empty(n_cells)
     _stride(fill_middles, n_cells, box, square, bits, middles, reaches)
     nearest = Found(cp.empty((n_cells, 1), cp.int64), cp.empty((n_cells, 1)))
-    launch_walk(index.tree, middles, Query(), nearest, by_axis=True, width=WARP)
+    launch_walk(index, middles, Query(), nearest, by_axis=True, width=WARP)
     table = cp.empty((n_cells, PLACES), cp.int32)
     launch(
         collect, blocks_for(n_cells, WARP * WARPS), (WARP, WARPS),

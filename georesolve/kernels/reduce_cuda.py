@@ -10,14 +10,14 @@ answer does not depend on the grid.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float64, int64
 
-from georesolve.kernels.coordinates_cuda import distances, unit_vectors
+from georesolve.kernels.coordinates_cuda import distances, metres, unit_vectors
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.query import MAX_K, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import list_merge, list_store, warp_closest
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _WARPS = 8
 """Warps a block. Each works alone; eight fill a multiprocessor without starving its registers."""
+_HARD_WARPS = 16
+"""Warps a block of `hard_min_reduce`."""
 _TILE = 4
 """Observations a warp holds in registers while its lanes stride over the references."""
 _BLOCKS_PER_MULTIPROCESSOR = 16
@@ -37,6 +39,40 @@ _BLOCKS_PER_MULTIPROCESSOR = 16
 _MIN_SLICE = 1024
 """References a slice has at least: a shorter one costs more in candidates than it gains."""
 _NOT_A_ROW = -2
+
+
+@cuda.jit(device=True, forceinline=True)
+def _scan(references, start, stop, step, x, y, z, own, best_chord2, best_row):  # type: ignore[no-untyped-def]
+    # The closest reference of each observation of a tile, of those that are a lane's.
+    for row in range(start + cuda.threadIdx.x, stop, step):
+        rx, ry, rz = references[0, row], references[1, row], references[2, row]
+        for t in range(_TILE):
+            chord2 = squared_chord(x[t], y[t], z[t], rx, ry, rz)
+            # A lane's rows ascend, so a plain "less" leaves its ties with the lowest one.
+            if chord2 < best_chord2[t] and row != own[t]:
+                best_chord2[t] = chord2
+                best_row[t] = row
+
+
+@cuda.jit(device=True, forceinline=True)
+def _scan_list(references, start, stop, step, x, y, z, own, k):  # type: ignore[no-untyped-def]
+    # The k closest references of an observation, as a warp's list.
+    low_chord2 = high_chord2 = math.inf
+    low_row = high_row = int64(-1)
+    for first in range(start, stop, step):
+        row = int64(first + cuda.threadIdx.x)
+        chord2 = math.inf
+        if row < stop and row != own:
+            chord2 = squared_chord(
+                x, y, z, references[0, row], references[1, row], references[2, row]
+            )
+        if not chord2 < math.inf:
+            row = int64(0x7FFFFFFFFFFFFFFF)
+            chord2 = math.inf
+        low_chord2, low_row, high_chord2, high_row = list_merge(
+            k, chord2, row, low_chord2, low_row, high_chord2, high_row
+        )
+    return low_chord2, low_row, high_chord2, high_row
 
 
 @cuda.jit(cache=True)
@@ -82,14 +118,7 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
                 own[t] = first_row + i if exclude_self else _NOT_A_ROW
                 best_chord2[t] = math.inf
                 best_row[t] = -1
-            for row in range(start + lane, stop, WARP):
-                rx, ry, rz = references[0, row], references[1, row], references[2, row]
-                for t in range(_TILE):
-                    chord2 = squared_chord(x[t], y[t], z[t], rx, ry, rz)
-                    # A lane's rows ascend, so a plain "less" leaves its ties with the lowest one.
-                    if chord2 < best_chord2[t] and row != own[t]:
-                        best_chord2[t] = chord2
-                        best_row[t] = row
+            _scan(references, start, stop, WARP, x, y, z, own, best_chord2, best_row)
             for t in range(_TILE):
                 chord2, row = warp_closest(best_chord2[t], best_row[t])
                 if lane == 0 and first + t < n_observations:
@@ -99,21 +128,9 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
         for i in range(warp, n_observations, warps):
             ox, oy, oz = observations[0, i], observations[1, i], observations[2, i]
             self_row = first_row + i if exclude_self else _NOT_A_ROW
-            low_chord2 = high_chord2 = math.inf
-            low_row = high_row = int64(-1)
-            for first in range(start, stop, WARP):
-                row = int64(first + lane)
-                chord2 = math.inf
-                if row < stop and row != self_row:
-                    chord2 = squared_chord(
-                        ox, oy, oz, references[0, row], references[1, row], references[2, row]
-                    )
-                if not chord2 < math.inf:
-                    # None, whatever the row: at infinity closer would let a lower row before it.
-                    row = int64(0x7FFFFFFFFFFFFFFF)
-                low_chord2, low_row, high_chord2, high_row = list_merge(
-                    k, chord2, row, low_chord2, low_row, high_chord2, high_row
-                )
+            low_chord2, low_row, high_chord2, high_row = _scan_list(
+                references, start, stop, WARP, ox, oy, oz, self_row, k
+            )
             list_store(
                 k, low_chord2, low_row, high_chord2, high_row,
                 candidate_row[cuda.blockIdx.x, i], candidate_chord2[cuda.blockIdx.x, i],
@@ -162,6 +179,106 @@ def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # ty
                     k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
                 )
             list_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
+
+
+@cuda.jit(cache=True, max_registers=128)
+def hard_min_reduce(  # type: ignore[no-untyped-def]
+    references, observations, row_step, axis_step, hard, n_hard,
+    k, exclude_self, first_row, measure, reference, chord2,
+):  # fmt: skip
+    """Find the closest references of some observations: how many is known on the device alone.
+
+    Grid ``(blocks,)``, block ``(32, warps)``. Few observations are each shared by all warps of a
+    block, which stride over the references; of many, a warp takes some by itself.
+
+    Parameters
+    ----------
+    references, k, exclude_self, first_row
+        As `block_min_reduce` has them.
+    observations, row_step, axis_step, hard, n_hard, measure, reference, chord2
+        As `kernels.walk_cuda.walk` has them.
+    """
+    rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
+    chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)
+    lane = cuda.threadIdx.x
+    warp = cuda.threadIdx.y
+    n_references = references.shape[1]
+    n = n_hard[0]
+    tile = _TILE if k == 1 else 1
+    shared_by = _HARD_WARPS
+    while shared_by > 1 and n * shared_by > tile * cuda.gridDim.x * _HARD_WARPS:
+        shared_by >>= 1
+    part = warp & (shared_by - 1)
+    a_block = tile * (_HARD_WARPS // shared_by)
+    for base in range(cuda.blockIdx.x * a_block, n, cuda.gridDim.x * a_block):
+        begin = base + warp // shared_by * tile
+        if k == 1:
+            x = cuda.local.array(_TILE, float64)
+            y = cuda.local.array(_TILE, float64)
+            z = cuda.local.array(_TILE, float64)
+            own = cuda.local.array(_TILE, int64)
+            best_chord2 = cuda.local.array(_TILE, float64)
+            best_row = cuda.local.array(_TILE, int64)
+            for t in range(_TILE):
+                i = int64(hard[min(begin + t, n - 1)])
+                x[t] = observations[i * row_step]
+                y[t] = observations[i * row_step + axis_step]
+                z[t] = observations[i * row_step + 2 * axis_step]
+                own[t] = first_row + i if exclude_self else _NOT_A_ROW
+                best_chord2[t] = math.inf
+                best_row[t] = -1
+            _scan(
+                references, WARP * part, n_references, WARP * shared_by,
+                x, y, z, own, best_chord2, best_row,
+            )  # fmt: skip
+            for t in range(_TILE):
+                closest_chord2, closest_row = warp_closest(best_chord2[t], best_row[t])
+                if lane == 0:
+                    chords2[warp, t] = closest_chord2
+                    rows[warp, t] = closest_row
+        else:
+            i = int64(hard[min(begin, n - 1)])
+            low_chord2, low_row, high_chord2, high_row = _scan_list(
+                references, WARP * part, n_references, WARP * shared_by,
+                observations[i * row_step], observations[i * row_step + axis_step],
+                observations[i * row_step + 2 * axis_step],
+                first_row + i if exclude_self else _NOT_A_ROW, k,
+            )  # fmt: skip
+            list_store(k, low_chord2, low_row, high_chord2, high_row, rows[warp], chords2[warp])
+        cuda.syncthreads()
+        if part == 0:
+            for t in range(tile):
+                low_chord2 = high_chord2 = math.inf
+                low_row = high_row = int64(-1)
+                for first in range(0, shared_by * k, WARP):
+                    at = first + lane
+                    new_chord2 = math.inf
+                    new_row = int64(0x7FFFFFFFFFFFFFFF)
+                    if at < shared_by * k and rows[warp + at // k, t + at % k] >= 0:
+                        new_chord2 = chords2[warp + at // k, t + at % k]
+                        new_row = rows[warp + at // k, t + at % k]
+                    low_chord2, low_row, high_chord2, high_row = list_merge(
+                        k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
+                    )
+                if measure and k > 1:
+                    low_chord2, high_chord2 = metres(low_chord2), metres(high_chord2)
+                if begin + t < n:
+                    i = int64(hard[begin + t])
+                    list_store(
+                        k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i]
+                    )
+        cuda.syncthreads()
+
+
+def search_hard(
+    references: cp.ndarray, observations: cp.ndarray, row_step: int, axis_step: int,
+    hard: cp.ndarray, n_hard: cp.ndarray, *asked: Any,
+) -> None:  # fmt: skip
+    """Answer the observations that walks gave up; parameters as `hard_min_reduce` has them."""
+    launch(
+        hard_min_reduce, resident_blocks(1), (WARP, _HARD_WARPS),
+        references, observations, row_step, axis_step, hard, n_hard, *asked,
+    )  # fmt: skip
 
 
 def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:

@@ -42,9 +42,11 @@ def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
     index = n_references * 3 * 8 + leaves + boxes
     # Places (4), rows (8) and the sort's second copies of both, unit vectors (32), and counters.
     sort = 2 * (4 + 8) + 32 + 1
-    answers = n_observations * (3 * 8 + k * (8 + 8 + 8))
+    # And the row of one that a walk gives up.
+    answers = n_observations * (3 * 8 + 4 + k * (8 + 8 + 8))
     if suits_cells(n_references, n_observations, Query(k)):
         # Of each of the cells, which are half as many as observations at most, its middle, reach,
         # nearest reference and row of the table; and 24 for an observation that may be left over.
         answers += n_observations * (40 + 24)
-    return index + max(n_references * sort, answers + n_observations * sort) + (1 << 24)
+    # References that crowd are sorted again while the tree of the first order is held.
+    return index + max(n_references * 2 * sort, answers + n_observations * sort) + (1 << 24)

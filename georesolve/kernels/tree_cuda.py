@@ -93,11 +93,12 @@ def _walk(
     measure: bool,
 ) -> None:
     if width > 1:
-        rows, vectors = order(observations, extent(observations, SAMPLE))
-        launch_walk(index.tree, vectors, query, found, rows=rows, width=width, measure=measure)
+        box = extent(observations, SAMPLE)
+        rows, vectors, _ = order(observations, box, finely=index.tree.fine)
+        launch_walk(index, vectors, query, found, rows=rows, width=width, measure=measure)
     else:
         vectors = unit_vectors(*observations)
-        launch_walk(index.tree, vectors, query, found, by_axis=True, measure=measure)
+        launch_walk(index, vectors, query, found, by_axis=True, measure=measure)
 
 
 def _search_cells(

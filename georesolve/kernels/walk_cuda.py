@@ -12,6 +12,10 @@ The leaf that is nearest of all is opened first, because it bounds B for the res
 walk goes depth first, the nearest box before the others. A warp whose observations lie far apart
 for the density of references takes them in groups, in the limit one by one; so a walk never opens
 much more than its observations need.
+
+Where references are all but equally near, no bound leaves any out: a walk that has opened a share
+of the tree gives up, and its observations are compared with every reference
+(`kernels.reduce_cuda.search_hard`).
 """
 
 from __future__ import annotations
@@ -29,9 +33,12 @@ from georesolve.kernels.boxes_cuda import (
     HALF,
     INFINITY,
     LEVELS,
+    UNDERFLOW,
     WARPS,
     ZERO,
     beyond,
+    first_of,
+    from_point,
     origin,
     reach_of,
     root,
@@ -57,6 +64,7 @@ from georesolve.kernels.keys_cuda import (
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.query import MAX_K, Found, Query
+from georesolve.kernels.reduce_cuda import search_hard
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
@@ -70,10 +78,15 @@ from georesolve.kernels.warp_cuda import (
 if TYPE_CHECKING:
     import cupy as cp
 
-    from georesolve.kernels.boxes_cuda import Tree
+    from georesolve.kernels.index import ReferenceIndex
 
 _PATIENCE = 24
 """Leaves, beyond one for each of its places, that a walk opens before its group gets smaller."""
+_PART = 16
+_FILL = 1 << 13
+"""A walk gives up after such a part of the leaves, or of fewer observations one as much smaller."""
+_FEW = 3
+"""Candidates up to which a single observation compares itself with one after the other."""
 _SHARE2 = {
     places: np.float32(share**2)
     for places, share in {1: 0.35, 2: 0.6, 4: 0.6, 8: 0.6, 16: 0.6, 32: 1.0, 64: 1.0}.items()
@@ -81,8 +94,10 @@ _SHARE2 = {
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
 _LESS = np.float32(0.25**2)
 """What is left of that once a group has proved too wide."""
-_REGISTERS = {2: 80, 4: 80, 8: 80, 16: 80, 32: 128, 64: 128}
-"""Registers a thread that lists of so many places get, where the compiler would choose worse."""
+_REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 128, 64: 128}
+"""Registers a thread that lists of so many places get: the compiler would choose worse."""
+_MORE_REGISTERS = 16
+"""What a walk of a fine tree gets besides."""
 
 _BUNDLES = {16: 4, 32: 8, 64: 8}
 """Slots a bundle, of lists of so many places; shorter lists are all heads."""
@@ -95,14 +110,16 @@ _TWO = np.float32(2.0)
 
 
 @cuda.jit(device=True, forceinline=True)
-def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z):  # type: ignore[no-untyped-def]
+def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z, fine, slack):  # type: ignore[no-untyped-def]
     # Which boxes come first, as an integer, which a warp compares sooner: the bits of the square of
     # how far (x, y, z) lies outside the box; among boxes that hold it, a negative number, the least
     # where the box's middle is nearest. Where references crowd, many boxes hold a point, and most
     # have none of its neighbours.
-    turn = libdevice.float_as_int(
-        square(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
-    )
+    gap2 = square(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
+    if fine:
+        gap = root(gap2) - slack
+        gap2 = gap * gap if gap > ZERO else ZERO
+    turn = libdevice.float_as_int(gap2)
     if turn == 0:
         middle2 = square(
             (low_x + high_x) * HALF - x, (low_y + high_y) * HALF - y, (low_z + high_z) * HALF - z
@@ -117,11 +134,11 @@ def _warps(places: int) -> int:
 
 
 @cache
-def walk(places: int) -> Any:
+def walk(places: int, fine: bool) -> Any:
     """The kernel that finds up to `places` references an observation, a power of two.
 
     One source, compiled for each number of places that is asked for: only so does a list of that
-    length lie in registers.
+    length lie in registers. And for trees that are `fine`.
     """
     many = places > 1
     slots = places - 1
@@ -131,10 +148,10 @@ def walk(places: int) -> Any:
     patience = _PATIENCE + places
     most_share2 = _SHARE2[places]
 
-    @cuda.jit(cache=True, max_registers=_REGISTERS.get(places))
+    @cuda.jit(cache=True, max_registers=_REGISTERS[places] + _MORE_REGISTERS * fine)
     def walk_tree(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width,
-        k, exclude_self, first_row, measure, reference, chord2,
+        k, exclude_self, first_row, measure, reference, chord2, share, hard, n_hard,
     ):  # fmt: skip
         """Find the k nearest references of `width` observations a warp.
 
@@ -159,6 +176,11 @@ def walk(places: int) -> Any:
             Metres instead of squared chords; only lists heed it.
         reference, chord2 : int64 and float64 array, shape (n, k)
             Written: as `Found` has them.
+        share : int
+            Leaves that a walk opens before it gives up, where a smaller group would not help.
+        hard, n_hard : int32 array, shape (n,) and (1,)
+            Written and added to: rows of observations that have no answer, in no order, and their
+            number.
         """
         pending = cuda.shared.array((warps, LEVELS, WARP), int32)
         stage = cuda.shared.array((warps, 4, WARP), float64)
@@ -201,17 +223,27 @@ def walk(places: int) -> Any:
         if exclude_self:
             nearest_needed = int32(k + 1)
         share2 = most_share2
+        given_up = uint32(0)
         while waiting != uint32(0):
             # With as many waiting on either side of the centre as the last group had, groups tile.
             highest = uint32(31) - uint32(cuda.clz(waiting))
             middle = min(uint32(first_lane(waiting) + half), highest)
             centre = uint32(middle + first_lane(uint32(waiting >> middle)))
-            centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
-            centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
-            centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
-            away2 = square(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
+            if fine:
+                at_x = cuda.shfl_sync(ALL_LANES, x, centre)
+                at_y = cuda.shfl_sync(ALL_LANES, y, centre)
+                at_z = cuda.shfl_sync(ALL_LANES, z, centre)
+                centre_x = centre_y = centre_z = slack = ZERO
+                away2 = square(
+                    float32(total(x, -at_x)), float32(total(y, -at_y)), float32(total(z, -at_z))
+                )
+            else:
+                centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
+                centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
+                centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
+                away2 = square(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
+                slack = slack_around(centre_x, centre_y, centre_z, radius)
             away = root(away2)
-            slack = slack_around(centre_x, centre_y, centre_z, radius)
             alone = uint32(uint32(1) << centre)
             group = waiting
             member = False
@@ -224,10 +256,14 @@ def walk(places: int) -> Any:
             while level <= top:
                 if descended:
                     i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
+                    if fine:
+                        centre_x, centre_y, centre_z, slack = from_point(
+                            points, first_of(node, level), at_x, at_y, at_z
+                        )
                     turn = _turn(
                         boxes[0, i], boxes[1, i], boxes[2, i],
                         boxes[3, i], boxes[4, i], boxes[5, i],
-                        centre_x, centre_y, centre_z,
+                        centre_x, centre_y, centre_z, fine, slack,
                     )  # fmt: skip
                     descended = False
                     pending[warp, level, lane] = turn
@@ -298,17 +334,35 @@ def walk(places: int) -> Any:
                     if first < reach:
                         reach = first
                         reach2 = reach * reach
-                candidates = ballot(apart2 <= reach2)
+                limit2 = reach2
+                if fine:
+                    limit2 = (reach + slack) * (reach + slack)
+                candidates = ballot(apart2 <= limit2)
                 if candidates == uint32(0):
                     continue
                 # All lanes fetch at once: in turn, each candidate would wait for memory.
                 cuda.syncwarp()
-                if apart2 <= reach2:
+                if apart2 <= limit2:
                     stage[warp, 0, lane] = points[i, 0]
                     stage[warp, 1, lane] = points[i, 1]
                     stage[warp, 2, lane] = points[i, 2]
                     stage[warp, 3, lane] = points[i, 3]
                 cuda.syncwarp()
+                if group == alone and cuda.popc(candidates) > _FEW:
+                    # One observation: its lanes compare, each a candidate, and few are left.
+                    near2 = squared_chord(
+                        cuda.shfl_sync(ALL_LANES, x, centre),
+                        cuda.shfl_sync(ALL_LANES, y, centre),
+                        cuda.shfl_sync(ALL_LANES, z, centre),
+                        stage[warp, 0, lane], stage[warp, 1, lane], stage[warp, 2, lane],
+                    )  # fmt: skip
+                    if many:
+                        last = cuda.shfl_sync(ALL_LANES, heads[last_head], centre)
+                        candidates &= ballot(key_of(near2, slots) <= last & int32(~slots))
+                    else:
+                        candidates &= ballot(
+                            near2 <= cuda.shfl_sync(ALL_LANES, best_chord2, centre)
+                        )
                 while candidates != uint32(0):
                     j = first_lane(candidates)
                     candidates = without_first(candidates)
@@ -344,31 +398,38 @@ def walk(places: int) -> Any:
                     elif closer(chord2_found, row_found, best_chord2, best_row) and able:
                         best_chord2 = chord2_found
                         best_row = row_found
-                if opened >= patience and group != alone:
-                    # The members' neighbourhoods have too little in common: go on for the nearer
-                    # ones, and expect less of the groups to come.
-                    opened = int32(1)
-                    share2 *= _LESS
-                    group = uint32((group & ballot(away2 <= share2 * wide2)) | alone)
-                    leaves = member
-                    member = (group >> lane) & uint32(1) != uint32(0)
-                    widest = warp_max(away if member else ZERO)
-                    if many and leaves and not member:
-                        heads = no_heads(places, bundle, k)
-                        clear(found, table, lane, k)
+                if opened >= patience and (group != alone or opened >= int32(share)):
+                    nearer = uint32((group & ballot(away2 <= _LESS * share2 * wide2)) | alone)
+                    if nearer != group:
+                        # The members' neighbourhoods have too little in common: go on for the
+                        # nearer ones, and expect less of the groups to come.
+                        opened = int32(1)
+                        share2 *= _LESS
+                        group = nearer
+                        leaves = member
+                        member = (group >> lane) & uint32(1) != uint32(0)
+                        widest = warp_max(away if member else ZERO)
+                        if many and leaves and not member:
+                            heads = no_heads(places, bundle, k)
+                            clear(found, table, lane, k)
+                    elif opened >= int32(share):
+                        given_up = uint32(given_up | group)
+                        level = int32(top + 1)
                 needed = ZERO
                 if member:
                     if many:
                         needed = root(largest_of_key(heads[last_head], slots)) + away
                     else:
                         needed = root(float32(best_chord2)) + away
-                needed = reach_of(warp_max(needed), slack)
+                needed = reach_of(warp_max(needed), UNDERFLOW if fine else slack)
                 if needed < reach:
                     reach = needed
                     reach2 = reach * reach
             waiting = uint32(waiting & uint32(~group))
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
+        if (given_up >> lane) & uint32(1) != uint32(0):
+            hard[cuda.atomic.add(n_hard, 0, 1)] = int32(row)
         if many:
             line_up(table, found, lane, places)
             settle(points, x, y, z, found, table, lane, slots)
@@ -385,15 +446,15 @@ def walk(places: int) -> Any:
 
 
 def launch_walk(
-    tree: Tree, vectors: cp.ndarray, query: Query, found: Found, *, rows: cp.ndarray | None = None,
-    by_axis: bool = False, width: int = 1, measure: bool = False,
+    index: ReferenceIndex, vectors: cp.ndarray, query: Query, found: Found, *,
+    rows: cp.ndarray | None = None, by_axis: bool = False, width: int = 1, measure: bool = False,
 ) -> None:  # fmt: skip
     """Walk for observations, and write what is found for each into its row.
 
     Parameters
     ----------
-    tree : Tree
-        The references.
+    index : ReferenceIndex
+        The references, on the GPU.
     vectors : float64 array of CuPy, shape (n, 4) or, by axis, (3, n)
         Unit vectors of the observations.
     query, found
@@ -409,11 +470,18 @@ def launch_walk(
     n = found.reference.shape[0]
     places = 1 << (query.k - 1).bit_length()
     warps = _warps(places)
+    *tree, fine = index.tree
+    asked = (query.k, query.exclude_self, query.first_row, measure, *found)
+    hard, n_hard = cp.empty(n, cp.int32), cp.zeros(1, cp.int32)
+    # Few observations leave most of the device to brute force, which then takes no longer.
+    leaves = index.tree.points.shape[0] // WARP
+    share = max(2 * (_PATIENCE + places), leaves * min(n, _FILL) // (_PART * _FILL))
     launch(
-        walk(places), blocks_for(n, width * warps), (WARP, warps),
-        *tree, vectors.ravel(), row_step, axis_step, rows, width,
-        query.k, query.exclude_self, query.first_row, measure, *found,
+        walk(places, fine), blocks_for(n, width * warps), (WARP, warps),
+        *tree, vectors.ravel(), row_step, axis_step, rows, width, *asked, share, hard, n_hard,
     )  # fmt: skip
+    if leaves >= share:
+        search_hard(index.vectors, vectors.ravel(), row_step, axis_step, hard, n_hard, *asked)
     if measure and query.k == 1:
         # Not by the walk: metres would take registers that its warps need.
         distances(found)

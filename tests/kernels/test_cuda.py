@@ -19,6 +19,7 @@ from georesolve.kernels import (  # noqa: E402
     reduce_cuda,
     sizes_cuda,
     tree_cuda,
+    walk_cuda,
 )
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
@@ -114,6 +115,29 @@ def inputs(name):
             np.degrees(np.arcsin(north)), np.clip(lon[pick] + np.degrees(east), -180, 180),
             np.repeat(lat, 99), np.repeat(lon, 99),
         )  # fmt: skip
+    if name == "copies":
+        # More of each place than an answer can hold, in any order, and places share a cell.
+        lat, lon = uniform(rng, 4000)
+        pick = rng.integers(0, 5, 3000)
+        lat[:3000], lon[:3000] = 47.0 + 1e-4 * pick, 8.0 + 1e-3 * (pick % 2)
+        turn = rng.permutation(4000)
+        lat, lon = lat[turn], lon[turn]
+        return lat, lon, np.append(lat[:900], 47 + 1e-7), np.append(lon[:900], 8.0)
+    if name == "a metre of a global set":
+        # And a millimetre of that metre.
+        lat, lon = uniform(rng, 9000)
+        lat[:8000], lon[:8000] = 47 + rng.uniform(0, 1e-5, 8000), 8 + rng.uniform(0, 1e-5, 8000)
+        lat[:3000] = 47 + rng.uniform(0, 1e-8, 3000)
+        lon[:3000] = 8 + rng.uniform(0, 1e-8, 3000)
+        turn = rng.permutation(9000)
+        return lat[turn], lon[turn], lat[turn[:700]] + 3e-9, lon[turn[:700]]
+    if name == "circle":
+        turn = rng.uniform(-180, 180, 9000)
+        lat = 90 - rng.choice([0, 0, 0, 1e-13, 1e-9, 1e-3, 20], 400)
+        return np.zeros(9000), turn, lat, turn[:400]
+    if name == "antipode":
+        away = [rng.uniform(0, 1e-4, 9000) for _ in range(2)]
+        return 7 + away[0], 8 + away[1], -7 - away[0][:300], away[1][:300] - 172
     if name == "nothing valid":
         return np.full(40_000, math.nan), np.zeros(40_000), np.zeros(40), np.zeros(40)
     raise ValueError(name)
@@ -121,7 +145,8 @@ def inputs(name):
 
 NAMES = [
     "uniform", "one leaf", "one", "many", "clustered", "box", "box seen from afar", "millimetres",
-    "grid", "duplicates", "rings", "seams", "invalid", "nothing valid",
+    "grid", "duplicates", "copies", "a metre of a global set", "rings", "circle", "antipode",
+    "seams", "invalid", "nothing valid",
 ]  # fmt: skip
 QUERIES = [
     Query(1), Query(2), Query(7), Query(16), Query(20), Query(64),
@@ -162,6 +187,31 @@ def test_every_search_finds_what_numpy_finds(case, query):
         measured = tree_cuda.search(index, seen, query, width=width, measure=True)
         assert measured.reference.get().tobytes() == found.reference.get().tobytes()
         assert measured.chord2.get().tobytes() == distances(found).get().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "fine"),
+    [("uniform", 5000, False), ("copies", 1325, False), ("a metre of a global set", 9000, True)],
+)
+def test_what_no_answer_can_hold_is_not_in_the_tree(name, kept, fine):
+    lat, lon, _, _ = map(cp.asarray, inputs(name))
+    index = build_index(lat, lon)
+    assert index.vectors.shape == (3, lat.size)
+    assert (index.tree.points[:, 3] >= 0).sum() == kept
+    assert index.tree.fine == fine
+
+
+@pytest.mark.parametrize("k", [1, 7, 64])
+@pytest.mark.parametrize("name", ["circle", "antipode"])
+def test_walks_give_up_where_no_bound_leaves_any_out(name, k, monkeypatch):
+    given_up = []
+    monkeypatch.setattr(
+        walk_cuda, "search_hard", lambda *arguments: given_up.append(int(arguments[5].get()[0]))
+    )
+    lat, lon, *observations = map(cp.asarray, inputs(name))
+    for width in (1, 32):
+        tree_cuda.search(build_index(lat, lon), Degrees(*observations), Query(k), width=width)
+    assert min(given_up) > 100
 
 
 @pytest.mark.parametrize("looked_at", [1, 37])
@@ -339,7 +389,9 @@ def test_search_bytes_covers_what_a_search_takes(name):
     assert taken <= sizes_cuda.search_bytes(lat.size, other_lat.size)
 
 
-@pytest.mark.parametrize("kind", ["uniform", "cities", "box", "grid"])
+@pytest.mark.parametrize(
+    "kind", ["uniform", "cities", "box", "grid", "zeros", "coincident", "cluster", "ring"]
+)
 def test_the_benchmark_finds_no_wrong_row(kind):
     assert kernels_cuda.measure(kind, 10, 8, repeats=1)["wrong"] == 0
 
