@@ -238,7 +238,8 @@ def test_a_sample_sees_what_recurs_in_the_rows(period):
 def cells_for_all(monkeypatch):
     """Have every search that may take cells take them, however little it gains."""
     monkeypatch.setattr(sizes_cuda, "_FROM", 1)
-    monkeypatch.setattr(sizes_cuda, "_FROM_A_REFERENCE", 0)
+    # Not 0: then no number of observations would do.
+    monkeypatch.setattr(sizes_cuda, "_FROM_A_REFERENCE", 1e-9)
     monkeypatch.setattr(cells_cuda, "_SPREAD", 0)
     monkeypatch.setattr(cells_cuda, "_MOST_LEFT", 1)
 
