@@ -168,8 +168,8 @@ def _by_name(identity: dict[str, Any]) -> dict[str, str]:
 
 def _configured_dask() -> contextlib.AbstractContextManager[None]:
     [ours] = dask.config.collect_yaml([str(_DASK_CONFIG)])
-    merged = dask.config.merge(dask.config.get("distributed"), ours["distributed"])
-    configured: contextlib.AbstractContextManager[None] = dask.config.set(distributed=merged)
+    merged = {part: dask.config.merge(dask.config.get(part, {}), ours[part]) for part in ours}
+    configured: contextlib.AbstractContextManager[None] = dask.config.set(merged)
     return configured
 
 

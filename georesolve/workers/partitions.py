@@ -1,16 +1,15 @@
-"""What runs on one partition: read a chunk, resolve it, write its part file."""
+"""What runs on one partition: read each chunk of a run, resolve it, write its part file."""
 
 import logging
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from dask._task_spec import Task
 from distributed import get_worker
 
 from georesolve import __version__
@@ -39,23 +38,16 @@ from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
-PART = pd.DataFrame({"part": pd.Series(dtype="str")})
-"""Empty frame like those that `write_part` returns, for Dask's `meta`."""
+RUN = pd.DataFrame({"start": pd.Series(dtype="i8"), "stop": pd.Series(dtype="i8")})
+"""Empty frame like those of `bounds` and `resolve_run`, for Dask's `meta`."""
 
 
-class _Told(threading.local):
+@dataclass
+class Told:
     """What the record of a chunk tells besides its rows.
 
     Attributes
     ----------
-    chunk, is_first
-        The one that `in_turn` has in hand, and whether its run begins with it.
-    is_over
-        Whether the job was cancelled, or had ended, when its turn came: so does the run. The task
-        ends without a part and without an error: Dask would log one for each chunk in hand, with
-        its stack.
-    is_left_out
-        Whether that is so, or the chunk is done: by a copy of the run, or before a worker died.
     seconds
         By stage.
     verified
@@ -64,107 +56,92 @@ class _Told(threading.local):
         What the coordinates say, where nobody has looked at them before.
     """
 
-    def __init__(self) -> None:
-        self.chunk: Chunk | None = None
-        self.is_first = True
-        self.is_over = self.is_left_out = False
-        self.seconds: dict[str, float] = {}
-        self.verified = 0
-        self.evidence: Evidence | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    verified: int = 0
+    evidence: Evidence | None = None
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Use the device for a stage, and note how long it took."""
+        with device_in_use():
+            start = time.perf_counter()
+            yield
+            backend().synchronize()
+            self.seconds[name] = time.perf_counter() - start
 
 
-# Of the chunk that this thread has in hand. The three functions of a chunk run one after the other
-# in one fused task, and the frames that pass between them have nowhere to put it.
-_told = _Told()
+Resolve = Callable[[Chunk, Job], tuple[Frame, Told]]
 
 
-@contextmanager
-def _stage(name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    backend().synchronize()
-    _told.seconds[name] = time.perf_counter() - start
+def bounds(run: Run) -> pd.DataFrame:
+    """The chunks of a run as a partition, a row each."""
+    return pd.DataFrame(run, columns=RUN.columns, dtype="i8")
 
 
-def in_turn(partition: tuple[Task], run: Run) -> None:
-    """Compute a partition again and again, each time of another chunk, until the job is over.
+def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
+    """Read, resolve and write the chunks of a partition one after the other, until the job is over.
 
-    Parameters
-    ----------
-    partition
-        The three functions below as one task, made with no chunk.
-    """
-    for chunk in run:
-        _told.chunk, _told.is_first = chunk, chunk == run[0]
-        partition[0]()
-        if _told.is_over:
-            return
-
-
-def read_chunk(chunk: Chunk | None, job: Job) -> Frame:
-    """Read the coordinates of a chunk as a frame of pandas or cudf.
+    A job that was cancelled, or has ended, is no error: Dask would log one for each run, with its
+    stack.
 
     Parameters
     ----------
-    chunk
-        None for the one that `in_turn` has in hand.
+    resolve
+        What reads and resolves one chunk.
+
+    Returns
+    -------
+    frame
+        The chunks that were written.
     """
-    # Of the first a record would be news; a bucket takes some time to be asked for one.
-    is_first = chunk is not None or _told.is_first
-    chunk = chunk or _told.chunk
-    assert chunk is not None, "a partition without a chunk is computed by `in_turn`"
-    _told.seconds, _told.verified = {}, 0
-    _told.is_over = job.is_cancelled() or not (is_first or job.records.is_made())
-    is_done = not (is_first or _told.is_over) and has_record(job.records, part_name(*chunk))
-    _told.is_left_out = _told.is_over or is_done
-    if _told.is_left_out:
-        return pd.DataFrame()
-    with device_in_use(), _stage("read"):
-        frame, _told.evidence = read_points(job.observations, *chunk)
-        names = {job.observations.lat: "lat_deg", job.observations.lon: "lon_deg"}
-        frame = frame.rename(columns=names)
-        frame.index = frame.index + chunk.start
-    return frame
+    written = []
+    for at, chunk in enumerate(map(Chunk._make, run.itertuples(index=False))):
+        # Of the first a record would be news; a bucket takes some time to be asked for one.
+        if job.is_cancelled() or (at and not job.records.is_made()):
+            break
+        if at and has_record(job.records, part_name(*chunk)):
+            continue  # A copy of the run has done it, or this one before its worker died.
+        frame, told = resolve(chunk, job)
+        if job.is_cancelled():
+            break
+        if write_part(chunk, frame, told, job):
+            written.append(chunk)
+    return bounds(tuple(written))
 
 
-def resolve(frame: Frame, job: Job) -> Frame:
+def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
     """Find the nearest reference of every row of a chunk.
 
     Returns
     -------
     frame
-        With k rows an observation, numbered through the job: `reference` (int64 row, -1 where
-        none), `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
-        That of a chunk that is left out is empty.
+        Of pandas or cudf, with k rows an observation: `reference` (int64 row, -1 where none),
+        `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
     """
-    if _told.is_left_out:
-        return frame
-    with device_in_use(), _stage("index"):
+    told, options = Told(), job.options
+    with told.stage("read"):
+        frame, told.evidence = read_points(job.observations, *chunk)
+        lat_deg, lon_deg = (
+            frame[name].values for name in (job.observations.lat, job.observations.lon)
+        )
+    with told.stage("index"):
         load(job.references, job.indexes)
-    with device_in_use(), _stage("resolve"):
-        lat_deg, lon_deg = frame["lat_deg"].values, frame["lon_deg"].values
-        k = job.options.k
-        first = _first_row(frame)
-        answer = search(job.references, lat_deg, lon_deg, job.options, first)
+    with told.stage("resolve"):
+        answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         status = statuses(
-            answer.reference.reshape(-1, k),
+            answer.reference.reshape(-1, options.k),
             is_valid(lat_deg, lon_deg),
             job.references.valid_rows,
-            exclude_self=job.options.exclude_self,
+            exclude_self=options.exclude_self,
         )
         columns = {**answer._asdict(), "status": status}
         found = type(frame)({name: column.reshape(-1) for name, column in columns.items()})
-        found.index = found.index + first * k
-    with device_in_use(), _stage("verify"):
-        _told.verified = verify(job.references, lat_deg, lon_deg, job.options, first, answer)
-    return found
+    with told.stage("verify"):
+        told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
+    return found, told
 
 
-def _first_row(frame: Frame) -> int:
-    return int(frame.index[0]) if len(frame) else 0
-
-
-def write_part(frame: Frame, job: Job) -> pd.DataFrame:
+def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
     """Write the part file of a resolved chunk, carried columns included.
 
     The row groups of the file are those of the result. Its record is written last: once that
@@ -172,22 +149,17 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
 
     Returns
     -------
-    frame
-        One row: the name of the file; none where the chunk is left out.
+    bool
+        Whether it was written: not where the job has ended, or another worker was quicker.
     """
-    if _told.is_left_out or job.is_cancelled():
-        return PART
     start = time.perf_counter()
     with device_in_use():
         answer = backend().to_arrow(frame)
-    row = _first_row(frame) // job.options.k
-    chunk = Chunk(row, row + len(frame) // job.options.k)
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
     name, carried_widths = part_name(*chunk), job.widths()
     if not job.records.is_made() or has_record(job.records, name):
-        # The job has ended, or a copy of the chunk was quicker: its part is the record of it.
-        return PART
+        return False
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.
     with job.place.new(name) as file:
         splice = Splice(file)
@@ -197,15 +169,15 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
         ):
             splice.add(group)
         spliced = splice.finish(group.schema.with_metadata(provenance(job, counts)))
-    _told.seconds["write"] = time.perf_counter() - start
+    told.seconds["write"] = time.perf_counter() - start
     record = {
         "version": __version__,
         "rows": chunk.stop - chunk.start,
         "counts": counts,
         "worker": str(get_worker().name),
-        "seconds": _told.seconds,
-        "verified": _told.verified,
-        "evidence": _told.evidence and _told.evidence.as_json(),
+        "seconds": told.seconds,
+        "verified": told.verified,
+        "evidence": told.evidence and told.evidence.as_json(),
         "part": Part.of(name, spliced),
         "footer": [footers.as_json(group) for group in spliced.movable],
     }
@@ -213,9 +185,9 @@ def write_part(frame: Frame, job: Job) -> pd.DataFrame:
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
-        extra={"job": job.id, "seconds": _told.seconds},
+        extra={"job": job.id, "seconds": told.seconds},
     )
-    return pd.DataFrame({"part": [name]})
+    return True
 
 
 def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, group: Chunk) -> Encoded:

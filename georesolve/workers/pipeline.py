@@ -11,10 +11,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-import pandas as pd
-from dask._expr import LLGExpr
-from dask._task_spec import Task
-from distributed import CancelledError, Client, Future, wait
+from distributed import CancelledError, Client, Future, futures_of, wait
 from distributed.scheduler import KilledWorker
 
 from georesolve.workers.assembly import Assembly
@@ -22,14 +19,7 @@ from georesolve.workers.cluster import Cluster
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
-from georesolve.workers.partitions import (
-    PART,
-    in_turn,
-    read_chunk,
-    resolve,
-    standing_record,
-    write_part,
-)
+from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
 from georesolve.workers.parts import part_name, read_record, recorded
 from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
@@ -41,18 +31,12 @@ logger = logging.getLogger(__name__)
 
 _WINDOW_A_WORKER = 8
 """Tasks in flight a worker: enough to keep it busy, few enough for a cancel to be quick."""
+_PARTITIONS = 10
+"""Runs that are sent as the partitions of one collection."""
 _AT_ONCE = 16
 """Ended runs whose records are read before the job is looked at, and workers get more, again."""
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20
-_COORDINATES = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
-_ANSWER = pd.DataFrame(
-    {
-        "reference": pd.Series(dtype="i8"),
-        "distance_m": pd.Series(dtype="f8"),
-        "status": pd.Series(dtype="i1"),
-    }
-)
 
 
 # Not `distributed.wait`, which looks at all futures in flight whenever one has ended: 64 workers
@@ -189,7 +173,7 @@ def _records(
     running: dict[Future[Any], Run] = {}
     stragglers = Stragglers()
     ended = _Ended()
-    submit = partial(_submit, cluster.client, job, _partition(job), ended)
+    submit = partial(_submit, cluster.client, job, ended)
     window = _WINDOW_A_WORKER * n_workers
     n_threads = CHUNKS_IN_HAND[cluster.device] * n_workers
     seconds: float | None = None
@@ -301,63 +285,44 @@ def _drop(client: Client, running: dict[Future[Any], Run], futures: list[Future[
     _let_go(client, futures)
 
 
-def _partition(job: Job) -> Task:
-    """What is done with any chunk of a job, as one partition of a dataframe collection.
-
-    It is made once: to make it again for each chunk was most of what the runner did.
-    """
-    # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
-    import dask.dataframe as dd
-
-    collection = (
-        dd.from_map(read_chunk, [None], job=job, meta=_COORDINATES)
-        .map_partitions(resolve, job, meta=_ANSWER, enforce_metadata=False)
-        .map_partitions(write_part, job, meta=PART, enforce_metadata=False)
-        # Optimised, the three functions of a chunk are one task: its frames stay on one worker.
-        .optimize()
-    )
-    [key] = collection.__dask_keys__()
-    partition: Task = dict(collection.dask)[key]
-    return partition
-
-
 def _submit(
     client: Client,
     job: Job,
-    partition: Task,
     ended: _Ended,
     batch: list[Run],
     workers: list[str] | None = None,
 ) -> dict[Future[Any], Run]:
-    """Send a batch of runs to the workers, or to some of them, each as one task.
+    """Send a batch of runs to the workers, or to some of them, as partitions of a collection.
 
     Each future goes to `ended` once it has finished, failed or been cancelled.
     """
-    keys = [_key(job, run[0]) for run in batch]
-    # In a tuple Dask does not take it for a task of its own.
-    tasks = {
-        key: Task(key, in_turn, (partition,), run) for key, run in zip(keys, batch, strict=True)
-    }
-    # Given a name, which no other batch has: Dask would hash all that is in it to make one. It has
-    # no public way to say so, nor to call a task again; its version is pinned, and tests do both.
-    graph: Any = LLGExpr(tasks, _determ_token=keys[0])
-    # Batches of one minute would count as one, and the first of each be taken before all others.
-    futures = client.get(graph, keys, workers=workers, sync=False, fifo_timeout="0s")
+    # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
+    import dask.dataframe as dd
+
+    futures: dict[Future[Any], Run] = {}
+    for first in range(0, len(batch), _PARTITIONS):
+        # Of one collection Dask begins the last partition first, and counts them by their digits:
+        # so many it takes in the order of their rows, and the result grows from its begin.
+        runs = batch[first : first + _PARTITIONS][::-1]
+        # Optimised, a run is one task, named after the first words of these two: the dashboard
+        # shows which job it belongs to. What follows them is never used twice: a scheduler of which
+        # a killed service was a client may still know its tasks.
+        collection = (
+            dd.from_map(bounds, runs, meta=RUN, label=f"resolve-{secrets.token_hex(8)}")
+            .map_partitions(resolve_run, job, resolve, meta=RUN, token=_word(job))
+            .optimize()
+        )
+        # Batches of a minute would count as one, and the first of each be taken before all others.
+        sent = client.persist(collection, workers=workers, fifo_timeout="0s")
+        futures |= {future: runs[future.key[1]] for future in futures_of(sent)}
     for future in futures:
         future.add_done_callback(ended.put)
-    return dict(zip(futures, batch, strict=True))
+    return futures
 
 
-def _key(job: Job, chunk: Chunk) -> str:
-    """Name of a task: the dashboard and the logs of workers show which job it belongs to.
-
-    Dask groups tasks by their first words. Of tasks that wait for nothing it starts the one with
-    the last name first, so a name has how many rows are to go: the result grows from its begin. A
-    name is never used twice: a scheduler of which a killed service was a client may still know its
-    tasks.
-    """
-    to_go = job.observations.rows - chunk.start
-    return f"read-resolve-write-{job.id}-{to_go:012d}-{secrets.token_hex(4)}"
+def _word(job: Job) -> str:
+    """What names the tasks of a job: one word, as Dask leaves out what follows a dash."""
+    return f"run_{job.id.replace('-', '_')}"
 
 
 def _check(

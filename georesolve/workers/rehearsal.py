@@ -16,7 +16,7 @@ from georesolve.workers.datasets import ROW_GROUP, Dataset, write_dataset
 from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.memory import in_pieces
-from georesolve.workers.partitions import read_chunk, resolve
+from georesolve.workers.partitions import resolve
 from georesolve.workers.plan import Chunk
 from georesolve.workers.references import forget_all
 from georesolve.workers.search import rehearsing
@@ -46,8 +46,8 @@ def rehearse(device: Device) -> None:
             references = _dataset(folder, n_references)
             for options in _OPTIONS:
                 job = Job("rehearsal", folder, observations, references, options)
-                frame = read_chunk(Chunk(0, observations.rows), job)
-                backend().to_arrow(resolve(frame, job))
+                frame, _ = resolve(Chunk(0, observations.rows), job)
+                backend().to_arrow(frame)
     forget_all()
 
 

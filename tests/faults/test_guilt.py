@@ -24,13 +24,13 @@ HAS_FAILED = "the guilty job has failed"
 """A file: others take their time until it is there."""
 
 
-def resolve_or_die(frame, job):
+def resolve_or_die(chunk, job):
     """Ends the worker with the chunks of one job, and takes its time with those of others."""
-    if len(frame) == GUILTY:
+    if chunk.stop - chunk.start == GUILTY:
         os._exit(1)
     if not job.folder.with_name(HAS_FAILED).exists():
         time.sleep(0.5)
-    return resolve(frame, job)
+    return resolve(chunk, job)
 
 
 @pytest.mark.timeout(300)

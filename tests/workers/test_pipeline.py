@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 import dask.dataframe as dd
 import numpy as np
@@ -22,7 +24,7 @@ from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.partitions import read_chunk, resolve
+from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run
 from georesolve.workers.parts import part_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
@@ -231,7 +233,7 @@ def test_what_is_finished_is_not_held(cluster, make_job, monkeypatch):
     job = make_job(points(4_000, 1), points(100, 2))
 
     def held():
-        return sum(job.id in key for key in cluster.client.futures)
+        return sum(job.id.replace("-", "_") in str(key) for key in cluster.client.futures)
 
     counts = []
     run(cluster, job, lambda progress: counts.append((progress.rows_done, held())), never)
@@ -300,11 +302,11 @@ def test_a_worker_with_two_chunks_in_hand(device, cluster, make_job, monkeypatch
     assert sum(progress.chunks_by_worker.values()) == 40
 
 
-def resolve_few(frame, job):
+def resolve_few(chunk, job):
     """Finds no memory for more than a thousand observations."""
-    if len(frame) > 1_000:
-        raise MemoryError(f"{len(frame)} observations")
-    return resolve(frame, job)
+    if chunk.stop - chunk.start > 1_000:
+        raise MemoryError(f"{chunk.stop - chunk.start} observations")
+    return resolve(chunk, job)
 
 
 def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, caplog):
@@ -317,14 +319,14 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     assert progress.rows_done == 10_000
 
 
-def resolve_on_a_slow_worker(frame, job):
+def resolve_on_a_slow_worker(chunk, job):
     """Takes until it is told to go on, on the worker that took the first chunk of a job."""
     name, slow = get_worker().name, job.folder / "slow"
     with contextlib.suppress(FileExistsError), slow.open("x") as file:
         file.write(str(name))
     if slow.read_text() == str(name):
         wait_until(lambda: (job.folder / "go on").exists())
-    return resolve(frame, job)
+    return resolve(chunk, job)
 
 
 def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch, caplog):
@@ -351,20 +353,20 @@ def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypat
     assert {path: path.stat().st_mtime_ns for path in job.folder.glob("*/*")} == written
 
 
-def resolve_slowly_or_without_memory(frame, job):
+def resolve_slowly_or_without_memory(chunk, job):
     """Finds no memory for a copy of the chunk that another worker is slow with."""
     name, slow = get_worker().name, job.folder / "slow"
     with contextlib.suppress(FileExistsError), slow.open("x") as file:
-        file.write(f"{name} {frame.index[0]}")
+        file.write(f"{name} {chunk.start}")
     slow_name, first = slow.read_text().split()
-    if str(frame.index[0]) == first:
+    if str(chunk.start) == first:
         if slow_name != str(name):
             (job.folder / "go on").touch()
-            raise MemoryError(f"{len(frame)} observations")
+            raise MemoryError(f"{chunk.stop - chunk.start} observations")
         wait_until((job.folder / "go on").exists)
         # Until the runner has heard of it.
         time.sleep(0.5)
-    return resolve(frame, job)
+    return resolve(chunk, job)
 
 
 def test_a_copy_without_memory_is_not_halved(cluster, make_job, monkeypatch, caplog):
@@ -394,13 +396,13 @@ def take_runs_of(monkeypatch, size):
     monkeypatch.setattr(pipeline, "next_run", next_run)
 
 
-def resolve_or_die_twice(frame, job):
+def resolve_or_die_twice(chunk, job):
     """Ends two workers that take the third chunk: Dask gives up the task then."""
-    if len(frame) and frame.index[0] == 1_000:
+    if chunk.start == 1_000:
         for name in ("died", "died again"):
             with contextlib.suppress(FileExistsError), (job.folder / name).open("x"):
                 os._exit(1)
-    return resolve(frame, job)
+    return resolve(chunk, job)
 
 
 @pytest.mark.parametrize(
@@ -419,12 +421,10 @@ def test_a_run_of_chunks_is_whole_whatever_becomes_of_it(cluster, make_job, monk
     assert (job.folder / "died again").exists() == (do is resolve_or_die_twice)
 
 
-def note_and_resolve_or_die_twice(frame, job):
-    # A chunk that is left out has no rows.
-    if len(frame):
-        with (job.folder / "resolved").open("a") as file:
-            file.write(f"{frame.index[0]}\n")
-    return resolve_or_die_twice(frame, job)
+def note_and_resolve_or_die_twice(chunk, job):
+    with (job.folder / "resolved").open("a") as file:
+        file.write(f"{chunk.start}\n")
+    return resolve_or_die_twice(chunk, job)
 
 
 def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monkeypatch):
@@ -463,9 +463,9 @@ def test_a_run_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch
     wait_until(lambda: not any(cluster.client.run(threads_in_use).values()))
 
 
-def resolve_slowly(frame, job):
+def resolve_slowly(chunk, job):
     time.sleep(0.2)
-    return resolve(frame, job)
+    return resolve(chunk, job)
 
 
 def test_a_cancel_does_not_wait_for_the_end_of_a_run(cluster, make_job, monkeypatch):
@@ -479,8 +479,8 @@ def test_a_cancel_does_not_wait_for_the_end_of_a_run(cluster, make_job, monkeypa
     assert len(list(job.records.path.iterdir())) < 50
 
 
-def no_memory(frame, job):
-    raise MemoryError(f"{len(frame)} observations")
+def no_memory(chunk, job):
+    raise MemoryError(f"{chunk.stop - chunk.start} observations")
 
 
 def test_no_memory_for_a_thousand_fails_the_job(cluster, make_job, monkeypatch):
@@ -495,16 +495,17 @@ def test_tasks_are_named_after_their_job(cluster, make_job):
 
     def keys_of(dask_scheduler, job):
         events = dask_scheduler.transition_log
-        return {str(event[0]) for event in events if job in str(event[0])}
+        return {event[0][0] for event in events if f"_{job}-" in str(event[0])}
 
     for _ in range(2):
         job = make_job(points(10, 1), points(20, 2))
         run(cluster, job, ignore, never)
-    keys = cluster.client.run_on_scheduler(keys_of, job=job.id)
-    assert {key.partition(f"-{job.id}-")[0] for key in keys} == {"read-resolve-write"}
+    name = job.id.replace("-", "_")
+    keys = cluster.client.run_on_scheduler(keys_of, job=name)
+    assert {key.partition(f"_{name}-")[0] for key in keys} == {"resolve-run"}
     # Dask keeps what it learns by prefix for ever, so a prefix must not be a job's.
     prefixes = cluster.client.run_on_scheduler(task_prefixes)
-    assert not [prefix for prefix in prefixes if job.id in prefix]
+    assert not [prefix for prefix in prefixes if job.id in prefix or name in prefix]
 
 
 def test_tasks_are_named_without_a_look_at_the_sets(cluster, make_job, monkeypatch):
@@ -521,7 +522,9 @@ def test_jobs_of_one_id_are_not_taken_for_each_other(cluster, make_job):
     first, second = (
         replace(make_job(points(100, seed), points(9, 2)), id="same") for seed in (1, 3)
     )
-    in_use = dd.from_map(read_chunk, [Chunk(0, 100)], job=first, meta=pipeline._COORDINATES)
+    in_use = dd.from_map(bounds, [(Chunk(0, 100),)], meta=RUN).map_partitions(
+        resolve_run, first, resolve, meta=RUN
+    )
     run(cluster, second, ignore, never)
     sets = (points(100, 3), points(9, 2))
     rows, _ = nearest(*(table[name].to_numpy() for table in sets for name in ("lat", "lon")))
@@ -532,14 +535,18 @@ def test_jobs_of_one_id_are_not_taken_for_each_other(cluster, make_job):
 def test_chunks_are_begun_in_the_order_of_their_rows(cluster, make_job, monkeypatch):
     def begun(dask_scheduler, job):
         log = [(event[0], event[2]) for event in dask_scheduler.transition_log]
-        return [str(key) for key, state in log if job in str(key) and state == "processing"]
+        return [key for key, state in log if f"_{job}-" in str(key) and state == "processing"]
 
     cut_into(monkeypatch, 1_000)
     job = make_job(points(20_000, 1), points(20, 2))
     run(cluster, job, ignore, never)
-    keys = cluster.client.run_on_scheduler(begun, job=job.id)
-    to_go = [int(key.split("-")[-2]) for key in keys]
-    assert to_go == sorted(to_go, reverse=True) == list(range(20_000, 0, -1_000))
+    keys = cluster.client.run_on_scheduler(begun, job=job.id.replace("-", "_"))
+    # One collection after the other, and of each the partitions from the last, which has the first
+    # rows of them.
+    collections = [[i for _, i in group] for _, group in groupby(keys, key=itemgetter(0))]
+    assert len(collections) == len({name for name, _ in keys}) > 1
+    assert collections == [[*range(len(numbers))][::-1] for numbers in collections]
+    assert len(keys) == 20
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])

@@ -9,7 +9,7 @@ import pytest
 
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.memory import set_memory
-from georesolve.workers.partitions import read_chunk, resolve
+from georesolve.workers.partitions import resolve
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rehearsal import A_PIECE, rehearse
 from tests.conftest import points, store_points
@@ -49,7 +49,7 @@ def before_and_after_jobs(device, folder):
     for name, (n_references, options) in jobs(device).items():
         references = store_points(points(n_references, 2), folder / f"{name}.parquet")
         job = Job(name, folder, observations, references, options)
-        resolve(read_chunk(Chunk(0, 3_000), job), job)
+        resolve(Chunk(0, 3_000), job)
     return before, signatures()
 
 
