@@ -19,6 +19,8 @@ from tests.oracle import nearest
 
 PARQUET = "application/vnd.apache.parquet"
 
+ONE = {"lat": [1], "lon": [2]}
+
 
 def parquet(table):
     sink = io.BytesIO()
@@ -284,19 +286,19 @@ def test_observations_without_rows(service):
     [
         ({"observations": {"lat": [1], "lon": [2]}}, "/references: Field required"),
         (
-            {"observations": {"lat": [1, "x"], "lon": [2, 3]}, "references": "dataset:none"},
+            {"observations": {"lat": [1, "x"], "lon": [2, 3]}, "references": ONE},
             "/observations/lat/1: 'x' is not a number",
         ),
         (
-            {"observations": {"lat": [0.5, True], "lon": [2, 3]}, "references": "dataset:none"},
+            {"observations": {"lat": [0.5, True], "lon": [2, 3]}, "references": ONE},
             "/observations/lat/1: True is not a number",
         ),
         (
-            {"observations": {"lat": [1, 2.5], "lon": [False, 3]}, "references": "dataset:none"},
+            {"observations": {"lat": [1, 2.5], "lon": [False, 3]}, "references": ONE},
             "/observations/lon/0: False is not a number",
         ),
         (
-            {"observations": {"lat": [1], "lon": [2, 3]}, "references": "dataset:none"},
+            {"observations": {"lat": [1], "lon": [2, 3]}, "references": ONE},
             "differ in length",
         ),
         (

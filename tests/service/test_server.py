@@ -170,7 +170,9 @@ def test_a_client_that_is_slow_does_not_keep_it(tmp_path):
         socket.create_connection((client.base_url.host, client.base_url.port)) as connection,
     ):
         head = "POST /datasets HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/csv\r\n"
-        connection.sendall(f"{head}Content-Length: 1000\r\n\r\nlat,lon\n".encode())
+        # What comes is written a MiB at a time.
+        connection.sendall(f"{head}Content-Length: 9000000\r\n\r\nlat,lon\n".encode())
+        connection.sendall(b"1,2\n" * (1 << 19))
         wait_until(lambda: any(path.is_file() for path in (data_dir / "incoming").rglob("*")))
         start = client.log.stat().st_size
         client.process.terminate()

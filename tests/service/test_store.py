@@ -30,8 +30,10 @@ from georesolve.service.database.rows import Delivery, Repeat
 from georesolve.service.database.schema import VERSION, metadata
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
 from georesolve.service.jobs import endings, supervisor
+from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
@@ -276,7 +278,7 @@ def test_a_rate_counts_from_what_stood_when_the_job_was_taken_up(tmp_path, store
     store.start_job(id)
     seconds = iter([0.0, 20.0, 22.0])
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    report = supervisor._Reporter(store, id)
+    report = supervisor._Reporter(store, id, Disk(Settings(data_dir=tmp_path)))
     # For 20 s it looks at the parts that stand.
     report(Progress(rows=100, rows_done=40))
     report(Progress(rows=100, rows_done=60))
