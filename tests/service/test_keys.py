@@ -238,11 +238,15 @@ def test_the_role_admin_sees_what_all_have(guarded):
         inputs = {"observations": SET, "references": f"dataset:{dataset}"}
         assert look_up(admin, inputs).content == look_up(ann, inputs).content
         assert look_up(ben, inputs).status_code == 404
-        # A name is its owner's.
-        assert admin.delete(f"/datasets/{dataset}").status_code == 409
-        assert ann.put("/datasets/sites", **csv | {"content": "lat,lon\n3,4\n"}).status_code == 200
+        # A name is its owner's: the admin's own of that name stays.
+        own = admin.put("/datasets/sites", **csv | {"content": "lat,lon\n5,6\n"}).json()["id"]
+        newest = ann.put("/datasets/sites", **csv | {"content": "lat,lon\n3,4\n"}).json()["id"]
         assert admin.delete(f"/datasets/{dataset}").status_code == 204
         assert ann.get(f"/datasets/{dataset}").status_code == 404
+        assert admin.delete(f"/datasets/{newest}").status_code == 204
+        assert ann.get("/datasets/sites").status_code == 404
+        assert admin.get("/datasets/sites").json()["id"] == own
+        assert admin.delete("/datasets/sites").status_code == 204
         own = run_nearest(admin, body, {"Prefer": "respond-async"})
         assert ben.get(own.headers["location"]).status_code == 404
         assert ben.delete(job).status_code == 404

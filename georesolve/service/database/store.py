@@ -161,7 +161,11 @@ class Store(Queries):
     @property
     def names(self) -> Names:
         """The names of its owner's datasets."""
-        return Names(self._engine, self.owner or "")
+        return self.names_of(self.owner or "")
+
+    def names_of(self, owner: str) -> Names:
+        """The names of an owner's datasets."""
+        return Names(self._engine, owner)
 
     def close(self) -> None:
         """Close all connections."""

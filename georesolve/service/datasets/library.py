@@ -268,18 +268,21 @@ class Library:
         """
         row = self.get(id)
         if names := [name for name in self._store.names.of([row.id])[row.id] if "@" not in name]:
-            if id not in names:
+            is_others = row.owner != (self._store.owner or "")
+            if id not in names and not is_others:
                 raise DatasetInUse(
                     f"the dataset {id!r} is the newest version of {names[0]!r}: replace that, or "
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
-            self._remove_name(id)
+            # To an admin a name is one of the admin's own, and others' datasets have their ids.
+            for name in names if is_others else [id]:
+                self._remove_name(name, row.owner)
         elif not self._forget(row):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
-    def _remove_name(self, name: str) -> None:
-        """Remove a name, and those of its versions that no job and no other name needs."""
-        for id in self._store.names.remove(name):
+    def _remove_name(self, name: str, owner: str) -> None:
+        """Remove an owner's name, and those of its versions that no job and no other name needs."""
+        for id in self._store.names_of(owner).remove(name):
             row = self._store.dataset(id)
             if row is not None and not self._forget(row):
                 self._store.prolong_dataset(id, now())
