@@ -7,10 +7,12 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from georesolve.service.clock import now
+from georesolve.service.database.names import Condition
 from georesolve.service.database.rows import Delivery
 from georesolve.service.database.schema import jobs
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
+from georesolve.service.errors import NoSuchDataset
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
@@ -113,6 +115,29 @@ def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):
     assert (revived.id, is_new) == (row.id, False)
     sweep(store)
     assert library.get(row.id).dataset.rows == 5
+
+
+def test_what_another_front_removes_is_registered_anew(tmp_path, store):
+    """Its row is marked, and goes after its file: nothing brings it back meanwhile."""
+    ours = store.of("ours")
+    library = Library(ours, 1)
+    row, _ = library.register(ingested(tmp_path, 1))
+    seen = []
+
+    def remove_file():
+        # A front whose clock is behind does not see it either.
+        seen.append(store.dataset(row.id).expires < now(-86400))
+        seen.append(ours.prolong_dataset(row.id, now(3600)))
+        with pytest.raises(NoSuchDataset):
+            ours.names.put("places", row.id, Condition(), None)
+        seen.append(library.register(ingested(tmp_path, 1)))
+
+    assert ours.remove_dataset(row.id, remove_file)
+    assert seen[:2] == [True, False]
+    again, is_new = seen[2]
+    assert is_new
+    assert again.id != row.id
+    assert library.get(again.id) == again
 
 
 def test_a_full_disk_is_no_reason_to_refuse_what_reads():

@@ -150,7 +150,8 @@ class Names(Queries):
         """
         of_name = self._own(_names) & (_names.c.name == name)
         count = sa.select(sa.func.max(_names.c.version)).where(of_name)
-        keep = _datasets.update().where(_datasets.c.id == dataset).values(expires=None)
+        is_there = (_datasets.c.id == dataset) & _datasets.c.registered
+        keep = _datasets.update().where(is_there).values(expires=None)
         # One replaces a name at a time: each sees what those before it did.
         with self._accepting() as connection:
             if not connection.execute(keep).rowcount:

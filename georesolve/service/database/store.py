@@ -52,6 +52,8 @@ _NUL = "\0"
 _DAY_SECONDS = 86400.0
 _STEP_BACK_SECONDS = 60.0
 """Clocks that are kept right are set back by less."""
+_LONG_AGO = "0001-01-01T00:00:00.000+00:00"
+"""When what is removed has expired: so to every front, whatever its clock says."""
 _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
@@ -224,11 +226,12 @@ class Store(Queries):
         return dataset_row(row, self.dataset_file(row["id"]))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
-        """Let a dataset expire later; False when it is gone.
+        """Let a registered dataset expire later; False when it is gone, or is being removed.
 
         The newest version of a name never does.
         """
-        query = _datasets.update().where((_datasets.c.id == id) & self._own(_datasets))
+        is_there = (_datasets.c.id == id) & _datasets.c.registered
+        query = _datasets.update().where(is_there & self._own(_datasets))
         later = sa.case((is_newest(_datasets.c.id), sa.null()), else_=expires)
         return bool(self._change(query.values(expires=later)))
 
@@ -305,7 +308,7 @@ class Store(Queries):
         query = _datasets.update().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
             query = query.where(self._expired(_datasets))
-        query = query.values(registered=False, expires=now())
+        query = query.values(registered=False, expires=_LONG_AGO)
 
         with self._engine.begin() as connection:
             connection.execute(lock)
