@@ -135,3 +135,16 @@ def test_what_was_made_by_a_clock_that_was_behind_is_kept(tmp_path, machine):
         machine.ahead = datetime.timedelta()
         sweep(store)
         assert kept.are_there(store) == (True, True, True)
+
+
+def test_a_service_that_is_up_for_an_hour_every_other_day_sweeps(tmp_path, machine):
+    kept = None
+    for _ in range(10):
+        with closing(Store(tmp_path / "data")) as store:
+            kept = kept or Kept(tmp_path, store)
+            sweep(store)
+            machine.ahead += datetime.timedelta(hours=1)
+            sweep(store)
+            there = kept.are_there(store)
+        machine.ahead += datetime.timedelta(hours=47)
+    assert there == (True, False, False)

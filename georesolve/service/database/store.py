@@ -485,11 +485,11 @@ class Store(Queries):
             last = connection.execute(sa.select(_store.c.swept, _store.c.waits_until)).one()
             until: str | None = last.waits_until
             passed = seconds_between(last.swept or time, time)
-            if passed > _DAY_SECONDS:
-                until = now(_DAY_SECONDS)
-            elif passed < -_STEP_BACK_SECONDS or (until and until <= time):
-                # It was set back, or a day has passed.
+            if passed < -_STEP_BACK_SECONDS or (until and until <= time):
+                # It was set back, or a day has passed, be it that nothing ran then.
                 until = None
+            elif passed > _DAY_SECONDS:
+                until = now(_DAY_SECONDS)
             connection.execute(_store.update().values(swept=time, waits_until=until))
         return until
 
