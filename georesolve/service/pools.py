@@ -97,6 +97,8 @@ class SharedPool(_Threads):
 
 database = Pool("database", 8)
 """Statements of SQL; they end within seconds, one way or another."""
+checks = Pool("checks", 2)
+"""Checks of `/readyz`, which anybody may ask for: they wait for a disk or a bucket."""
 disk = Pool("disk", 8)
 """Files of the data folder."""
 compute = Pool("compute", 3)

@@ -1,5 +1,6 @@
 """What waits for one thing holds up nothing else: threads by kind, and a free event loop."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -13,7 +14,10 @@ import httpx
 import pytest
 
 from georesolve.commands import main
+from georesolve.service import pools
+from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
+from georesolve.service.ops.health import get_health
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -136,6 +140,28 @@ def test_a_silent_bucket_stops_nothing_else(tmp_path, capsys):
                     one.close()
                 # The bucket is gone by now.
                 client.process.terminate()
+
+
+def test_checks_of_a_silent_store_hold_up_no_key_check():
+    told = threading.Event()
+    writable = Probe(told.wait)
+    service = SimpleNamespace(
+        store=SimpleNamespace(writable=writable, count_live=lambda: (0, 0)),
+        disk=SimpleNamespace(writable=writable, free=lambda: 1, must_stay_free=0),
+        at_hand=SimpleNamespace(trouble=None),
+        cluster=SimpleNamespace(state=None, trouble="none is asked"),
+    )
+
+    async def ask():
+        request, response = SimpleNamespace(state=None), SimpleNamespace(headers={})
+        asked = [asyncio.ensure_future(get_health(request, service, response)) for _ in range(24)]
+        await asyncio.sleep(0)
+        await pools.database(bool)
+        assert not any(one.done() for one in asked)
+        told.set()
+        assert {(await one).status for one in asked} == {"unavailable"}
+
+    asyncio.run(ask())
 
 
 def test_no_room_makes_the_event_loop_wait(tmp_path):

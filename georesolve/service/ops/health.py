@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service import pools
 from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
+from georesolve.service.disk import Trouble
 from georesolve.service.metrics import CONTENT_TYPE
 from georesolve.service.uploads import sandbox
 
@@ -61,7 +62,7 @@ async def get_life() -> Health:
     responses=_NOT_READY,
 )
 @router.get("/healthz", summary="The same as /readyz", responses=_NOT_READY)
-@pools.database.handler
+@pools.checks.handler
 def get_health(request: Request, service: WholeService, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
 
@@ -80,9 +81,9 @@ def _health(service: Service) -> Health:
     decoders = Check(name="sandbox", ok=True, detail=str(sandbox.available()))
     waits_for = service.at_hand.trouble
     small = Check(name="small requests", ok=waits_for is None, detail=waits_for or "answered here")
-    checks = [_store(service), _disk(service), decoders, small, *_cluster(service)]
-    store, disk, *others = checks
     trouble = service.store.writable.trouble(_PATIENCE_SECONDS)
+    checks = [_store(service, trouble), _disk(service), decoders, small, *_cluster(service)]
+    store, disk, *others = checks
     # A full disk does not make it unready: what makes room, DELETE, must still come through.
     if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
         return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
@@ -96,8 +97,7 @@ def get_metrics(service: WholeService) -> Response:
     return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
-def _store(service: Service) -> Check:
-    trouble = service.store.writable.trouble(_PATIENCE_SECONDS)
+def _store(service: Service, trouble: Trouble | None) -> Check:
     if trouble is not None:
         return Check(name="store", ok=False, detail=f"it cannot be written: {trouble.reason}")
     try:
