@@ -61,7 +61,12 @@ class Probe:
             if self._ended.is_set() and time.monotonic() - self._tried_at >= _PROBE_SECONDS:
                 self._ended.clear()
                 self._tried_at = time.monotonic()
-                threading.Thread(target=self._try_once, name="probe", daemon=True).start()
+                try:
+                    threading.Thread(target=self._try_once, name="probe", daemon=True).start()
+                except RuntimeError:
+                    # Without a thread nothing is tried, so nothing would end it.
+                    self._ended.set()
+                    raise
         if not self._ended.wait(patience_seconds):
             seconds = time.monotonic() - self._tried_at
             if seconds > _HUNG_SECONDS:

@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import httpx
+import pytest
 
+from georesolve.service import disk
 from georesolve.service.cli import main
 from georesolve.service.database.store import Store
 from georesolve.service.disk import Probe
@@ -97,3 +99,19 @@ def test_a_write_that_hangs_holds_up_no_caller():
     going.clear()
     assert probe.trouble() == ("No space left on device", True)
     assert not going.is_set(), "it is not tried at each call"
+
+
+def test_a_write_that_no_thread_could_be_started_for_does_not_hang():
+    probe = Probe(bool)
+    with pytest.MonkeyPatch.context() as patch:
+        # As where the process has as many threads as it may.
+        patch.setattr(threading.Thread, "start", refuse_thread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            probe.trouble()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "_HUNG_SECONDS", 0.0)
+        assert probe.trouble(0.1) is None
+
+
+def refuse_thread(*_, **__):
+    raise RuntimeError("can't start new thread")
