@@ -119,11 +119,17 @@ def place(request, folder, tmp_path):
 def test_an_output_among_its_inputs_or_of_a_whole_sink_is_refused(service, folder, store):
     own = folder / "results" / "own"
     address = lay(own, OBSERVATIONS, store)
-    sets = {"observations": {"href": address}, "references": {"lat": [1.0], "lon": [2.0]}}
-    for output, status, told in (
-        (f"{address}/result/", 400, "lies in the folder of the observations"),
-        (f"file://{folder}/results/", 403, "is all of what is listed for results"),
+    (own.parent / "link").symlink_to(own)
+    linked = f"file://{own.parent}/link"
+    among = (400, "lies in the folder of the observations")
+    for href, output, (status, told) in (
+        (address, f"{address}/result/", among),
+        (f"{address}/day=*/*.parquet", f"{address}/day=3/", among),
+        (address, f"{linked}/result/", among),
+        (f"{linked}/day=*/*.parquet", f"{address}/day=3/", among),
+        (address, f"file://{folder}/results/", (403, "is all of what is listed for results")),
     ):
+        sets = {"observations": {"href": href}, "references": {"lat": [1.0], "lon": [2.0]}}
         body = {"inputs": sets, "output": {"href": output}}
         answer = service.post("/processes/nearest/execution", json=body, headers=ASYNC)
         assert (answer.status_code, told in answer.text) == (status, True), answer.text

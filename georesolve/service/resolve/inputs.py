@@ -105,13 +105,23 @@ class Asked(NamedTuple):
                 "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
             )
         for role, one in zip(ROLES, (observations, references), strict=True):
-            lies_at = one.file.href.partition("*")[0] if isinstance(one.file, Manifest) else None
-            if self.output and lies_at and self.output.startswith(f"{lies_at.rstrip('/')}/"):
+            href = one.file.href if isinstance(one.file, Manifest) else None
+            if self.output and href and _start_of(self.output).startswith(_start_of(href)):
                 raise InvalidInput(
-                    f"output: {self.output} lies in the folder of the {role}, {lies_at}, where "
+                    f"output: {self.output} lies in the folder of the {role}, {href}, where "
                     "the result would be read as one of them: name another folder"
                 )
         check_match(observations, references, self.options, self.on_invalid, self.pointer)
+
+
+def _start_of(href: str) -> str:
+    """The start of whatever lies at an address; that of a local folder without links."""
+    lies_at, star, _ = href.partition("*")
+    # Only what begins as the last name before a star may be meant by it.
+    folder, _, name = lies_at.rpartition("/") if star else (lies_at.rstrip("/"), "/", "")
+    if folder.startswith("file://"):
+        folder = f"file://{Path(folder.removeprefix('file://')).resolve()}"
+    return f"{folder}/{name}"
 
 
 class Sent(NamedTuple):
