@@ -9,13 +9,15 @@ import pytest
 
 from georesolve.service.clock import now
 from georesolve.service.database.names import Condition
+from georesolve.service.database.rows import Delivery
 from georesolve.service.database.schema import datasets
 from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.ingest import Ingested
-from tests.conftest import finished, points, store_points
+from georesolve.workers.jobs import MatchOptions
+from tests.conftest import finished, points, store_points, wait_until
 
 CSV = {"Content-Type": "text/csv"}
 HERE = {"lat": [0.0], "lon": [0.0]}
@@ -170,6 +172,27 @@ def test_what_is_put_in_vain_is_not_kept(service, name):
     after = service.get("/datasets").json()
     assert [one["id"] for one in after["datasets"]] == [one["id"] for one in before["datasets"]]
     assert after["used_bytes"] == before["used_bytes"]
+
+
+def test_what_was_put_in_vain_and_registered_by_another_stays(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        library = Library(store.of("ann"), 1)
+        made = [
+            lambda seed=seed: Ingested(
+                store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {}
+            )
+            for seed in range(4)
+        ]
+        rows = [library.register(one())[0] for one in made]
+        wait_until(lambda: now(3600) > rows[-1].expires)
+        again, is_new = library.register(made[0]())
+        assert (again.id, is_new) == (rows[0].id, False)
+        store.of("ann").names.put("places", rows[1].id, Condition(), None)
+        store.of("ann").add_job(rows[2], rows[2], MatchOptions(), Delivery())
+        for row in rows:
+            library.withdraw(row)
+        assert store.dataset_ids() == {row.id for row in rows[:3]}
+        assert not store.dataset_file(rows[3].id).exists()
 
 
 def test_an_older_version_is_removed_alone(service, name):

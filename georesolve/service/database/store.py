@@ -290,10 +290,12 @@ class Store(Queries):
         remove_file: Callable[[], None] = lambda: None,
         *,
         only_expired: bool = False,
+        expires: str | None = None,
     ) -> bool:
         """Forget a dataset, unless a live job needs it; tells whether it was forgotten.
 
-        One that came with a request stays, too, while a result needs its coordinates. From the
+        One that came with a request stays, too, while a result needs its coordinates. Where
+        `expires` is given, one that expires at another time stays: it was used meanwhile. From the
         first moment on nobody sees it. Its row goes after its file: where that cannot be removed,
         or this process is killed, it has expired, and is removed by the next sweep.
         """
@@ -308,6 +310,8 @@ class Store(Queries):
         query = _datasets.update().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
         if only_expired:
             query = query.where(self._expired(_datasets))
+        if expires is not None:
+            query = query.where(_datasets.c.expires == expires)
         query = query.values(registered=False, expires=_LONG_AGO)
 
         with self._engine.begin() as connection:

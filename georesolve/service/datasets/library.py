@@ -153,7 +153,8 @@ class Library:
         self._store.add_dataset(row, admit)
         try:
             self._place(dataset, id)
-            if registered and not self._store.register_dataset(id, in_hours(self._hours)):
+            expires = in_hours(self._hours) if registered else None
+            if registered and not self._store.register_dataset(id, expires):
                 if isinstance(dataset.file, Path) and isinstance(row.dataset.file, Path):
                     row.dataset.file.replace(dataset.file)
                 raise _RegisteredMeanwhile
@@ -161,7 +162,8 @@ class Library:
             with suppress(SQLAlchemyError):
                 self.release(id)
             raise
-        return self.get(id)
+        # Another request may have prolonged it by now.
+        return replace(self.get(id), expires=expires)
 
     def get(self, id: str) -> DatasetRow:
         """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one.
@@ -280,6 +282,14 @@ class Library:
         elif not self._forget(row):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
+    def withdraw(self, row: DatasetRow) -> None:
+        """Remove a dataset just registered, unless another request needs or has registered it.
+
+        Where datasets are kept for ever nothing tells of the latter: it stays.
+        """
+        if row.expires is not None:
+            self._forget(row, expires=row.expires)
+
     def _remove_name(self, name: str, owner: str) -> None:
         """Remove an owner's name, and those of its versions that no job and no other name needs."""
         for id in self._store.names_of(owner).remove(name):
@@ -287,7 +297,9 @@ class Library:
             if row is not None and not self._forget(row):
                 self._store.prolong_dataset(id, now())
 
-    def _forget(self, row: DatasetRow, *, only_expired: bool = False) -> bool:
+    def _forget(
+        self, row: DatasetRow, *, only_expired: bool = False, expires: str | None = None
+    ) -> bool:
         """Remove a dataset and its files; False when it is needed, or should have expired first."""
 
         def remove_file() -> None:
@@ -295,7 +307,9 @@ class Library:
             self._used.pop(row.id, None)
             self._remove_file(row.id)
 
-        if not self._store.remove_dataset(row.id, remove_file, only_expired=only_expired):
+        if not self._store.remove_dataset(
+            row.id, remove_file, only_expired=only_expired, expires=expires
+        ):
             return False
         # Another owner may have the same content: then it is built once more.
         self.indexes.forget(row.dataset.sha256)

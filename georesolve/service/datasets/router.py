@@ -1,6 +1,7 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
 import re
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from georesolve.service.description.operations import (
     header,
     headers,
 )
-from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
+from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
@@ -138,7 +139,9 @@ async def put_dataset(
             response.status_code = 200
     except PreconditionFailed:
         if is_new:
-            await service.store.files(service.library.remove, row.id)
+            # What stays, as where a bucket is silent, expires.
+            with suppress(Problem, OSError):
+                await service.store.files(service.library.withdraw, row)
         raise
     row = await pools.database(service.library.get, row.id)
     return await _told(row, id, service, request, response)
