@@ -313,7 +313,7 @@ class SearchByScipy(WorkerPlugin):
         """Called by Dask in every worker."""
         kernels.build_index = ScipyIndex  # type: ignore[assignment]
         kernels.nearest = nearest_by_scipy  # type: ignore[assignment]
-        kernels.taken = lambda *_: "tree"  # type: ignore[assignment]
+        kernels.taken = lambda *_: "tree"
         # A cKDTree is of no arrays that a file could hold: each worker builds its own.
         IndexFolder.index = lambda _folder, _sha256, build: build()  # type: ignore[assignment, method-assign]
 
