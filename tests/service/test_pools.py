@@ -14,10 +14,12 @@ import httpx
 import pytest
 
 from georesolve.commands import main
+from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.health import get_health
+from georesolve.service.resolve import lookup
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -162,6 +164,14 @@ def test_checks_of_a_silent_store_hold_up_no_key_check():
         assert {(await one).status for one in asked} == {"unavailable"}
 
     asyncio.run(ask())
+
+
+def test_a_search_that_asks_elsewhere_takes_one_core(monkeypatch):
+    monkeypatch.setattr(lookup, "look_up", lambda *_: allowed.threads)
+    elsewhere = SimpleNamespace(dataset=SimpleNamespace(lies_elsewhere=True))
+    asked = SimpleNamespace(sets=(elsewhere, elsewhere))
+    told = lookup.looked_up(SimpleNamespace(owner="a"), asked, None, 0.0)
+    assert asyncio.run(told) == 1
 
 
 def test_no_room_makes_the_event_loop_wait(tmp_path):

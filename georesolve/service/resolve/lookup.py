@@ -3,7 +3,7 @@
 import hashlib
 import io
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from georesolve.service.resolve.inputs import ROLES, Asked, Set
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.uploads.ingest import Ingested
-from georesolve.workers.at_hand import MOST_STEPS, NotAtHand, resolve_at_hand
+from georesolve.workers.at_hand import MOST_STEPS, NotAtHand, prepare_thread, resolve_at_hand
 from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
@@ -95,8 +95,13 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
     look = partial(look_up, service, asked, format, start)
     async with damage_told(service, asked.sets):
         if asks_elsewhere(asked):
-            return await pools.remote(service.owner, look)
+            return await pools.remote(service.owner, partial(_with_one_core, look))
         return await service.at_hand.answer(service.owner, look)
+
+
+def _with_one_core(look: Callable[[], Matches]) -> Matches:
+    prepare_thread(1)
+    return look()
 
 
 def asks_elsewhere(asked: Asked) -> bool:
