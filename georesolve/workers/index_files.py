@@ -136,13 +136,13 @@ class IndexFolder:
         The folder, on storage that every worker sees.
     most_bytes
         What all files may take.
-    free_bytes
+    must_stay_free
         What must stay free on the disk.
     """
 
     path: Path
     most_bytes: int
-    free_bytes: int
+    must_stay_free: int
     pattern: ClassVar[str] = f"*{_SUFFIX}"
 
     def index(
@@ -209,13 +209,13 @@ class IndexFolder:
         while files and sum(files.values()) + size_bytes > self.most_bytes:
             self._drop_oldest(files)
         free = shutil.disk_usage(self.path).free - size_bytes - scratch_bytes
-        return free >= self.free_bytes
+        return free >= self.must_stay_free
 
     def keep_free(self) -> None:
         """Let go of files while too little of the disk is free: nothing else can be made again."""
         # Where the folder is missing there are none.
         files = self._files()
-        while files and shutil.disk_usage(self.path).free < self.free_bytes:
+        while files and shutil.disk_usage(self.path).free < self.must_stay_free:
             self._drop_oldest(files)
 
     def forget(self, sha256: str) -> None:

@@ -182,10 +182,6 @@ class Prefix(NamedTuple):
         """Names of the objects directly below it; raises OSError."""
         return [one.base_name for one in self._objects()]
 
-    def looks(self) -> dict[str, Look]:
-        """What changes with the objects directly below it, by name; raises OSError."""
-        return {one.base_name: Look(0, one.size, one.mtime_ns) for one in self._objects()}
-
     def is_taken(self) -> bool:
         """Whether anything lies below it; raises OSError."""
         return bool(self._objects(is_deep=True))

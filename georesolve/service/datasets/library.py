@@ -66,7 +66,7 @@ class Library:
     ----------
     dataset_hours
         How long after its last use a registered dataset expires; 0 for never.
-    index_bytes, free_bytes
+    index_bytes, must_stay_free
         What the indexes of registered datasets may take of the disk, and must leave free of it.
 
     Attributes
@@ -76,7 +76,7 @@ class Library:
     """
 
     def __init__(
-        self, store: Store, dataset_hours: float = 0, index_bytes: int = 0, free_bytes: int = 0
+        self, store: Store, dataset_hours: float = 0, index_bytes: int = 0, must_stay_free: int = 0
     ) -> None:
         self._store = store
         self._hours = dataset_hours
@@ -85,7 +85,7 @@ class Library:
         self._used: dict[str, _Used] = {}
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
-        self.indexes = IndexFolder(store.indexes_folder, index_bytes, free_bytes)
+        self.indexes = IndexFolder(store.indexes_folder, index_bytes, must_stay_free)
         store.datasets_place.make()
 
     def forget_used(self) -> None:

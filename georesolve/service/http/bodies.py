@@ -16,7 +16,7 @@ from georesolve.service.http.prefix import own_path
 from georesolve.service.settings import Settings
 from georesolve.service.uploads.receiving import Digest
 
-_WITH_BODY = ("POST", "PUT", "PATCH")
+_WITH_BODY = ("POST", "PUT")
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
 

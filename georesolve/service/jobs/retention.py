@@ -128,7 +128,6 @@ class Retention:
             self._remove_expired()
 
     def _tell_unknown(self) -> None:
-        self._has_told = True
         if names := sorted(unknown(self._store)):
             logger.warning(
                 "%d files or folders are not known to the database, such as %s: they stay; if the "
@@ -136,6 +135,7 @@ class Retention:
                 len(names),
                 ", ".join(names[:_SHOWN]),
             )
+        self._has_told = True
 
     def _remove_expired(self) -> None:
         store, jobs = self._store, self._store.jobs_place

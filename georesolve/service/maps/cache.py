@@ -177,7 +177,7 @@ class Maps:
             raise StorageFull(
                 f"the map of this result takes {size_bytes} bytes of the disk, and as many more "
                 f"while it is made: --index-bytes is {self._folder.most_bytes}, and --keep-free "
-                f"({self._folder.free_bytes}) must stay free"
+                f"({self._folder.must_stay_free}) must stay free"
             )
         write_map(folder, manifest, observations())
         return Map(folder, manifest.digest)

@@ -93,7 +93,7 @@ async def format_response(
     service: Service, job: JobRow, format: Format, request: Request
 ) -> Response:
     """The result of a job in a format, whole or the range that was asked for; raises as above."""
-    _refuse_without_file(job)
+    _refuse_without_result(job)
     _refuse_elsewhere(job)
     headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
     folder = service.store.job_folder(job.id)
@@ -156,7 +156,7 @@ def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
 
 def manifest_of(service: Service, job: JobRow) -> Manifest:
     """The manifest of a job's result; raises as `format_response`."""
-    _refuse_without_file(job)
+    _refuse_without_result(job)
     assert job.report is not None, "a result has a report"
     with result_of(job):
         folder = service.store.job_folder(job.id)
@@ -229,10 +229,6 @@ def set_of(service: Service, job: JobRow, role: Role) -> Dataset:
 
 def _url(job: JobRow, format: Format, request: Request) -> str:
     return f"{base_of(request)}/jobs/{job.id}/results/{format.address}"
-
-
-def _refuse_without_file(job: JobRow) -> None:
-    _refuse_without_result(job)
 
 
 def _refuse_elsewhere(job: JobRow) -> None:
