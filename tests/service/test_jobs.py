@@ -381,7 +381,7 @@ def test_a_job_whose_services_died_again_and_again_fails(tmp_path):
         library = Library(store)
         row = library.keep(Ingested(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
         guilty, other = (store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(2))
-        for _ in range(3):
+        for _ in range(6):
             store.start_job(guilty)
             store.note_death()
         store.start_job(other)

@@ -49,8 +49,9 @@ _ASK_SECONDS = 2.0
 """How often the scheduler is asked for its workers."""
 _SILENCE_SECONDS = 10.0
 """A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
-_MOST_DEATHS = 3
-"""A job is failed when so many runners died that had it in hand, and it never got on meanwhile."""
+_MOST_DEATHS = 6
+"""A job is failed when so many runners died that had it in hand, and it never got on meanwhile.
+From half of them on it runs alone: somebody else may have killed them, or a job beside it."""
 
 
 class Supervisor:
@@ -279,7 +280,7 @@ class Supervisor:
         """Run a job when its turn comes; False when it is to be run again."""
         try:
             await self._opened.wait()
-            async with self._places.place(row.owner, alone=row.deaths > 0):
+            async with self._places.place(row.owner, alone=row.deaths >= _MOST_DEATHS // 2):
                 if self.cluster is None or self.stopping:
                     return False
                 return await self._run_in_thread(row.id, self.cluster)
