@@ -13,7 +13,6 @@ from georesolve.service import pools
 from georesolve.service.auth.access import Access
 from georesolve.service.cluster import ClusterView
 from georesolve.service.context import Service
-from georesolve.service.database.store import Store
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description.openapi import DescribedApp
@@ -32,15 +31,16 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
+from georesolve.service.receiving.decoders import start_decoder
+from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve import estimate, nearest
 from georesolve.service.resolve import router as resolve
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
+from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.service.uploads.decoders import start_decoder
-from georesolve.service.uploads.ingest import Ingest
 from georesolve.workers.garbage import keep_what_is_loaded
 
 _DESCRIPTION = """\

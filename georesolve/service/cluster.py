@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from georesolve.service.database.store import Store
+from georesolve.service.store.store import Store
 from georesolve.workers.estimate import Capacity
 
 _SILENCE_SECONDS = 10.0

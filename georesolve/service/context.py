@@ -7,19 +7,19 @@ from fastapi import Depends, Request
 
 from georesolve.intake.addresses import Sinks
 from georesolve.service.cluster import ClusterView
-from georesolve.service.database.roles import Role
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
+from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve.at_hand import AtHand
 from georesolve.service.resolve.memory import Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
+from georesolve.service.store.roles import Role
+from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.service.uploads.ingest import Ingest
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ from prometheus_client.samples import Sample
 from georesolve import __version__
 from georesolve.service.clock import seconds_between
 from georesolve.service.cluster import ClusterView
-from georesolve.service.database.rows import LIVE, JobRow, ProcessId
-from georesolve.service.database.store import Store
 from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
 from georesolve.service.settings import Settings
+from georesolve.service.store.rows import LIVE, JobRow, ProcessId
+from georesolve.service.store.store import Store
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 from georesolve.service.clock import new_id
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import library_of
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
+from georesolve.service.store.store import Store
 from georesolve.workers.garbage import keep_what_is_loaded
 
 logger = logging.getLogger(__name__)

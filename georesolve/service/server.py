@@ -18,14 +18,14 @@ from pathlib import Path
 from georesolve.service import front, kept, runner
 from georesolve.service.auth.access import refuse_unprotected
 from georesolve.service.clock import new_id
-from georesolve.service.database.ownership import PATIENCE_SECONDS, Ownership, owned
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import library_of
 from georesolve.service.errors import CannotStart
 from georesolve.service.http.connections import BACKLOG
 from georesolve.service.jobs import endings
+from georesolve.service.receiving import ingest
 from georesolve.service.settings import Settings
-from georesolve.service.uploads import ingest
+from georesolve.service.store.ownership import PATIENCE_SECONDS, Ownership, owned
+from georesolve.service.store.store import Store
 from georesolve.workers.encryption import why_no_tls
 from georesolve.workers.gpus import NoGpuError, choose_device
 from georesolve.workers.logs import configure_log

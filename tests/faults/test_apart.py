@@ -13,11 +13,11 @@ from pyarrow.fs import FileSelector
 
 from georesolve.service.cli import main
 from georesolve.service.clock import new_id
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.store import Store
 from georesolve.workers.sources import object_store
 from tests.conftest import (
     finished,

@@ -2,12 +2,12 @@
 
 import sys
 
-from georesolve.service.uploads.children import Children
+from georesolve.service.receiving.children import Children
 
 
 def write_modules_of_child():
     """Write the modules of a child to standard output, one a line."""
-    with Children(_tell_modules, ["georesolve.service.uploads.decoding"]).child(60) as child:
+    with Children(_tell_modules, ["georesolve.service.receiving.decoding"]).child(60) as child:
         sys.stdout.write("\n".join(child.connection.recv()))
 
 

@@ -11,16 +11,16 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from georesolve.service.database import postgres as postgres_module
-from georesolve.service.database.engine import open_database
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs import supervisor as supervisor_module
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store import postgres as postgres_module
+from georesolve.service.store.engine import open_database
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.manifest import read_manifest
 from tests.conftest import (

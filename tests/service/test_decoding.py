@@ -23,13 +23,13 @@ from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
 from georesolve.service.disk import Disk
 from georesolve.service.errors import StorageFull, TooLarge
+from georesolve.service.receiving import decoders
+from georesolve.service.receiving.children import Children
+from georesolve.service.receiving.decoders import decode_in_child
+from georesolve.service.receiving.decoding import Limits
+from georesolve.service.receiving.ingest import Ingest
+from georesolve.service.receiving.receiving import Upload
 from georesolve.service.settings import Settings
-from georesolve.service.uploads import decoders
-from georesolve.service.uploads.children import Children
-from georesolve.service.uploads.decoders import decode_in_child
-from georesolve.service.uploads.decoding import Limits
-from georesolve.service.uploads.ingest import Ingest
-from georesolve.service.uploads.receiving import Upload
 from tests.conftest import NO_CLUSTER, ROOT, children_of, roles_of, running_service, wait_until
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -14,13 +14,13 @@ import pytest
 from georesolve.client import Client, ServiceRefused
 from georesolve.commands import main
 from georesolve.service.clock import new_id, now
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.maps.cache import Maps
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import OutputFailed, StoreFailed, place_of
 from georesolve.workers.sources import object_store

@@ -9,12 +9,12 @@ import pytest
 from georesolve.service import clock
 from georesolve.service.cli import main
 from georesolve.service.clock import in_hours
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 

@@ -11,8 +11,8 @@ import pytest
 
 from georesolve.service import disk
 from georesolve.service.cli import main
-from georesolve.service.database.store import Store
 from georesolve.service.disk import Probe
+from georesolve.service.store.store import Store
 from tests.conftest import NO_CLUSTER, finished, points, running_service, small_job, wait_until
 from tests.service.test_bounds import small_disk
 from tests.service.test_jobs import PARQUET, parquet, start_job

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, TooLarge
-from georesolve.service.uploads.decoders import decode_in_child
-from georesolve.service.uploads.decoding import Limits
+from georesolve.service.receiving.decoders import decode_in_child
+from georesolve.service.receiving.decoding import Limits
 from tests.conftest import roles_of
 
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)

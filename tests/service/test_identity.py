@@ -9,16 +9,16 @@ import pytest
 
 from georesolve.service.cli import main
 from georesolve.service.clock import new_id
-from georesolve.service.database.listing import Page
-from georesolve.service.database.ownership import owned
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention, unknown
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.listing import Page
+from georesolve.service.store.ownership import owned
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points, wait_until
 from tests.service.test_store import postgres  # noqa: F401

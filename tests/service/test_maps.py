@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from georesolve.service.database.store import Store
 from georesolve.service.maps.cache import Maps
 from georesolve.service.settings import Settings
+from georesolve.service.store.store import Store
 from tests.conftest import finished, points, roles_of, run_nearest, sphere, wait_until
 from tests.service.test_results import finished_job
 

@@ -16,8 +16,8 @@ from georesolve.intake.columns import Reading
 from georesolve.intake.point_table import Bounds
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, StorageFull, TooLarge
-from georesolve.service.uploads import decoders
-from georesolve.service.uploads.decoding import Cut, Decode, Limits
+from georesolve.service.receiving import decoders
+from georesolve.service.receiving.decoding import Cut, Decode, Limits
 from georesolve.workers.files import sha256_of
 
 N = 600_000

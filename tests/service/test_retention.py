@@ -7,15 +7,15 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from georesolve.service.clock import now
-from georesolve.service.database.names import Condition
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.schema import jobs
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NoSuchDataset
 from georesolve.service.jobs.retention import Retention
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.names import Condition
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.schema import jobs
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_bounds import fill, small_disk

@@ -20,8 +20,8 @@ import pytest
 from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput
-from georesolve.service.uploads import decoders, decoding, sandbox
-from georesolve.service.uploads.children import Children
+from georesolve.service.receiving import decoders, decoding, sandbox
+from georesolve.service.receiving.children import Children
 from tests.conftest import children_of
 
 HAS = sandbox.available()
@@ -138,7 +138,7 @@ def found(tmp_path_factory):
     source = Source(path, "csv", Reading(), str(other))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            decoders, "_children", Children(taken_over, ["georesolve.service.uploads.decoding"])
+            decoders, "_children", Children(taken_over, ["georesolve.service.receiving.decoding"])
         )
         with pytest.raises(InvalidInput) as caught:
             decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS)
@@ -175,7 +175,7 @@ def test_it_refuses_to_run_beside_threads():
         [
             sys.executable,
             "-c",
-            "import threading; from georesolve.service.uploads.sandbox import confine\n"
+            "import threading; from georesolve.service.receiving.sandbox import confine\n"
             "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
             "confine([], [], 1)",
         ],

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from georesolve.service.database.listing import Page
-from georesolve.service.database.rows import Delivery
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.store.listing import Page
+from georesolve.service.store.rows import Delivery
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     finished,

@@ -20,21 +20,21 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from georesolve.service.clock import now
-from georesolve.service.database import lease as lease_module
-from georesolve.service.database.bell import Bell
-from georesolve.service.database.engine import open_database
-from georesolve.service.database.keys import hash_of, prefix_of
-from georesolve.service.database.lease import Lease
-from georesolve.service.database.listing import Page, Selection, cursor_after
-from georesolve.service.database.rows import Delivery, Repeat
-from georesolve.service.database.schema import VERSION, metadata
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
 from georesolve.service.jobs import endings, supervisor
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store import lease as lease_module
+from georesolve.service.store.bell import Bell
+from georesolve.service.store.engine import open_database
+from georesolve.service.store.keys import hash_of, prefix_of
+from georesolve.service.store.lease import Lease
+from georesolve.service.store.listing import Page, Selection, cursor_after
+from georesolve.service.store.rows import Delivery, Repeat
+from georesolve.service.store.schema import VERSION, metadata
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
 from tests.conftest import (
@@ -90,7 +90,7 @@ def test_migrations_and_models_agree(tmp_path, database_url):
 
 def test_the_version_of_the_tables_is_the_newest_migration():
     config = Config()
-    config.set_main_option("script_location", "georesolve.service.database:migrations")
+    config.set_main_option("script_location", "georesolve.service.store:migrations")
     assert ScriptDirectory.from_config(config).get_current_head() == VERSION
 
 
@@ -106,7 +106,7 @@ def test_the_database_of_a_newer_version_is_refused(tmp_path, database_url):
 def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, database_url):
     script = (
         "import sys; from pathlib import Path\n"
-        "from georesolve.service.database.store import Store\n"
+        "from georesolve.service.store.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2] or None).close()"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
@@ -333,7 +333,7 @@ def test_other_databases_are_refused(tmp_path, url, message):
 def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from georesolve.service.database.store import Store\n"
+        "from pathlib import Path; from georesolve.service.store.store import Store\n"
         "Store(Path(sys.argv[1]), 'postgresql://host/name')"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]

@@ -14,8 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from georesolve.service import pools
 from georesolve.service.auth.addresses import WrongKeys, address_of
 from georesolve.service.clock import now
-from georesolve.service.database.keys import Key, Keys, hash_of, prefix_of
-from georesolve.service.database.roles import Role
 from georesolve.service.errors import (
     CannotStart,
     Forbidden,
@@ -32,6 +30,8 @@ from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
 from georesolve.service.page.router import prefers_page
 from georesolve.service.settings import Settings
+from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
+from georesolve.service.store.roles import Role
 
 logger = logging.getLogger(__name__)
 

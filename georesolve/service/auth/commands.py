@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.database.engine import database_exists, name_of_database, open_database
-from georesolve.service.database.keys import Key, Keys, prefix_of
-from georesolve.service.database.roles import Role
 from georesolve.service.errors import CannotStart, is_disk_full
 from georesolve.service.settings import Settings
+from georesolve.service.store.engine import database_exists, name_of_database, open_database
+from georesolve.service.store.keys import Key, Keys, prefix_of
+from georesolve.service.store.roles import Role
 
 
 def run(settings: Settings, verb: str, **given: Any) -> int:

@@ -13,9 +13,6 @@ from typing import NamedTuple, Self
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.clock import in_hours, is_id, new_id, now
-from georesolve.service.database.queries import Admission, admit_any
-from georesolve.service.database.rows import DatasetRow
-from georesolve.service.database.store import Store
 from georesolve.service.errors import (
     DatasetDamaged,
     DatasetInUse,
@@ -23,8 +20,11 @@ from georesolve.service.errors import (
     Problem,
     is_disk_full,
 )
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.queries import Admission, admit_any
+from georesolve.service.store.rows import DatasetRow
+from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset, InMemory, looks_whole
 from georesolve.workers.files import sha256_of
 from georesolve.workers.index_files import IndexFolder

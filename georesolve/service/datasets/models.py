@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.links import Link
+from georesolve.service.store.rows import DatasetRow
 
 
 class DatasetInfo(BaseModel):

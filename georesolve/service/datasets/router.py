@@ -11,8 +11,6 @@ from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service import pools
 from georesolve.service.clock import in_hours
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.names import Condition
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
@@ -30,12 +28,14 @@ from georesolve.service.errors import InvalidRequest, NoSuchDataset, Preconditio
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
+from georesolve.service.receiving.models import TableParameters
+from georesolve.service.receiving.receiving import receive_body, receive_form
 from georesolve.service.resolve.inputs import made_of_file
 from georesolve.service.resolve.options import options_of
 from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import file_response
-from georesolve.service.uploads.models import TableParameters
-from georesolve.service.uploads.receiving import receive_body, receive_form
+from georesolve.service.store.names import Condition
+from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.files import sha256_of
 from georesolve.workers.places import Folder
 from georesolve.workers.sources import Manifest

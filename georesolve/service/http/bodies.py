@@ -13,8 +13,8 @@ from georesolve.service import pools
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
 from georesolve.service.http.prefix import own_path
+from georesolve.service.receiving.receiving import Digest
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.receiving import Digest
 
 _WITH_BODY = ("POST", "PUT")
 _GZIP = ("gzip", "x-gzip")

@@ -9,12 +9,12 @@ from fastapi import Request
 from pydantic import Field
 from starlette.requests import HTTPConnection
 
-from georesolve.service.database.listing import Page, Selection, cursor_after
-from georesolve.service.database.rows import DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.errors import InvalidRequest
 from georesolve.service.links import Link
 from georesolve.service.parameters import Parameters
 from georesolve.service.resolve.options import LISTS
+from georesolve.service.store.listing import Page, Selection, cursor_after
+from georesolve.service.store.rows import DatasetRow, JobState, JobStatus, ProcessId
 
 _LONGEST = 1_000_000_000
 """Seconds that a job cannot have run: databases know no number that is too large for them."""

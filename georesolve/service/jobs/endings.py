@@ -8,11 +8,11 @@ from typing import Any
 
 from georesolve.service import pools
 from georesolve.service.clock import is_id, now
-from georesolve.service.database.rows import LIVE, JobRow, JobStatus
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
+from georesolve.service.store.rows import LIVE, JobRow, JobStatus
+from georesolve.service.store.store import Store
 from georesolve.workers.jobs import CANCELLED, RECORDS
 from georesolve.workers.manifest import read_manifest
 from georesolve.workers.parts import keep_parts

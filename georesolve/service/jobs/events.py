@@ -10,11 +10,11 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
 from georesolve.service.context import ServiceContext
-from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.operations import JobId
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.jobs.router import job_of
 from georesolve.service.links import base_of
+from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from georesolve.service.database.rows import LIVE, JobState, JobStatus, ProcessId
 from georesolve.service.links import OGC_RELATION, Link
+from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId
 from georesolve.workers.jobs import MatchOptions
 
 _TIMES = ("created", "started", "finished", "updated", "expires")

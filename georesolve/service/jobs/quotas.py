@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from georesolve.service.database.queries import Admission
-from georesolve.service.database.store import Store
 from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs
 from georesolve.service.settings import Settings
+from georesolve.service.store.queries import Admission
+from georesolve.service.store.store import Store
 
 
 class Quotas:

@@ -6,9 +6,9 @@ from importlib import metadata
 from georesolve import __version__
 from georesolve.intake.plausibility import remarks
 from georesolve.service.clock import seconds_between
-from georesolve.service.database.rows import DatasetRow, JobRow
 from georesolve.service.errors import JobFailed, Problem, disk_full, is_disk_full
 from georesolve.service.jobs.models import Account, Verification
+from georesolve.service.store.rows import DatasetRow, JobRow
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import Progress

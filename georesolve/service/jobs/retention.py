@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 
 from georesolve.service.clock import is_id, now
-from georesolve.service.database.engine import database_exists, name_of_database
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library, id_in
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.endings import sweep_unfinished
 from georesolve.service.maps.cache import map_folder
+from georesolve.service.receiving.ingest import sweep as sweep_received
 from georesolve.service.settings import Settings
-from georesolve.service.uploads.ingest import sweep as sweep_received
+from georesolve.service.store.engine import database_exists, name_of_database
+from georesolve.service.store.store import Store
 
 logger = logging.getLogger(__name__)
 

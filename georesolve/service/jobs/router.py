@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
 from georesolve.service import pools
 from georesolve.service.context import ServiceContext
-from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description.operations import (
     BYTES,
     FILE_HEADERS,
@@ -32,6 +31,7 @@ from georesolve.service.results.response import (
     part_response,
     result_response,
 )
+from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
 

@@ -14,8 +14,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service import pools
 from georesolve.service.clock import in_hours
 from georesolve.service.cluster import ClusterState
-from georesolve.service.database.rows import JobRow, JobStatus
-from georesolve.service.database.store import Store
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import (
@@ -31,6 +29,8 @@ from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
+from georesolve.service.store.rows import JobRow, JobStatus
+from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from georesolve.workers.estimate import Capacity, Pace, memory_of_worker

@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from georesolve.service import pools
 from georesolve.service.clock import is_id
-from georesolve.service.database.store import Store
 from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
+from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import Distances, Histogram, measure

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.rows import JobRow
 from georesolve.service.description.operations import BYTES, UNCHANGED, answer_of, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
@@ -19,6 +18,7 @@ from georesolve.service.maps.cache import Drawn
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
 from georesolve.service.maps.picture import empty_tile, picture
 from georesolve.service.results.response import manifest_of, result_of, set_of
+from georesolve.service.store.rows import JobRow
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
 from georesolve.workers.result import TableRows

@@ -13,7 +13,7 @@ from georesolve.service.auth.access import METRICS
 from georesolve.service.context import Service, WholeService
 from georesolve.service.disk import Trouble
 from georesolve.service.metrics import CONTENT_TYPE
-from georesolve.service.uploads import sandbox
+from georesolve.service.receiving import sandbox
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])

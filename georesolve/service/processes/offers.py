@@ -11,12 +11,12 @@ from pydantic_core import PydanticCustomError
 from georesolve import __version__
 from georesolve.intake.addresses import LONGEST
 from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
-from georesolve.service.database.rows import Delivery, ProcessId
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.parameters import Parameters
 from georesolve.service.resolve.models import NearestInputs
+from georesolve.service.store.rows import Delivery, ProcessId
 
 _MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.rows import Delivery
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     IN_DOCUMENT,
@@ -31,6 +30,7 @@ from georesolve.service.resolve.inputs import Asked, json_content, output_of, pa
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.router import gone, response_of
 from georesolve.service.resolve.terms import Terms
+from georesolve.service.store.rows import Delivery
 
 router = APIRouter(tags=["processes"])
 

@@ -25,7 +25,6 @@ from georesolve.intake.matching import check_match
 from georesolve.intake.representations import ARROW
 from georesolve.service import pools
 from georesolve.service.context import Service
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import (
     InvalidInput,
     InvalidRequest,
@@ -35,6 +34,8 @@ from georesolve.service.errors import (
     step,
 )
 from georesolve.service.http.bodies import refuse_other_types
+from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.receiving.receiving import Upload, keep_upload, receive_form
 from georesolve.service.resolve.models import (
     JobParameters,
     MatchParameters,
@@ -42,8 +43,7 @@ from georesolve.service.resolve.models import (
     NearestQuery,
 )
 from georesolve.service.resolve.options import options_of
-from georesolve.service.uploads.ingest import Ingested
-from georesolve.service.uploads.receiving import Upload, keep_upload, receive_form
+from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.sources import Manifest
 

@@ -13,12 +13,12 @@ from georesolve.intake.errors import Refused
 from georesolve.intake.representations import PARQUET, Format
 from georesolve.service import pools
 from georesolve.service.context import Service
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import InvalidInput, NotReady
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.inputs import ROLES, Asked, Set
 from georesolve.service.resolve.room import carried_bytes
 from georesolve.service.results.streams import CONVERTED_BYTES, converted
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.at_hand import MOST_STEPS, NotAtHand, prepare_thread, resolve_at_hand
 from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand

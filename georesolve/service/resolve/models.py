@@ -8,8 +8,8 @@ from pydantic_core import PydanticCustomError
 from georesolve.intake.addresses import LONGEST
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.service.parameters import ColumnName, Parameters
+from georesolve.service.receiving.models import TableParameters
 from georesolve.service.resolve.point_sets import POINT_SET
-from georesolve.service.uploads.models import TableParameters
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import How, MatchOptions
 

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 
 from georesolve.intake.representations import ARROW, JSON, Format
 from georesolve.service.context import Service, service_of
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request, matches_answer
 from georesolve.service.errors import NotReady, TooLarge
@@ -36,6 +35,7 @@ from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.resolve.options import refuse_query
 from georesolve.service.resolve.router import matches_response
 from georesolve.service.results.negotiation import wanted_format
+from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.at_hand import (
     QUICK_STEPS,
     NotAtHand,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from georesolve.intake.addresses import LONGEST
-from georesolve.service.database.names import FORM
+from georesolve.service.store.names import FORM
 
 _POINT = {
     "title": "PointGeometry",

@@ -17,8 +17,6 @@ from sqlalchemy import Connection
 
 from georesolve.service import pools
 from georesolve.service.context import Service
-from georesolve.service.database.rows import DatasetRow, Delivery, JobRow, Repeat
-from georesolve.service.database.store import Store
 from georesolve.service.errors import (
     JobDismissed,
     KeyInUse,
@@ -31,6 +29,7 @@ from georesolve.service.errors import (
     TooLarge,
 )
 from georesolve.service.jobs.endings import dismiss, wait_for_end
+from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.inputs import Asked
 from georesolve.service.resolve.lookup import (
     Matches,
@@ -40,7 +39,8 @@ from georesolve.service.resolve.lookup import (
 )
 from georesolve.service.resolve.room import bytes_of_sets, sizes_of
 from georesolve.service.resolve.terms import Terms
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
+from georesolve.service.store.store import Store
 from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.places import place_of

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from georesolve.service.database.rows import DatasetRow
 from georesolve.service.errors import NoSuchDataset
-from georesolve.service.uploads.ingest import Ingested
+from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions, with_id

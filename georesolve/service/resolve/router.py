@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from georesolve.service.context import Service, ServiceContext
-from georesolve.service.database.rows import LIVE, JobRow
 from georesolve.service.description import examples
 from georesolve.service.description.operations import TAKEN, headers, matches_answer
 from georesolve.service.description.schemas import as_texts, schema_of
@@ -23,6 +22,7 @@ from georesolve.service.resolve.models import JobParameters
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.results.response import result_response
+from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["resolve"])
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 from starlette.datastructures import Headers
 
 from georesolve.intake.representations import Format
-from georesolve.service.database.rows import Delivery, Repeat
 from georesolve.service.errors import InvalidRequest
 from georesolve.service.results.negotiation import format_of
+from georesolve.service.store.rows import Delivery, Repeat
 
 _LONGEST_KEY = 255
 _LONGEST_WAIT_SECONDS = 60

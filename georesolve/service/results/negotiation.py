@@ -5,8 +5,8 @@ import re
 from starlette.datastructures import Headers
 
 from georesolve.intake.representations import FORMATS, JSON, LINES, PARQUET, Format
-from georesolve.service.database.rows import Delivery
 from georesolve.service.errors import NotAcceptable
+from georesolve.service.store.rows import Delivery
 
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 

@@ -16,7 +16,6 @@ from pydantic_core import to_json
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import CSV, PARQUET, Format
 from georesolve.service.context import Service
-from georesolve.service.database.rows import JobRow
 from georesolve.service.errors import (
     JobDismissed,
     NoSuchDataset,
@@ -32,6 +31,7 @@ from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.results.files import BLOCK_BYTES, Piece, file_response
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
+from georesolve.service.store.rows import JobRow
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.files import Look
 from georesolve.workers.manifest import (

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from georesolve.service.clock import now
-from georesolve.service.database.engine import of_single_statements
+from georesolve.service.store.engine import of_single_statements
 
 _LOCK_ALL = {
     "sqlite": "BEGIN IMMEDIATE",

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
-from georesolve.service.database.engine import of_single_statements
-from georesolve.service.database.schema import store as _store
+from georesolve.service.store.engine import of_single_statements
+from georesolve.service.store.schema import store as _store
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from georesolve.service.database.schema import datasets as _datasets
-from georesolve.service.database.schema import jobs as _jobs
-from georesolve.service.database.schema import store as _store
 from georesolve.service.errors import CannotStart
+from georesolve.service.store.schema import datasets as _datasets
+from georesolve.service.store.schema import jobs as _jobs
+from georesolve.service.store.schema import store as _store
 from georesolve.workers.places import Folder, Place
 
 logger = logging.getLogger(__name__)

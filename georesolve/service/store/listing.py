@@ -12,8 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from georesolve.service.database.schema import jobs
 from georesolve.service.errors import InvalidRequest
+from georesolve.service.store.schema import jobs
 
 
 @dataclass(frozen=True)

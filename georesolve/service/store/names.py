@@ -10,10 +10,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from georesolve.service.clock import is_id, now
-from georesolve.service.database.queries import Queries
-from georesolve.service.database.schema import datasets as _datasets
-from georesolve.service.database.schema import names as _names
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
+from georesolve.service.store.queries import Queries
+from georesolve.service.store.schema import datasets as _datasets
+from georesolve.service.store.schema import names as _names
 
 FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
 """A name, and a version of it."""

@@ -21,7 +21,7 @@ class Bell:
     """The bell of a data folder."""
 
     def __init__(self, data_dir: Path) -> None:
-        # What begins with a dot is nothing to lose: see `service.database.identity`.
+        # What begins with a dot is nothing to lose: see `service.store.identity`.
         self._path = data_dir / ".bell"
 
     def ring(self) -> None:

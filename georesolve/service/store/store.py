@@ -11,16 +11,18 @@ import sqlalchemy as sa
 
 from georesolve.service import pools
 from georesolve.service.clock import new_id, now, seconds_between
-from georesolve.service.database.bell import Bell
-from georesolve.service.database.changes import Changes
-from georesolve.service.database.engine import name_of_database, open_database
-from georesolve.service.database.identity import ID_FILE, refuse_other_store
-from georesolve.service.database.keys import Keys
-from georesolve.service.database.lease import Lease
-from georesolve.service.database.listing import ALL, Page, Selection
-from georesolve.service.database.names import Names, is_newest
-from georesolve.service.database.queries import Admission, Queries, admit_any
-from georesolve.service.database.rows import (
+from georesolve.service.disk import Probe
+from georesolve.service.errors import KeyInUse, OutputTaken
+from georesolve.service.store.bell import Bell
+from georesolve.service.store.changes import Changes
+from georesolve.service.store.engine import name_of_database, open_database
+from georesolve.service.store.identity import ID_FILE, refuse_other_store
+from georesolve.service.store.keys import Keys
+from georesolve.service.store.lease import Lease
+from georesolve.service.store.listing import ALL, Page, Selection
+from georesolve.service.store.names import Names, is_newest
+from georesolve.service.store.queries import Admission, Queries, admit_any
+from georesolve.service.store.rows import (
     LIVE,
     REMOVED,
     DatasetRow,
@@ -34,12 +36,10 @@ from georesolve.service.database.rows import (
     job_state,
     stored_dataset,
 )
-from georesolve.service.database.schema import datasets as _datasets
-from georesolve.service.database.schema import jobs as _jobs
-from georesolve.service.database.schema import names as _names
-from georesolve.service.database.schema import store as _store
-from georesolve.service.disk import Probe
-from georesolve.service.errors import KeyInUse, OutputTaken
+from georesolve.service.store.schema import datasets as _datasets
+from georesolve.service.store.schema import jobs as _jobs
+from georesolve.service.store.schema import names as _names
+from georesolve.service.store.schema import store as _store
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
@@ -145,7 +145,7 @@ class Store(Queries):
             return connection.execute(_TOLD).one()
 
     def refuse_other_folder(self) -> None:
-        """Refuse the data folder of another store; see `service.database.identity`."""
+        """Refuse the data folder of another store; see `service.store.identity`."""
         refuse_other_store(self._engine, self.root, self._name)
 
     async def files(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:

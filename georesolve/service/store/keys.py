@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
-from georesolve.service.database.queries import Queries
-from georesolve.service.database.roles import Role
-from georesolve.service.database.schema import keys as _keys
+from georesolve.service.store.queries import Queries
+from georesolve.service.store.roles import Role
+from georesolve.service.store.schema import keys as _keys
 
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""

@@ -32,9 +32,9 @@ from georesolve.service.errors import (
     problem_of,
     stopping,
 )
-from georesolve.service.uploads import sandbox
-from georesolve.service.uploads.children import Child, Children, NotStarted
-from georesolve.service.uploads.decoding import Cut, Decode, Join, Limits, Task, serve
+from georesolve.service.receiving import sandbox
+from georesolve.service.receiving.children import Child, Children, NotStarted
+from georesolve.service.receiving.decoding import Cut, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.files import sha256_of
@@ -49,7 +49,7 @@ _LARGE_BYTES = 8 << 20
 _MOST_PROCESSES = 16
 """As many for one file: several files are decoded at a time, and each process takes its memory."""
 # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
-_children = Children(serve, preload=["georesolve.service.uploads.decoding", "pandas"])
+_children = Children(serve, preload=["georesolve.service.receiving.decoding", "pandas"])
 
 
 class DecoderFailed(RuntimeError):

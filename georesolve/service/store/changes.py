@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.database.schema import jobs as _jobs
+from georesolve.service.store.schema import jobs as _jobs
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ metadata = sa.MetaData()
 
 # It has one row: whose files the data folder holds, when its runner swept last, until when it does
 # not sweep because the clock jumped, and the lease of the runner: who holds it, how often it was
-# renewed, and how the cluster and the metrics of its holder are, see `service.database.lease`.
+# renewed, and how the cluster and the metrics of its holder are, see `service.store.lease`.
 store = sa.Table(
     "store",
     metadata,

@@ -6,9 +6,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from georesolve.service.clock import new_id
-from georesolve.service.database.identity import has_content, make_data_dir
-from georesolve.service.database.schema import VERSION, metadata, store
 from georesolve.service.errors import CannotStart
+from georesolve.service.store.identity import has_content, make_data_dir
+from georesolve.service.store.schema import VERSION, metadata, store
 
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
@@ -102,7 +102,7 @@ def _parsed(url: str) -> sa.URL:
 def _postgres(url: str) -> sa.Engine:
     try:
         # Its driver is an extra.
-        from georesolve.service.database.postgres import bounded_engine
+        from georesolve.service.store.postgres import bounded_engine
 
         return bounded_engine(_parsed(url))
     except ModuleNotFoundError as error:
@@ -131,7 +131,7 @@ def _migrate(engine: sa.Engine) -> None:
     from alembic.util import CommandError
 
     config = Config()
-    config.set_main_option("script_location", "georesolve.service.database:migrations")
+    config.set_main_option("script_location", "georesolve.service.store:migrations")
     with _connected(engine) as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Files from strangers to canonical datasets; it runs in a process of `service.uploads.decoders`.
+"""Files from strangers to canonical datasets; it runs in a process of `service.receiving.decoders`.
 
 A file can declare little and decode to much, or make the decoder do what its author wants: the
 process has limits on memory, and a sandbox.
@@ -26,7 +26,7 @@ from georesolve.intake.point_table import Bounds
 from georesolve.intake.ranges import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
-from georesolve.service.uploads.sandbox import confine, libraries
+from georesolve.service.receiving.sandbox import confine, libraries
 from georesolve.workers.appending import append
 from georesolve.workers.datasets import Facts, streamed
 

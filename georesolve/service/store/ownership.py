@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from georesolve.service.database.identity import make_data_dir
 from georesolve.service.errors import CannotStart
+from georesolve.service.store.identity import make_data_dir
 
 PATIENCE_SECONDS = 3.0
 """The children of a service that was killed are killed with it, and end some moments later."""

@@ -25,11 +25,11 @@ from georesolve.service import pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk
 from georesolve.service.errors import InvalidInput, TooLarge, step
+from georesolve.service.receiving.decoders import close_decoder, decode_in_child
+from georesolve.service.receiving.decoding import Limits
+from georesolve.service.receiving.receiving import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
-from georesolve.service.uploads.decoders import close_decoder, decode_in_child
-from georesolve.service.uploads.decoding import Limits
-from georesolve.service.uploads.receiving import Upload
 from georesolve.workers.datasets import Dataset, InMemory
 
 logger = logging.getLogger(__name__)
