@@ -8,7 +8,6 @@ or a disk that is waited for. Both take turns in shuffled order.
 """
 
 import argparse
-import json
 import random
 import statistics
 import tempfile
@@ -27,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import write_figures
 from georesolve.benchmarks.service import running
 
 _MEDIA_TYPES = {
@@ -122,8 +121,8 @@ def main() -> None:
     print(f"accepted / floor {ratio:.2f}")
     if options.json:
         asked = {name: getattr(options, name) for name in ("rows", "format", "runs")}
-        report = {"options": asked, "seconds": seconds, "machine": machine()}
-        options.json.write_text(json.dumps(report, indent=1))
+        report = {"options": asked, "seconds": seconds}
+        write_figures(options.json, report)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ beside one that does the same with the kernels alone. Machine code is compiled b
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -30,7 +29,7 @@ import pyarrow.parquet as pq
 import georesolve
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, uniform
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 _DRAWN = """
@@ -137,7 +136,7 @@ def main() -> None:
                     f"{max(taken):.3f} | {ratios[0]:.2f}, {ratios[1]:.2f} |"
                 )
     if given.json:
-        given.json.write_text(json.dumps(figures, indent=1))
+        write_figures(given.json, figures)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ the other is uploaded.
 """
 
 import argparse
-import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.service import front_processes, running, sphere, until_successful
 from georesolve.benchmarks.small_requests import Case, body_of, drive, warm_up
 from georesolve.intake.representations import JSON, PARQUET
@@ -122,7 +121,7 @@ def main() -> None:
                 shown = "".join(f"{row[column]:>20.1f}" for column in columns)
                 print(f"{fronts:<8}{name:<18}{shown}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
 import importlib.metadata
-import json
 import random
 import statistics
 import subprocess
@@ -36,7 +35,7 @@ import pandas as pd
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, near, uniform
 from georesolve.benchmarks.inputs import inputs as drawn
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.kernels import tree_cpu
 from georesolve.kernels.coordinates_cpu import distances, unit_vectors
 from georesolve.kernels.nearest import Algorithm
@@ -430,7 +429,7 @@ def main(arguments: list[str] | None = None) -> None:
         show(name, rows)
         figures["summary"] = summary(figures["cases"])
         if options.json:
-            options.json.write_text(json.dumps(figures, indent=1))
+            write_figures(options.json, figures)
     print("\nof auto, by the medians and by the least of each:")
     for line in summary(figures["cases"]):
         print(

@@ -9,7 +9,6 @@ that takes seconds, else for a sample of them.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import cupy as cp
 
 from georesolve.benchmarks import case_study_cuda
 from georesolve.benchmarks.inputs import inputs
+from georesolve.benchmarks.machine import write_figures
 from georesolve.kernels import build_index, nearest, order_cuda, reduce_cuda, tree_cuda
 from georesolve.kernels.query import Degrees, Query
 from georesolve.kernels.sizes_cuda import WARP
@@ -120,7 +120,7 @@ def main() -> None:
         rows.append({"name": name, **measure(kind, log_m, log_n, arguments.repeats)})
         cp.get_default_memory_pool().free_all_blocks()
         if arguments.json:
-            arguments.json.write_text(json.dumps(rows, indent=1))
+            write_figures(arguments.json, rows)
     print("cuML:", "installed, not timed here" if find_spec("cuml") else "not installed")
     stages = [
         "all",

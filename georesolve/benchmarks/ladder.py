@@ -7,7 +7,6 @@ with an exact answer that is not ours. A rung that this machine cannot run says 
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from georesolve.benchmarks.climb import Limits, climb
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.problem import make
 from georesolve.benchmarks.rungs import RUNGS, Rung
 from georesolve.workers.gpus import count_gpus
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 size = {"size": _title(m, n), "observations": 2**m, "references": 2**n}
                 figures["rows"].append({"rung": name, **size, "timed": rung.timed, **row})
             _compare(figures["rows"])
-            (options.out / "ladder.json").write_text(json.dumps(figures, indent=1))
+            write_figures(options.out / "ladder.json", figures)
     for m, n in sizes:
         _show(_title(m, n), [r for r in figures["rows"] if r["size"] == _title(m, n)])
     print("\nexact answers by " + "; ".join(f"{k}: {v}" for k, v in figures["exact"].items()))

@@ -15,7 +15,6 @@ floors are those of `pipeline`. An object store is found as its other clients fi
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -34,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import write_figures
 from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, plan_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
@@ -178,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
             place.remove(place.names())
     _show(figures)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        write_figures(options.json, figures)
 
 
 def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
@@ -226,7 +225,6 @@ def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
         chunks = len(plan_of(cluster, sets))
         kept = sum(path.stat().st_size for path in (Path(name) / "data").rglob("*"))
     return {
-        "machine": machine(),
         "device": cluster.device,
         "workers": len(pids),
         "place": base.partition("://")[0],

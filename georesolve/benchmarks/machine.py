@@ -1,12 +1,15 @@
-"""What figures depend on: the processor, the memory, the GPUs, the versions."""
+"""What figures depend on: the processor, the memory, the GPUs, the versions, the commit."""
 
 import importlib.metadata
+import json
 import os
 import platform
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from georesolve import __version__
 from georesolve.workers.gpus import count_gpus
 
 _PACKAGES = ("dask", "numba", "numpy", "pyarrow")
@@ -27,6 +30,23 @@ def machine(packages: Iterable[str] = ()) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in sorted(names)},
     }
+
+
+def write_figures(path: Path, figures: dict[str, Any] | list[Any]) -> None:
+    """Write figures as JSON, with the commit that they were taken of and the machine."""
+    named = {"figures": figures} if isinstance(figures, list) else figures
+    about = {"commit": _commit(), "machine": named.get("machine") or machine()}
+    path.write_text(json.dumps(named | about, indent=1))
+
+
+def _commit() -> str:
+    """The commit of this clone, `-dirty` where it was changed; else the version installed."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    except FileNotFoundError:
+        return __version__
+    return done.stdout.strip() or __version__
 
 
 def _cpu() -> str:

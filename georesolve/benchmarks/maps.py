@@ -9,7 +9,6 @@ loaded in a service that has just started.
 """
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import write_figures
 from georesolve.benchmarks.service import front_processes, running
 
 _REFERENCES = 14
@@ -162,7 +161,7 @@ def main() -> None:
     sizes = (f"{size >> 20} MiB {when}" for when, size in report["memory_bytes"].items())
     print(f"memory of the fronts that no file backs: {', '.join(sizes)}")
     if options.json:
-        options.json.write_text(json.dumps({**report, "machine": machine()}, indent=1))
+        write_figures(options.json, report)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import cupy as cp
 
 from georesolve.benchmarks.inputs import inputs
 from georesolve.benchmarks.kernels_cuda import time_ms
+from georesolve.benchmarks.machine import write_figures
 from georesolve.kernels import build_index, nearest
 from georesolve.kernels.coordinates_cuda import unit_vectors
 
@@ -176,7 +177,7 @@ def main() -> None:
                 time = f"{row['median']:10.3f} ms" if "median" in row else f"  {row['failed']}"
                 print(f"{row['case']:20} k {row['k']:2} {name:12} {time} {row.get('wrong', '')}")
                 if arguments.json:
-                    arguments.json.write_text(json.dumps(rows, indent=1))
+                    write_figures(arguments.json, rows)
 
 
 if __name__ == "__main__":

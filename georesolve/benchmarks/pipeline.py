@@ -18,7 +18,6 @@ does. All take turns.
 import argparse
 import functools
 import io
-import json
 import os
 import random
 import statistics
@@ -45,7 +44,7 @@ from distributed.security import Security
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import cartesian, inputs
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.service import ROOT, running, until_successful
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
@@ -369,7 +368,7 @@ def main(arguments: list[str] | None = None) -> None:
         }
     _show(figures)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        write_figures(options.json, figures)
 
 
 def _parser() -> argparse.ArgumentParser:

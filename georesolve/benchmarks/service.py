@@ -10,7 +10,6 @@ posts both files, waits, and downloads the result; the first one is reported apa
 import argparse
 import hashlib
 import io
-import json
 import os
 import platform
 import statistics
@@ -30,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import Pair, uniform
+from georesolve.benchmarks.machine import write_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -186,7 +186,7 @@ def main() -> None:
         row = (value, statistics.median(values), min(values), max(values))
         print(f"{stage:<24}" + "".join(f"{v:>10.4f}" for v in row))
     if options.json:
-        options.json.write_text(json.dumps({"cold": cold, "warm": warm}, indent=1))
+        write_figures(options.json, {"cold": cold, "warm": warm})
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import machine
+from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.service import ROOT, front_processes, running, sphere
 from georesolve.intake.representations import ARROW, JSON, PARQUET, Format
 
@@ -255,7 +255,7 @@ def main() -> None:
             figures["one observation"] = alone(client, body_of(1, 99, dataset), options.requests)
     _print(figures)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        write_figures(options.json, figures)
 
 
 def _print(figures: dict[str, Any]) -> None:
