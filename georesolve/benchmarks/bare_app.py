@@ -21,6 +21,7 @@ from georesolve import kernels
 from georesolve.intake.representations import PARQUET
 from georesolve.kernels.coordinates import is_valid
 from georesolve.service.resolve.models import NearestInputs
+from georesolve.service.resolve.sources import Arrays
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import write_rows
@@ -35,8 +36,9 @@ def create_app(references: Path) -> FastAPI:
     @app.post("/nearest")
     def nearest(asked: NearestInputs) -> Response:
         """Answer in Parquet."""
-        assert isinstance(asked.observations, dict), "arrays by column name"
-        lat_deg, lon_deg = (np.array(asked.observations[name], float) for name in ("lat", "lon"))
+        assert isinstance(asked.observations, Arrays), "arrays by column name"
+        columns = asked.observations.columns
+        lat_deg, lon_deg = (np.array(columns[name], float) for name in ("lat", "lon"))
         options = asked.options(None, None)
         answer = kernels.nearest(
             index, lat_deg, lon_deg, k=options.k, max_distance_m=options.max_distance_m

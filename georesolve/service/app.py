@@ -33,10 +33,9 @@ from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.decoders import start_decoder
 from georesolve.service.receiving.ingest import Ingest
-from georesolve.service.resolve import estimate, nearest
+from georesolve.service.resolve import estimate
 from georesolve.service.resolve import router as resolve
-from georesolve.service.resolve.at_hand import AtHand
-from georesolve.service.resolve.memory import Memory
+from georesolve.service.resolve.at_hand import AtHand, Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
@@ -126,7 +125,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
-    of_resources = (resolve, estimate, datasets, processes, jobs, events, maps)
-    for module in (nearest, landing, *of_resources, health, docs, page):
+    of_resources = (estimate, datasets, processes, jobs, events, maps)
+    for module in (resolve, landing, *of_resources, health, docs, page):
         app.include_router(module.router)
     return app

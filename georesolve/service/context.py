@@ -13,8 +13,7 @@ from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
 from georesolve.service.receiving.ingest import Ingest
-from georesolve.service.resolve.at_hand import AtHand
-from georesolve.service.resolve.memory import Memory
+from georesolve.service.resolve.at_hand import AtHand, Memory
 from georesolve.service.results.checks import Checks
 from georesolve.service.settings import Settings
 from georesolve.service.store.roles import Role

@@ -1,15 +1,22 @@
-"""What clients may say to an operation: the names that exist, and none besides."""
+"""What clients may say to an operation, in a query, a form or JSON: these names and no others."""
 
-from typing import Annotated, Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from georesolve.intake.columns import LONGEST_NAME
+from georesolve.intake.columns import EVERY, LONGEST_NAME, OnInvalid, Reading, Trust
 from georesolve.intake.errors import meant
+from georesolve.service.errors import InvalidRequest, Problem, invalid_request, step
 
 _UNKNOWN_SHOWN = 10
+LISTS = frozenset({"columns", "observation_columns"})
+"""Options that may be given several times."""
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
+Texts = Iterable[tuple[str, str]]
+"""Names and texts, of a query or of the fields of a form, in their order."""
 
 
 class Parameters(BaseModel):
@@ -41,3 +48,128 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
         {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)
+
+
+class TableParameters(Parameters):
+    """How to read a table of points."""
+
+    lat: ColumnName | None = Field(None, description="name of the column of latitudes")
+    lon: ColumnName | None = Field(None, description="name of the column of longitudes")
+    geometry: ColumnName | None = Field(
+        None, description="name of a column of points (WKB or GeoArrow)"
+    )
+    id: ColumnName | None = Field(None, description="name of the id column")
+    on_invalid: OnInvalid = Field(
+        "error", description="error: refuse invalid coordinates; null: keep them with a status"
+    )
+    coordinates: Trust = Field(
+        "check",
+        description="check: refuse a table whose coordinates prove to be metres, radians or "
+        "swapped; trust: they are degrees, whatever they look like",
+    )
+
+    def reading(self) -> Reading:
+        """The same as the readers of files want it."""
+        return Reading(
+            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+        )
+
+
+class PointGeometry(BaseModel):
+    """A point of GeoJSON."""
+
+    type: Literal["Point"]
+    coordinates: list[float] = Field(
+        min_length=2,
+        description="longitude and latitude in degrees, and a height that is passed over",
+    )
+
+
+class PointFeature(BaseModel):
+    """A feature of GeoJSON, whatever else it has."""
+
+    # Without a point it is a row with invalid coordinates. Schemas of OGC know no type null.
+    geometry: PointGeometry | Annotated[None, WithJsonSchema({"enum": [None]})] = None
+
+
+class FeatureCollection(BaseModel):
+    """GeoJSON points; their ids and properties become columns."""
+
+    type: Literal["FeatureCollection"]
+    features: list[PointFeature]
+
+
+P = TypeVar("P", bound=Parameters)
+
+
+def parameters_of(
+    model: type[P], query: Texts, form: Texts = (), given: Mapping[str, Any] | None = None
+) -> tuple[P, Callable[[str], str]]:
+    """The model of a request whose options are texts, and what tells the JSON pointer of one.
+
+    Of columns to carry, a single text is a list with commas, or `*` for all; of several, each is a
+    name as it stands: so a name with a comma is given twice. Empty fields of a form are not given.
+
+    Parameters
+    ----------
+    given
+        What came otherwise: the files of the request.
+    """
+    in_query, given = _by_name(query), given or {}
+    # Browsers send the fields that a user leaves empty, too.
+    in_form = _by_name((name, text) for name, text in form if text)
+
+    def pointer(name: str) -> str:
+        return f"/query/{step(name)}" if name in in_query else f"/{step(name)}"
+
+    for name in in_query.keys() & given.keys():
+        raise _refusal(pointer(name), "the body brings it: leave it out of the query")
+    for name, texts in in_form.items():
+        other = in_query.get(name, texts)
+        if other != texts:
+            raise _refusal(
+                pointer(name),
+                f"the query says {_quoted(other)} and the form {_quoted(texts)}: send it once",
+            )
+        if len(texts) > 1 and name not in LISTS:
+            raise _refusal(f"/{step(name)}", f"given {len(texts)} times: send it once")
+    values = {name: _value(name, texts) for name, texts in {**in_query, **in_form}.items()}
+    try:
+        return model.model_validate({**values, **given}), pointer
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        for one in found:
+            if one["loc"] and one["loc"][0] in in_query:
+                one["loc"] = ("query", *one["loc"])
+        raise invalid_request(found) from None
+
+
+def refuse_query(query: Texts) -> None:
+    """Refuse a query beside a JSON body, which has all options."""
+    for name, _ in query:
+        raise _refusal(
+            f"/query/{step(name)}", "with a JSON body the options stand in it, beside the sets"
+        )
+
+
+def _by_name(pairs: Texts) -> dict[str, list[str]]:
+    by_name = defaultdict(list)
+    for name, text in pairs:
+        by_name[name].append(text)
+    return dict(by_name)
+
+
+def _value(name: str, texts: list[str]) -> Any:
+    if name not in LISTS:
+        return texts[0]
+    if texts == [EVERY]:
+        return EVERY
+    return texts[0].split(",") if len(texts) == 1 else texts
+
+
+def _quoted(texts: list[str]) -> str:
+    return ", ".join(repr(text[:80]) for text in texts)
+
+
+def _refusal(pointer: str, detail: str) -> Problem:
+    return InvalidRequest(f"{pointer[:80]}: {detail}", [{"pointer": pointer, "detail": detail}])

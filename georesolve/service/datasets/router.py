@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service import pools
 from georesolve.service.clock import in_hours
@@ -24,15 +25,13 @@ from georesolve.service.description.operations import (
     header,
     headers,
 )
+from georesolve.service.description.schemas import schema_of
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import base_of
-from georesolve.service.receiving.models import TableParameters
+from georesolve.service.parameters import FeatureCollection, TableParameters, parameters_of
 from georesolve.service.receiving.receiving import receive_body, receive_form
-from georesolve.service.resolve.inputs import made_of_file
-from georesolve.service.resolve.options import options_of
-from georesolve.service.resolve.point_sets import FEATURES
 from georesolve.service.results.files import file_response
 from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import DatasetRow
@@ -48,7 +47,10 @@ _UPLOAD: dict[str, Any] = {
         "content": {
             # First what the documentation in a browser can send as it stands.
             "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
-            "application/geo+json": {"schema": FEATURES, "example": examples.CITIES_GEOJSON},
+            "application/geo+json": {
+                "schema": schema_of(FeatureCollection),
+                "example": examples.CITIES_GEOJSON,
+            },
             PARQUET.media_type: BYTES,
             ARROW.media_type: BYTES,
             "multipart/form-data": {
@@ -154,13 +156,19 @@ async def _registered(
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
-            parameters, _ = options_of(TableParameters, request, form.fields)
+            query = request.query_params.multi_items()
+            parameters, _ = parameters_of(TableParameters, query, form.fields)
             part = form.parts["file"]
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        ingested = await made_of_file(upload, "file", service, parameters.reading(), folder)
-        if ingested is None:
+        reading, owner = parameters.reading(), service.owner
+        if not isinstance(upload, str):
+            ingested = await service.ingest.from_upload(upload, reading, folder, owner)
+        elif is_href(upload):
+            look = service.ingest.from_href
+            ingested = await pools.remote(owner, look, upload.strip(), reading, "file")
+        else:
             raise InvalidRequest(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"

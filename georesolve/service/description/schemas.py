@@ -17,7 +17,12 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
             return node
         name = str(node.get("$ref", "")).rpartition("/")[2]
         if name in definitions:
-            node = definitions[name] | {key: node[key] for key in node if key != "$ref"}
+            # A field of a model that has a name is called by that.
+            beside = {key: node[key] for key in node if key not in ("$ref", "title")}
+            node = definitions[name] | beside
+        if "const" in node:
+            # OGC API - Processes 1.0 knows no other word for it.
+            node = {key: node[key] for key in node if key != "const"} | {"enum": [node["const"]]}
         return {key: inlined(value) for key, value in node.items()}
 
     whole: dict[str, Any] = inlined(schema)

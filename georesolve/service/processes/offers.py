@@ -3,71 +3,17 @@
 What they take is written down once, in the models of their inputs; the descriptions follow.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field
 
 from georesolve import __version__
-from georesolve.intake.addresses import LONGEST
-from georesolve.intake.representations import FORMATS, JSON, LINES, POINTS, Format
+from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
 from georesolve.service.description.schemas import schema_of, without_null
 from georesolve.service.errors import NoSuchProcess
 from georesolve.service.links import OGC_RELATION, Link
-from georesolve.service.parameters import Parameters
 from georesolve.service.resolve.models import NearestInputs
-from georesolve.service.store.rows import Delivery, ProcessId
-
-_MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
-
-
-def _known(media_type: str) -> str:
-    known = media_type.replace(" ", "").lower()
-    if known not in _MEDIA_TYPES:
-        raise PydanticCustomError(
-            "media_type", "allowed are {allowed}", {"allowed": ", ".join(_MEDIA_TYPES)}
-        )
-    return known
-
-
-class OutputFormat(Parameters):
-    """The format of the matches."""
-
-    mediaType: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": _MEDIA_TYPES})]
-
-
-class MatchesOutput(Parameters):
-    """How the matches are wanted."""
-
-    transmissionMode: Literal["value", "reference"] = "value"
-    format: OutputFormat | None = None
-
-
-class Output(Parameters):
-    """Where the result of a job is written."""
-
-    href: str = Field(
-        max_length=LONGEST,
-        description="address of an empty folder below a prefix that the operator listed",
-        examples=["s3://bucket/results/today/"],
-    )
-
-
-class NearestExecution(Parameters):
-    """A request to run the process `nearest`."""
-
-    inputs: NearestInputs
-    outputs: dict[Literal["matches"], MatchesOutput] = Field({})
-    output: Output | None = Field(
-        None, description="where the parts of the result are written, instead of being kept here"
-    )
-    response: Literal["raw", "document"] = "raw"
-
-    def delivery(self) -> Delivery:
-        """How the result is wanted."""
-        wanted = self.outputs.get("matches", MatchesOutput())
-        media_type = wanted.format.mediaType if wanted.format else None
-        return Delivery(self.response, wanted.transmissionMode, media_type)
+from georesolve.service.store.rows import ProcessId
 
 
 class ProcessSummary(BaseModel):
@@ -153,12 +99,7 @@ PROCESSES: dict[str, Process] = {
 
 
 def process(id: str, base: str) -> Process:
-    """The description of a process, with its links.
-
-    Raises
-    ------
-    NoSuchProcess
-    """
+    """The description of a process, with its links."""
     if id not in PROCESSES:
         raise NoSuchProcess(
             f"there is no process {id[:80]!r}: there are {', '.join(map(repr, PROCESSES))}"

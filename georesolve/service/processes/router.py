@@ -19,23 +19,16 @@ from georesolve.service.description.operations import (
     matches_answer,
 )
 from georesolve.service.links import Link, base_of
-from georesolve.service.processes.offers import (
-    PROCESSES,
-    NearestExecution,
-    Process,
-    ProcessSummary,
-    process,
-)
-from georesolve.service.resolve.inputs import Asked, json_content, output_of, parsed, sent_by_json
+from georesolve.service.processes.offers import PROCESSES, Process, ProcessSummary, process
+from georesolve.service.resolve.models import NearestExecution
+from georesolve.service.resolve.requests import in_document, json_content, parsed
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.router import gone, response_of
+from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import Delivery
 
 router = APIRouter(tags=["processes"])
-
-_INPUTS = "/inputs"
-"""Where the parameters stand in an execution."""
 
 
 class ProcessList(BaseModel):
@@ -94,9 +87,10 @@ async def _asked(request: Request, service: Service, folder: Path) -> tuple[Aske
     """What an execution asks for; nothing of its body stays in memory."""
     async with json_content(request, service) as content:
         execution = await parsed(service, content, NearestExecution)
-        output = output_of(service, execution.output.href if execution.output else None)
-        sent = sent_by_json(execution.inputs, _INPUTS, output)
-        return await sent.asked(service, folder), execution.delivery()
+        output = service.sinks.output(execution.output.href.strip()) if execution.output else None
+        pointer = in_document("/inputs")
+        asked = await asked_by(execution.inputs, pointer, service, folder, output)
+        return asked, execution.delivery()
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

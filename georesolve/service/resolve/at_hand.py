@@ -1,18 +1,19 @@
-"""Small requests, answered by this process: how many wait, whose turn it is, in which threads."""
+"""What small requests may take of this process: threads, in turn, and memory for their bodies."""
 
 import asyncio
 import contextvars
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from os import sched_getaffinity
 from typing import TypeVar
 
 from georesolve.intake.errors import Refused
-from georesolve.service.errors import QueueFull, TooManyJobs
+from georesolve.service.errors import QueueFull, TooManyBodies, TooManyJobs
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.at_hand import prepare, prepare_thread
@@ -23,6 +24,8 @@ _MOST_UNANSWERED = 1024
 """Each has its sets in memory."""
 _MOST_OF_ONE_KEY = 256
 _MOST_THREADS = 4
+_LARGEST_BODIES = 16
+"""So many bodies of the largest size may be held at a time."""
 
 T = TypeVar("T")
 
@@ -122,3 +125,48 @@ class AtHand:
             self._unanswered[owner] -= 1
             if not self._unanswered[owner]:
                 del self._unanswered[owner]
+
+
+class Memory:
+    """Shares the memory for bodies that are held and not stored among the requests being read.
+
+    One key may hold as much as is left for all others: some is always left for the next one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = _LARGEST_BODIES * settings.inline_bytes
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def body(self, owner: str) -> Iterator[Callable[[int], None]]:
+        """Hold a body of an owner, empty if there are no keys; the caller tells what it grows by.
+
+        What it calls raises TooManyBodies when there is no memory for more.
+        """
+        size = 0
+
+        def grow(more: int) -> None:
+            nonlocal size
+            self._refuse_without_room(owner, more)
+            self._held[owner] += more
+            size += more
+
+        try:
+            yield grow
+        finally:
+            self._held[owner] -= size
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def _refuse_without_room(self, owner: str, more: int) -> None:
+        held, own = self._held.total() + more, self._held[owner] + more
+        left = self._most - held
+        if left >= 0 and (not owner or own <= left):
+            return
+        whose = f"of this key have {own} bytes, which is more than is left for others"
+        if left < 0:
+            whose = f"have {held} bytes"
+        raise TooManyBodies(
+            f"the JSON bodies that one front is reading {whose}, and all may have {self._most}: "
+            "send fewer at a time, or files"
+        )

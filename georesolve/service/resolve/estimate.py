@@ -1,10 +1,9 @@
 """`/estimate`: what a job would take, before anything is computed."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field
 
 from georesolve.intake.matching import check_match
 from georesolve.service import pools
@@ -12,43 +11,19 @@ from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request
 from georesolve.service.errors import NotReady
-from georesolve.service.processes.offers import NearestExecution
-from georesolve.service.resolve.inputs import ROLES, json_content, made, parsed
 from georesolve.service.resolve.lookup import refuse_without_cluster
-from georesolve.service.resolve.models import MatchParameters, NearestInputs, point_set
-from georesolve.service.resolve.point_sets import POINT_SET
-from georesolve.service.resolve.room import PlannedSet, bytes_of_sets, sizes_of
+from georesolve.service.resolve.models import (
+    ROLES,
+    EstimateInputs,
+    NearestExecution,
+    NearestInputs,
+)
+from georesolve.service.resolve.requests import in_document, json_content, parsed
+from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, made, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
 router = APIRouter(tags=["resolve"])
-
-_MOST_ROWS = 1 << 40
-
-
-def _rows_or_set(given: Any) -> int | dict[str, Any] | str:
-    if type(given) is not int:
-        return point_set(given)
-    if not 0 <= given <= _MOST_ROWS:
-        raise PydanticCustomError(
-            "rows", "{given} rows: give from 0 to {most}", {"given": given, "most": _MOST_ROWS}
-        )
-    return given
-
-
-_ROWS = {"type": "integer", "minimum": 0, "maximum": _MOST_ROWS}
-_RowsOrSet = Annotated[
-    int | dict[str, Any] | str,
-    PlainValidator(_rows_or_set),
-    WithJsonSchema({"title": "RowsOrPointSet", "anyOf": [_ROWS, POINT_SET]}),
-]
-
-
-class EstimateInputs(MatchParameters):
-    """Two point sets, or as many rows as they will have."""
-
-    observations: _RowsOrSet = Field(description="rows, or a point set")
-    references: _RowsOrSet = Field(description="rows, or a point set")
 
 
 class _Either(BaseModel):
@@ -85,23 +60,24 @@ _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_without_cluster(service)
-    asked: EstimateInputs | NearestInputs
+    inputs: EstimateInputs | NearestInputs
     async with json_content(request, service) as content, service.ingest.folder() as folder:
         if (await parsed(service, content, _Either)).inputs is None:
-            asked, pointer = await parsed(service, content, EstimateInputs), ""
+            inputs, pointer = await parsed(service, content, EstimateInputs), in_document()
         else:
             # The body of an execution can be sent as it is.
-            asked, pointer = (await parsed(service, content, NearestExecution)).inputs, "/inputs"
+            inputs = (await parsed(service, content, NearestExecution)).inputs
+            pointer = in_document("/inputs")
         observations, references = [
-            value
-            if isinstance(value := getattr(asked, role), int)
-            else await made(value, f"{pointer}/{role}", service, asked.reading_of(role), folder)
+            source
+            if isinstance(source := getattr(inputs, role), int)
+            else await made(source, pointer(role), service, inputs.reading_of(role), folder)
             for role in ROLES
         ]
         sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
-        options = asked.options(*sets)
+        options = inputs.options(*sets)
         if sets[0] and sets[1]:
-            check_match(sets[0], sets[1], options, asked.on_invalid, f"{pointer}/{{}}".format)
+            check_match(sets[0], sets[1], options, inputs.on_invalid, pointer)
         return await _estimate(service, observations, references, options)
 
 

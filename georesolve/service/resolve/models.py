@@ -1,17 +1,25 @@
-"""What clients give to be matched, and how: point sets in JSON, and the options."""
+"""The request to match two sets of points: one model for forms, queries, JSON, streams and OGC.
+
+`NearestInputs` holds the options and two point sets. Each set is one of `PointSource`: arrays,
+GeoJSON, a registered dataset, files at an address, or a file that came with the request. Schemas,
+the form and the description of the process follow from these classes.
+"""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, RootModel, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from georesolve.intake.addresses import LONGEST
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
-from georesolve.service.parameters import ColumnName, Parameters
-from georesolve.service.receiving.models import TableParameters
-from georesolve.service.resolve.point_sets import POINT_SET
+from georesolve.intake.representations import FORMATS, LINES
+from georesolve.service.parameters import ColumnName, Parameters, TableParameters
+from georesolve.service.resolve.sources import RowsOrSource, Source
+from georesolve.service.store.rows import Delivery
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import How, MatchOptions
+
+ROLES: tuple[Role, Role] = ("observations", "references")
 
 
 def _column_names(given: Any) -> list[str] | Literal["*"]:
@@ -30,18 +38,12 @@ def _column_names(given: Any) -> list[str] | Literal["*"]:
     )
 
 
-ColumnNames = Annotated[
-    list[str] | Literal["*"],
-    PlainValidator(_column_names),
-    WithJsonSchema(
-        {
-            "title": "ColumnNames",
-            "anyOf": [
-                {"type": "array", "items": {"type": "string", "maxLength": LONGEST_NAME}},
-                {"type": "string", "enum": [EVERY]},
-            ],
-        }
-    ),
+class ColumnNames(RootModel[list[ColumnName] | Literal["*"]]):
+    """Names of columns, or `*` for all."""
+
+
+_Columns = Annotated[
+    list[str] | Literal["*"], PlainValidator(_column_names, json_schema_input_type=ColumnNames)
 ]
 
 
@@ -76,10 +78,10 @@ class MatchParameters(TableParameters):
         "auto", description="how to search; same answer"
     )
     how: How = Field("left", description="left: all observations; inner: matched ones only")
-    columns: ColumnNames = Field(
+    columns: _Columns = Field(
         [], description="reference columns to carry into the result; `*` for all"
     )
-    observation_columns: ColumnNames = Field([], description="likewise of the observations")
+    observation_columns: _Columns = Field([], description="likewise of the observations")
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
@@ -98,12 +100,12 @@ class MatchParameters(TableParameters):
             exclude_self=self.exclude_self,
             algorithm=self.algorithm,
             how=self.how,
-            columns=_named(self.columns, references),
-            observation_columns=_named(self.observation_columns, observations),
+            columns=_all_named(self.columns, references),
+            observation_columns=_all_named(self.observation_columns, observations),
         )
 
 
-def _named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str, ...]:
+def _all_named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str, ...]:
     if columns != EVERY:
         return tuple(columns)
     return one.columns if one else ()
@@ -128,41 +130,75 @@ _POINTS = (
 )
 
 
-def point_set(given: Any) -> dict[str, Any] | str:
-    """What JSON may be as a point set, as far as that shows at once.
+class PointSources(Parameters):
+    """Two point sets."""
 
-    Raises
-    ------
-    PydanticCustomError
-        When it is neither an object nor a text.
-    """
-    if isinstance(given, dict | str):
-        return given
-    kinds = {list: "an array", bool: "true or false", type(None): "null"}
-    raise PydanticCustomError(
-        "point_set",
-        "{kind} is no point set: give one array for each column, as in {example}, a registered "
-        "dataset, or a GeoJSON FeatureCollection",
-        {"kind": kinds.get(type(given), "a number"), "example": '{"lat": [52.5], "lon": [13.4]}'},
+    observations: Source = Field(description=f"what was seen: {_POINTS}")
+    references: Source = Field(description=f"where things are: {_POINTS}")
+
+
+class NearestInputs(MatchParameters, PointSources):
+    """Two point sets, and how to match them."""
+
+
+class ResolveForm(NearestInputs, JobParameters):
+    """Two point sets as files or names, how to match them, and where the result is written."""
+
+
+class EstimateInputs(MatchParameters):
+    """Two point sets, or as many rows as they will have."""
+
+    observations: RowsOrSource = Field(description="rows, or a point set")
+    references: RowsOrSource = Field(description="rows, or a point set")
+
+
+_MEDIA_TYPES = [*(one.media_type for one in FORMATS), f"{LINES.media_type};geometry=line"]
+
+
+def _known(media_type: str) -> str:
+    known = media_type.replace(" ", "").lower()
+    if known not in _MEDIA_TYPES:
+        raise PydanticCustomError(
+            "media_type", "allowed are {allowed}", {"allowed": ", ".join(_MEDIA_TYPES)}
+        )
+    return known
+
+
+class OutputFormat(Parameters):
+    """The format of the matches."""
+
+    mediaType: Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": _MEDIA_TYPES})]
+
+
+class MatchesOutput(Parameters):
+    """How the matches are wanted."""
+
+    transmissionMode: Literal["value", "reference"] = "value"
+    format: OutputFormat | None = None
+
+
+class Output(Parameters):
+    """Where the result of a job is written."""
+
+    href: str = Field(
+        max_length=LONGEST,
+        description="address of an empty folder below a prefix that the operator listed",
+        examples=["s3://bucket/results/today/"],
     )
 
 
-# A validator of its own: a union tells of each type that it is not.
-PointSet = Annotated[dict[str, Any] | str, PlainValidator(point_set), WithJsonSchema(POINT_SET)]
+class NearestExecution(Parameters):
+    """A request to run the process `nearest`."""
 
+    inputs: NearestInputs
+    outputs: dict[Literal["matches"], MatchesOutput] = Field({})
+    output: Output | None = Field(
+        None, description="where the parts of the result are written, instead of being kept here"
+    )
+    response: Literal["raw", "document"] = "raw"
 
-class PointSets(Parameters):
-    """Two point sets as JSON."""
-
-    observations: PointSet = Field(description=f"what was seen: {_POINTS}")
-    references: PointSet = Field(description=f"where things are: {_POINTS}")
-
-
-class NearestInputs(MatchParameters, PointSets):
-    """Two point sets as JSON, and how to match them."""
-
-
-class NearestQuery(MatchParameters):
-    """What stands in the query beside a stream of observations."""
-
-    references: str = Field(description="a registered dataset, as `dataset:<id>`, or an address")
+    def delivery(self) -> Delivery:
+        """How the result is wanted."""
+        wanted = self.outputs.get("matches", MatchesOutput())
+        media_type = wanted.format.mediaType if wanted.format else None
+        return Delivery(self.response, wanted.transmissionMode, media_type)

@@ -30,14 +30,13 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
-from georesolve.service.resolve.inputs import Asked
 from georesolve.service.resolve.lookup import (
-    Matches,
+    SmallAnswer,
     looked_up,
     refuse_without_cluster,
     why_too_large,
 )
-from georesolve.service.resolve.room import bytes_of_sets, sizes_of
+from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.store.store import Store
@@ -59,17 +58,7 @@ Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 
 
 async def refuse_unready(service: Service, terms: Terms) -> None:
-    """Refuse, before it is received, a request that cannot be answered as its client wants.
-
-    Raises
-    ------
-    NotAcceptable
-        When it waits for a result in a format that there is not.
-    NotReady
-        When it wants its result at once, and there is no cluster.
-    QueueFull, TooManyJobs
-        When it wants a job, and there is no place for one.
-    """
+    """Refuse, before it is received, a request that cannot be answered as its client wants."""
     if terms.waits:
         terms.format()
     # A request whose key made a job needs no place any more.
@@ -79,19 +68,10 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
 
 
-async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> Matches | JobRow:
-    """Match two sets: the matches of a small request, or a job.
+async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> SmallAnswer | JobRow:
+    """Match two sets: the answer to a small request, or a job, ended if the client waits that long.
 
-    The job has ended if the client waits for it that long.
-
-    Raises
-    ------
-    TooLarge
-        When the sets are too large for an answer at once, and the client takes no job.
-    KeyReused
-        When the key of the request came with other content before.
-    Problem
-        When the sets cannot be matched.
+    Sets that are too large for an answer at once are refused if the client takes no job.
     """
     if not terms.takes_a_job:
         _refuse_large(service, asked)
@@ -115,12 +95,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> M
 
 
 async def _first(service: Service, repeat: Repeat | None) -> str | None:
-    """The job that the first of repeated requests made.
-
-    Raises
-    ------
-    KeyReused
-    """
+    """The job that the first of repeated requests made."""
     if repeat is None:
         return None
     first = await pools.database(service.store.first_of, repeat)
@@ -158,7 +133,7 @@ async def _job(
 
 
 def _refuse_large(service: Service, asked: Asked) -> None:
-    observations, references = (one.dataset.rows for one in asked.sets)
+    observations, references = (one.rows for one in asked.datasets)
     rows = observations * asked.options.k + references
     if rows > service.settings.sync_rows:
         raise TooLarge(
@@ -168,7 +143,7 @@ def _refuse_large(service: Service, asked: Asked) -> None:
         )
 
 
-async def _at_once(service: Service, asked: Asked, terms: Terms) -> Matches | None:
+async def _at_once(service: Service, asked: Asked, terms: Terms) -> SmallAnswer | None:
     """The matches of a small request; None where it needs a job."""
     if why_too_large(asked):
         return None

@@ -1,6 +1,7 @@
-"""`/resolve`: two point sets in, the nearest reference of every observation out, or a job."""
+"""`/resolve` and `/nearest`: two point sets in, the nearest reference of every observation out."""
 
 import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -9,20 +10,32 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
-from georesolve.service.context import Service, ServiceContext
+from georesolve.intake.representations import ARROW, JSON
+from georesolve.service.context import Service, ServiceContext, service_of
 from georesolve.service.description import examples
-from georesolve.service.description.operations import TAKEN, headers, matches_answer
+from georesolve.service.description.operations import TAKEN, headers, json_request, matches_answer
 from georesolve.service.description.schemas import as_texts, schema_of
-from georesolve.service.errors import NotReady
+from georesolve.service.errors import NotReady, TooLarge
+from georesolve.service.http.bodies import media_type
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
-from georesolve.service.resolve.inputs import ROLES, sent_by_form
-from georesolve.service.resolve.lookup import Matches
-from georesolve.service.resolve.models import JobParameters
+from georesolve.service.parameters import refuse_query
+from georesolve.service.resolve.lookup import BEYOND, SmallAnswer, answered, answered_at_hand
+from georesolve.service.resolve.models import ROLES, NearestInputs, ResolveForm
+from georesolve.service.resolve.requests import (
+    in_document,
+    json_content,
+    parsed,
+    read_form,
+    read_stream,
+)
 from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.sets import asked_by
 from georesolve.service.resolve.terms import Terms
+from georesolve.service.results.negotiation import wanted_format
 from georesolve.service.results.response import result_response
 from georesolve.service.store.rows import LIVE, JobRow
+from georesolve.workers.at_hand import NotAtHand, NotResident
 
 router = APIRouter(tags=["resolve"])
 
@@ -31,18 +44,16 @@ _FILE = {
     "format": "binary",
     "description": "a file, or the text dataset:<id>",
 }
-_OPTIONS = schema_of(JobParameters)["properties"]
+_FORM_SCHEMA = schema_of(ResolveForm)
 _FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "multipart/form-data": {
                 "schema": {
-                    "title": "ResolveForm",
-                    "type": "object",
-                    "required": list(ROLES),
-                    "properties": dict.fromkeys(ROLES, _FILE) | as_texts(_OPTIONS),
-                    "additionalProperties": False,
+                    **_FORM_SCHEMA,
+                    "properties": as_texts(_FORM_SCHEMA["properties"])
+                    | dict.fromkeys(ROLES, _FILE),
                 },
                 "example": dict(examples.FILES),
             }
@@ -74,7 +85,9 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     terms = Terms.of(request.headers)
     await refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
-        asked = await (await sent_by_form(request, service, folder)).asked(service, folder)
+        form, pointer = await read_form(request, folder)
+        output = None if form.output is None else service.sinks.output(form.output.strip())
+        asked = await asked_by(form, pointer, service, folder, output)
         terms = terms.received()
         found = await resolve(service, asked, terms, partial(gone, request))
         return await response_of(request, service, found, terms)
@@ -89,19 +102,11 @@ async def gone(request: Request) -> NoReturn:
 
 
 async def response_of(
-    request: Request, service: Service, found: Matches | JobRow, terms: Terms
+    request: Request, service: Service, found: SmallAnswer | JobRow, terms: Terms
 ) -> Response:
-    """The matches, the result of the job if it is there in time, or 201 with the job.
-
-    Raises
-    ------
-    NotReady
-        When the service stops before there is a result, and the client takes no job.
-    Problem
-        The job's own, when it failed.
-    """
-    if isinstance(found, Matches):
-        response = matches_response(found)
+    """The answer, the result of the job if it is there in time, or 201 with the job."""
+    if isinstance(found, SmallAnswer):
+        response = _small_response(found)
         response.headers.update(terms.applied())
         return response
     if found.status not in LIVE and terms.waits:
@@ -122,8 +127,7 @@ async def response_of(
     )
 
 
-def matches_response(found: Matches) -> Response:
-    """The matches of a small request."""
+def _small_response(found: SmallAnswer) -> Response:
     timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in found.seconds.items())
     return Response(
         found.content,
@@ -135,3 +139,43 @@ def matches_response(found: Matches) -> Response:
             "Server-Timing": timing,
         },
     )
+
+
+@router.post(
+    "/nearest",
+    summary="The nearest references of a few observations, at once",
+    response_class=Response,
+    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
+    openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
+)
+async def nearest(request: Request) -> Response:
+    """Find the nearest references of a few observations, in milliseconds.
+
+    The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered
+    dataset, and beside them the options. The answer is JSON if `Accept` wants nothing else. No job
+    is made, and nothing is kept. What is larger than a small search (observations times `k` beyond
+    65 536, more than an estimated 50 ms) is refused with 413: it goes to `/resolve`.
+
+    The observations may also be an Arrow stream as the body (`Content-Type:
+    application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
+    query.
+    """
+    format, start = wanted_format(request.headers, JSON), time.perf_counter()
+    service = await service_of(request)
+    try:
+        if media_type(request.headers) == ARROW.media_type:
+            async with service.ingest.folder() as folder:
+                inputs, pointer = await read_stream(request, folder)
+                answer = await answered(service, inputs, pointer, folder, format, start)
+        else:
+            refuse_query(request.query_params.multi_items())
+            async with json_content(request, service) as content:
+                inputs, pointer = await parsed(service, content, NearestInputs), in_document()
+                answer = await answered_at_hand(
+                    service, inputs, pointer, len(content), format, start
+                )
+    except NotResident as error:
+        raise NotReady(f"{error}: try again") from None
+    except NotAtHand as error:
+        raise TooLarge(f"{error}: {BEYOND}") from None
+    return _small_response(answer)

@@ -47,13 +47,7 @@ class Terms:
 
     @classmethod
     def of(cls, headers: Headers) -> "Terms":
-        """Read them; as the RFC wants, preferences that make no sense are passed over.
-
-        Raises
-        ------
-        InvalidRequest
-            When the key is given several times, or is no short text.
-        """
+        """Read them; as the RFC wants, preferences that make no sense are passed over."""
         given: dict[str, str] = {}
         # Several headers, several preferences in each, parameters after a semicolon.
         for one in ",".join(headers.getlist("prefer")).split(","):
@@ -97,13 +91,7 @@ class Terms:
         return {"Preference-Applied": text} if text else {}
 
     def repeat(self, *content: Any) -> Repeat | None:
-        """The key with a digest of what was sent; None without a key.
-
-        Parameters
-        ----------
-        content
-            Texts and dataclasses that name all that the answer depends on.
-        """
+        """The key with a digest of `content`, which names all that the answer depends on."""
         if self.key is None:
             return None
         named = json.dumps(content, sort_keys=True, default=asdict)

@@ -1,0 +1,153 @@
+"""Requests as clients send them, read as the one model: forms, JSON and Arrow streams.
+
+JSON is held in memory, which keys share, and read in some milliseconds or by a thread.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from georesolve.service import pools
+from georesolve.service.context import Service
+from georesolve.service.errors import (
+    InvalidRequest,
+    TooLarge,
+    invalid_request,
+    step,
+)
+from georesolve.service.http.bodies import refuse_other_types
+from georesolve.service.parameters import parameters_of
+from georesolve.service.receiving.receiving import receive_body, receive_form
+from georesolve.service.resolve.lookup import QUICKLY_READ
+from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
+from georesolve.service.resolve.sets import Pointer
+
+_PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
+"""An array without texts, arrays and objects in it; or a part of a text that looks like one."""
+_NAME = re.compile(rb'"[^"]*"(?=\s*:)')
+"""A name, or a text with a colon behind it."""
+_MOST_NESTED = 1 << 19
+"""Of 130 000 points of GeoJSON. So many take half a second to make, in which nobody else is
+answered; as many as there is room for in `inline_bytes` take seconds."""
+_QUICKLY_NESTED = 1 << 12
+"""Arrays and objects in JSON that is read in some milliseconds: so many empty ones as there is room
+for took a tenth of a second."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@asynccontextmanager
+async def json_content(request: Request, service: Service) -> AsyncIterator[bytearray]:
+    """Hold the body of a request in the memory that there is for bodies, if it is JSON.
+
+    Only of JSON so little is taken that it fits into memory.
+    """
+    refuse_other_types(request, "application/json", "(files go to /resolve)")
+    with service.memory.body(service.owner) as grow:
+        content = bytearray()
+        async for piece in request.stream():
+            grow(len(piece))
+            content += piece
+        yield content
+
+
+def in_document(prefix: str = "") -> Pointer:
+    """Tells the pointer of an option that stands in a JSON document, below `prefix`."""
+    return lambda name: f"{prefix}/{step(name)}"
+
+
+async def read_form(request: Request, folder: Path) -> tuple[ResolveForm, Pointer]:
+    """The model of a form, whose options are fields of it or parameters of the query."""
+    refuse_other_types(
+        request,
+        "multipart/form-data",
+        "with the parts 'observations' and 'references'; JSON goes to /nearest or, for a job, to "
+        "/processes/nearest/execution",
+    )
+    query = request.query_params.multi_items()
+    # What is wrong with the query is told before the form is received.
+    parameters_of(JobParameters, query)
+    form = await receive_form(request, folder, ROLES, JobParameters.model_fields)
+    return parameters_of(ResolveForm, query, form.fields, form.parts)
+
+
+async def read_stream(request: Request, folder: Path) -> tuple[NearestInputs, Pointer]:
+    """The model of an Arrow stream of observations, with all else in the query."""
+    given = {"observations": await receive_body(request, folder)}
+    return parameters_of(NearestInputs, request.query_params.multi_items(), given=given)
+
+
+async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
+    """A body as a model, in a thread and in turn if it is large."""
+    if len(content) <= QUICKLY_READ and _nested(content) <= _QUICKLY_NESTED:
+        return _read_json(model, content)
+    async with service.reading.place(service.owner):
+        start = time.monotonic()
+        try:
+            return await pools.compute(_read_json, model, content)
+        finally:
+            # Meanwhile others were hardly answered. They have as long before the next is read.
+            await asyncio.sleep(time.monotonic() - start)
+
+
+def _read_json(model: type[M], content: bytes | bytearray) -> M:
+    _check_structure(content)
+    try:
+        return model.model_validate_json(content, strict=True)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+
+
+def _check_structure(content: bytes | bytearray) -> None:
+    """Refuse what is too nested, and an object with a name twice; other mistakes are found later.
+
+    Readers of JSON take any one of two values of a name.
+    """
+    # A body that has no more bytes has no more of them.
+    is_long = len(content) > _MOST_NESTED
+    if is_long and (nested := _nested(content)) > _MOST_NESTED:
+        raise TooLarge(
+            f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
+            "GeoJSON as a file, or one array for each column"
+        )
+    names = _NAME.findall(content)
+    if len(set(names)) == len(names) and b"\\" not in content:
+        # What may be a name stands there once.
+        return
+    # Without the arrays of numbers, which are most of it and take most of the time. A name may
+    # look like one, so what is found without them is looked for with them.
+    if _repeated_name(_PLAIN_ARRAY.sub(b"[]", content)) is not None:
+        name = _repeated_name(content)
+        if name is not None:
+            raise InvalidRequest(
+                f"an object of the body has the name {name[:80]!r} more than once: send it once"
+            )
+
+
+def _nested(content: bytes | bytearray) -> int:
+    """How many arrays and objects it has at most: a text may look like some."""
+    return content.count(b"[") + content.count(b"{")
+
+
+def _repeated_name(content: bytes | bytearray) -> str | None:
+    """A name that an object has twice; None if there is none, or if this is no JSON."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            found.append(max(counts, key=counts.__getitem__))
+
+    # Integers may have more digits than Python makes an integer of.
+    with suppress(ValueError, RecursionError):
+        json.loads(content, object_pairs_hook=look, parse_int=float)
+    return found[0] if found else None
