@@ -10,9 +10,8 @@ from contextvars import ContextVar
 
 import sqlalchemy as sa
 
-from georesolve.intake import hrefs
 from georesolve.service import front
-from georesolve.workers import places, sources
+from georesolve.workers import objects, places
 
 MARK = "the event loop waited for"
 _EVENTS = frozenset(
@@ -54,16 +53,16 @@ class _Answering:
 
 def install():
     """Look at the fronts that this process starts from now on."""
-    create_app, object_store = front.create_app, sources.object_store
+    create_app, object_store = front.create_app, objects.object_store
 
     def guarded_app(*arguments):
         app = create_app(*arguments)
         app.add_middleware(_Answering)
         return app
 
-    def guarded_store():
+    def guarded_store(bucket):
         _look("an object store")
-        return object_store()
+        return object_store(bucket)
 
     def audit(event, arguments):
         # FastAPI looks into the source of a handler, once.
@@ -71,7 +70,7 @@ def install():
             _look(f"{event} {arguments[:1]}")
 
     front.create_app = guarded_app
-    for module in (hrefs, places, sources):
+    for module in (objects, places):
         module.object_store = guarded_store
     sa.event.listen(
         sa.Engine, "before_cursor_execute", lambda *given: _look(f"SQL {given[2][:60]!r}")

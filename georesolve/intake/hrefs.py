@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import accumulate, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -19,18 +21,19 @@ from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
 from georesolve.intake.point_table import Bounds, check_numeric
 from georesolve.workers.datasets import ROW_GROUP, Dataset
+from georesolve.workers.objects import ObjectFile, objects_below
 from georesolve.workers.sources import (
     Manifest,
     Scheme,
     SourceFile,
     handle_of,
     href_of,
-    object_store,
 )
 from georesolve.workers.widths import Width, value_bytes
 
 _SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
 _MOST_FILES = 10_000
+_MOST_LISTED = 100_000
 _LOOKS_AT_A_TIME = 16
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _TIMES_ENCODED = 4
@@ -75,14 +78,12 @@ class Sources:
         address, prefix = self._prefixes.find(href)
         try:
             self._prefixes.refuse_links([_fixed(address.path)], prefix, href)
-            paths = sorted(_files(address))
+            paths = sorted(islice(_files(address, file), _MOST_FILES + 1))
             self._prefixes.refuse_links(paths, prefix, href)
             if not paths:
                 raise InvalidInput(f"{file}: there is no Parquet file at {href}")
             if len(paths) > _MOST_FILES:
-                raise TooLarge(
-                    f"{file}: {len(paths)} files at {href} are more than the limit of {_MOST_FILES}"
-                )
+                raise TooLarge(f"{file}: more than {_MOST_FILES} files, the limit, lie at {href}")
             with ThreadPoolExecutor(_LOOKS_AT_A_TIME) as threads:
                 looks = list(threads.map(lambda path: _look(address.scheme, path), paths))
         except FileNotFoundError:
@@ -174,29 +175,50 @@ class _Look(NamedTuple):
     sizes: dict[str, tuple[int, int]]
 
 
-def _files(address: Address) -> Iterator[str]:
+def _files(address: Address, file: str) -> Iterator[str]:
     """Paths of the files at an address."""
-    from pyarrow.fs import FileSelector, FileType, LocalFileSystem
-
     scheme, path = address
+    fixed, is_pattern = _fixed(path), "*" in path
+    # Nothing lists what lies on a server.
     if scheme == "https":
-        # Nothing lists what lies on a server.
         yield path
         return
-    system = LocalFileSystem() if scheme == "file" else object_store()
-    fixed = _fixed(path)
-    [found] = system.get_file_info([fixed])
-    if found.type == FileType.File and "*" not in path:
+    if not is_pattern and _is_file(scheme, fixed):
         yield fixed
-    if found.type != FileType.Directory:
         return
-    for one in system.get_file_info(FileSelector(fixed, recursive=True)):
-        below = one.path[len(fixed) :].strip("/").split("/")
+    for number, one in enumerate(_below(scheme, fixed)):
+        if number >= _MOST_LISTED:
+            raise TooLarge(
+                f"{file}: more than {_MOST_LISTED} files, the limit, lie below "
+                f"{href_of(scheme, fixed)}: name a folder with fewer, or Parquet files"
+            )
+        below = one[len(fixed) :].strip("/").split("/")
         is_hidden = any(segment.startswith(("_", ".")) for segment in below)
-        if one.type != FileType.File or is_hidden or not one.path.endswith(_SUFFIXES):
-            continue
-        if "*" not in path or _matches(one.path, path):
-            yield one.path
+        if one.endswith(_SUFFIXES) and not is_hidden and (not is_pattern or _matches(one, path)):
+            yield one
+
+
+def _is_file(scheme: Scheme, path: str) -> bool:
+    if scheme == "file":
+        return Path(path).is_file()
+    try:
+        return "/" in path and bool(ObjectFile(path))
+    except FileNotFoundError:
+        return False
+
+
+def _below(scheme: Scheme, folder: str) -> Iterator[str]:
+    """Paths of the files in a folder and its folders."""
+    if scheme == "s3":
+        bucket = folder.partition("/")[0]
+        yield from (f"{bucket}/{one['path']}" for one in objects_below(folder))
+        return
+    for path, _, names in os.walk(folder, onerror=_raise, followlinks=True):
+        yield from (f"{path}/{name}" for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _fixed(path: str) -> str:

@@ -4,78 +4,32 @@ No redirect is followed: what is asked is the address that was compared with wha
 listed, and nothing else.
 """
 
-import io
 import re
 import ssl
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from georesolve.workers.objects import CONNECT_SECONDS, SILENT_SECONDS, RangedFile
+
 if TYPE_CHECKING:
     import httpx
 
-_CONNECT_SECONDS = 10
-_READ_SECONDS = 60
 _TRIES = 3
 _PART = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
-class HttpsFile(io.RawIOBase):
-    """A file at an address, to be read anywhere; opening it asks for its first byte.
+class HttpsFile(RangedFile):
+    """A file at an address: host, port if any, and path. Opening it asks for its first byte.
 
-    Parameters
-    ----------
-    path
-        Host, port if any, and path.
-
-    Attributes
-    ----------
-    version
-        Its ETag, or else when it was last modified, and its size.
-
-    Raises
-    ------
-    FileNotFoundError
-        When there is no such file.
-    OSError
-        When the server cannot be asked, sends no ranges, leads elsewhere, or has another version
-        than at first. Reading raises it, too.
+    Its version is its ETag, or else when it was last modified, and its size. OSError says that the
+    server cannot be asked, sends no ranges, leads elsewhere, or has another version than at first.
     """
 
     def __init__(self, path: str) -> None:
         self._url = f"https://{path}"
-        self._at = 0
         self._condition: dict[str, str] = {}
-        self.version = ""
-        self._size = 0
         # Of no bytes there is no range; such a file is no Parquet either.
         self._ask(0, 1)
-
-    def readable(self) -> bool:
-        """It is for reading."""
-        return True
-
-    def seekable(self) -> bool:
-        """From anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """Where it is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read on, all that was asked for or as much as there is."""
-        view = memoryview(buffer).cast("B")
-        size = min(len(view), max(0, self._size - self._at))
-        if size:
-            view[:size] = self._ask(self._at, self._at + size)
-            self._at += size
-        return size
 
     def _ask(self, start: int, stop: int) -> bytes:
         """Bytes from `start` up to, not including, `stop`; asked again where an answer breaks."""
@@ -122,7 +76,7 @@ class HttpsFile(io.RawIOBase):
             if len(content) > last + 1 - first:
                 raise OSError("the server sends more bytes than it says")
         if not self.version:
-            self.version, self._size = version, size
+            self.version, self.size = version, size
             # A weak ETag is for no range (RFC 9110, 13.1.1): each answer is compared all the same.
             if (etag := headers.get("etag", "")).startswith('"'):
                 self._condition = {"If-Match": etag}
@@ -137,7 +91,7 @@ def _client() -> Any:
     # A tenth of a second to load, for those who use it.
     import httpx
 
-    timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
+    timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
     # The operator's certificates are those of the system, or of SSL_CERT_FILE.
     context = ssl.create_default_context()
     headers = {"Accept-Encoding": "identity"}

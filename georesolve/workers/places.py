@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -21,7 +21,15 @@ from georesolve.workers.files import (
     move_durably,
     sync,
 )
-from georesolve.workers.sources import object_store
+from georesolve.workers.objects import ObjectFile, asked, object_store, objects_below
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_MADE = ".made"
+"""The object that has a prefix be there while nothing else lies below it."""
+_PARTS_AT_A_TIME = 4
+"""Of one large object: on a slow line each has to arrive before it counts as silent."""
 
 
 class OutputFailed(ValueError):
@@ -155,48 +163,34 @@ class Prefix(NamedTuple):
     def make(self) -> None:
         """Have one of the service be there before anything lies below it; others are there."""
         if self.is_own:
-            with self.asked():
-                object_store().create_dir(self.path)
+            self._put(b"", _MADE)
 
     def is_made(self) -> bool:
-        """Whether it is there."""
-        from pyarrow.fs import FileType
-
+        """Whether anything lies below it; raises OSError."""
         with self.asked():
-            found = object_store().get_file_info(self.path)
-        return bool(found.type == FileType.Directory)
-
-    def clear(self) -> None:
-        """Remove all that lies below it; raises OSError."""
-        with self.asked(), suppress(FileNotFoundError):
-            object_store().delete_dir(self.path)
-
-    def folders(self) -> list[str]:
-        """What stands between it and the next slash of keys."""
-        from pyarrow.fs import FileType
-
-        found = self._found(is_deep=False)
-        return [one.base_name for one in found if one.type == FileType.Directory]
-
-    def names(self) -> list[str]:
-        """Names of the objects directly below it; raises OSError."""
-        return [one.base_name for one in self._objects()]
+            return any(True for _ in objects_below(self.path))
 
     def is_taken(self) -> bool:
         """Whether anything lies below it; raises OSError."""
-        return bool(self._objects(is_deep=True))
+        return self.is_made()
 
-    def _objects(self, *, is_deep: bool = False) -> list[Any]:
-        from pyarrow.fs import FileType
-
-        return [one for one in self._found(is_deep=is_deep) if one.type == FileType.File]
-
-    def _found(self, *, is_deep: bool) -> list[Any]:
-        from pyarrow.fs import FileSelector
-
-        selector = FileSelector(self.path, allow_not_found=True, recursive=is_deep)
+    def clear(self) -> None:
+        """Remove all that lies below it; raises OSError."""
         with self.asked():
-            return list(object_store().get_file_info(selector))
+            self._bucket.delete([one["path"] for one in objects_below(self.path)])
+
+    def folders(self) -> list[str]:
+        """What stands between it and the next slash of keys."""
+        with self.asked():
+            found = self._bucket.list_with_delimiter(self._key())["common_prefixes"]
+        return [path.rpartition("/")[2] for path in found]
+
+    def names(self) -> list[str]:
+        """Names of the objects directly below it; raises OSError."""
+        with self.asked():
+            found = self._bucket.list_with_delimiter(self._key())["objects"]
+        names = (one["path"].rpartition("/")[2] for one in found)
+        return [name for name in names if name != _MADE]
 
     def has(self, name: str) -> bool:
         """Whether there is an object of this name; raises OSError."""
@@ -207,64 +201,47 @@ class Prefix(NamedTuple):
 
     def look(self, name: str) -> Look:
         """What changes with an object; raises OSError."""
-        from pyarrow.fs import FileType
-
         with self.asked(name):
-            found = object_store().get_file_info(f"{self.path}/{name}")
-        if found.type != FileType.File:
-            raise FileNotFoundError(f"{self.href}{name}")
-        return Look(0, found.size, found.mtime_ns)
+            found = self._bucket.head(self._key(name))
+        return Look(0, found["size"], int(found["last_modified"].timestamp() * 1e9))
 
     def open(self, name: str) -> BinaryIO:
         """An object, to be read anywhere; raises FileNotFoundError."""
         with self.asked(name):
-            return cast(BinaryIO, object_store().open_input_file(f"{self.path}/{name}"))
+            return cast(BinaryIO, ObjectFile(f"{self.path}/{name}"))
 
     @contextmanager
     def new(self, name: str) -> Iterator[BinaryIO]:
         """An object to be written; once this ends without an error, it is there for good."""
-        # All of it in memory first: a stream that is closed by an error in between would leave
-        # half an object.
+        # All of it in memory first: an error in between leaves nothing.
         content = BytesIO()
         yield content
-        with (
-            named(self, name),
-            self.asked(name),
-            object_store().open_output_stream(f"{self.path}/{name}") as stream,
-        ):
-            stream.write(content.getbuffer())
+        with named(self, name):
+            self._put(content.getbuffer(), name)
 
     def keep(self, file: "Path | pa.Buffer", name: str) -> None:
         """Have a file, or bytes, as an object, which is there for good once this ends well."""
-        from pyarrow.fs import copy_files
+        self._put(file if isinstance(file, Path) else memoryview(file).cast("B"), name)
 
-        if not isinstance(file, Path):
-            with self.new(name) as sink:
-                sink.write(file)
-            return
-
-        try:
-            with self.asked(name):
-                copy_files(str(file), f"{self.path}/{name}", destination_filesystem=object_store())
-        except OSError:
-            # Half of it may be there.
-            with suppress(OSError):
-                object_store().delete_file(f"{self.path}/{name}")
-            raise
+    def _put(self, content: Path | bytes | memoryview, name: str) -> None:
+        with self.asked(name):
+            self._bucket.put(self._key(name), content, max_concurrency=_PARTS_AT_A_TIME)
 
     def sync(self, name: str = "") -> None:
         """An object store has what it has taken."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; raises OSError."""
-        store = object_store()
         for name in names:
             with self.asked(name), suppress(FileNotFoundError):
-                store.delete_file(f"{self.path}/{name}")
-        if not self.is_own and not self.is_taken():
-            # pyarrow leaves an empty object in place of an empty folder.
-            with suppress(FileNotFoundError):
-                store.delete_dir(self.path)
+                self._bucket.delete(self._key(name))
+
+    @property
+    def _bucket(self) -> "S3Store":
+        return object_store(self.path.partition("/")[0])
+
+    def _key(self, name: str = "") -> str:
+        return f"{self.path}/{name}".partition("/")[2].rstrip("/")
 
     @contextmanager
     def asked(self, name: str = "") -> Iterator[None]:
@@ -273,7 +250,8 @@ class Prefix(NamedTuple):
         What is not there is no error of the store.
         """
         try:
-            yield
+            with asked():
+                yield
         except (FileNotFoundError, StoreFailed):
             raise
         except OSError as error:

@@ -9,10 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +21,9 @@ import pyarrow.parquet as pq
 from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.evidence import Evidence, are_degrees, slices
 from georesolve.workers.https import HttpsFile
+from georesolve.workers.objects import ObjectFile
 
 Scheme = Literal["file", "s3", "https"]
-
-_CONNECT_SECONDS = 10
-_REQUEST_SECONDS = 60
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-"""Where an object store is that is not Amazon's, as its other clients are told."""
 
 
 class SourceFailed(ValueError):
@@ -224,9 +219,6 @@ def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
     try:
         with _handle(scheme, file) as handle:
             yield pq.ParquetFile(handle, metadata=_footer(scheme, file), pre_buffer=True)
-        # What was read may have been of another version, if it was replaced meanwhile.
-        with _handle(scheme, file):
-            pass
     except (OSError, pa.ArrowException) as error:
         name = href_of(scheme, file.path)
         if isinstance(error, FileNotFoundError):
@@ -260,37 +252,24 @@ def _handle(scheme: Scheme, file: SourceFile) -> Iterator[pa.NativeFile]:
 
 @contextmanager
 def handle_of(scheme: Scheme, path: str) -> Iterator[tuple[pa.NativeFile, str]]:
-    """Open a file; gives its version, too."""
-    if scheme == "s3":
-        with object_store().open_input_file(path) as handle:
-            about = handle.metadata()
-            yield handle, f"{about['ETag'].decode()} {handle.size()}"
-        return
-    if scheme == "https":
-        with HttpsFile(path) as file, pa.PythonFile(file, "r") as handle:
-            yield handle, file.version
+    """Open a file; gives its version, too, of which all is that is read; raises OSError."""
+    if scheme != "file":
+        elsewhere = ObjectFile(path) if scheme == "s3" else HttpsFile(path)
+        with elsewhere, pa.PythonFile(elsewhere, "r") as handle:
+            yield handle, elsewhere.version
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        found = os.fstat(descriptor)
+        version = _version(descriptor)
         # By its descriptor: another file may take its name.
         with pa.OSFile(f"/proc/self/fd/{descriptor}") as handle:
-            yield handle, f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"
+            yield handle, version
+        if _version(descriptor) != version:
+            raise OSError("it has changed meanwhile")
     finally:
         os.close(descriptor)
 
 
-@cache
-def object_store() -> Any:
-    """The object store of the operator: its address and keys are those of the environment."""
-    # A tenth of a second to load, for those who use it.
-    from pyarrow.fs import S3FileSystem
-
-    given = next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
-    endpoint = {}
-    if given is not None:
-        parts = urlsplit(given)
-        endpoint = {"scheme": parts.scheme, "endpoint_override": parts.netloc}
-    return S3FileSystem(
-        connect_timeout=_CONNECT_SECONDS, request_timeout=_REQUEST_SECONDS, **endpoint
-    )
+def _version(descriptor: int) -> str:
+    found = os.fstat(descriptor)
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns}"

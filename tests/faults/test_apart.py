@@ -18,7 +18,7 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.sources import object_store
+from georesolve.workers.objects import object_store
 from tests.conftest import (
     finished,
     kill_with_children,

@@ -20,8 +20,7 @@ from georesolve.intake.errors import (
 )
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.point_table import Bounds
-from georesolve.workers import https
-from georesolve.workers import sources as of_workers
+from georesolve.workers import https, objects
 from georesolve.workers.datasets import Coordinates, column_sizes, read_rows
 from georesolve.workers.sources import SourceFailed
 from tests.conftest import points
@@ -47,9 +46,9 @@ def asked(monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        of_workers.object_store.cache_clear()
+        objects.object_store.cache_clear()
         yield seen, port
-        of_workers.object_store.cache_clear()
+        objects.object_store.cache_clear()
 
 
 @contextmanager
@@ -303,7 +302,7 @@ def test_a_file_that_has_changed_is_named(folder, change):
 @pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is silent", "is gone"])
 def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
     # Of each of three attempts.
-    monkeypatch.setattr(of_workers, "_REQUEST_SECONDS", 1)
+    monkeypatch.setattr(objects, "SILENT_SECONDS", 1)
     pq.write_table(points(70_000, 1), tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     faults, over = [], threading.Event()
@@ -318,9 +317,11 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
 
         def do_GET(self):
             first, last = self.headers["Range"].removeprefix("bytes=").split("-")
-            self.answer(content[int(first) : int(last) + 1], 206)
+            whole = f"bytes {first}-{last}/{len(content)}"
+            body = content[int(first) : int(last) + 1]
+            self.answer(body, 206, **{"Content-Range": whole})
 
-        def answer(self, body, status):
+        def answer(self, body, status, **headers):
             if "is silent" in faults:
                 over.wait()
             if "refuses" in faults:
@@ -329,6 +330,9 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Tue, 24 Nov 2026 00:00:00 GMT")
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
             if self.command == "GET":
                 self.close_connection = bool(faults)
@@ -341,7 +345,7 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        of_workers.object_store.cache_clear()
+        objects.object_store.cache_clear()
         sources = Sources("s3://bucket/", Bounds())
         found = sources.dataset("s3://bucket/a.parquet", Reading(), "observations")
         assert read_rows(found.file, 0, 70_000, ["lat", "lon"]).num_rows == 70_000
@@ -352,7 +356,51 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
         over.set()
     with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
         read_rows(found.file, 0, 70_000, ["lat", "lon"])
-    of_workers.object_store.cache_clear()
+    objects.object_store.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pages", "told"),
+    [(".parquet", 11, "more than 10000 files"), (".csv", 101, "more than 100000 files")],
+)
+def test_a_prefix_of_too_many_objects_is_not_listed_to_its_end(monkeypatch, suffix, pages, told):
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        """An object store whose list has no end."""
+
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            asked.append(self.path)
+            key = "<Key>open/{}{}</Key><Size>9</Size><ETag>&quot;1&quot;</ETag>"
+            key += "<LastModified>2026-11-24T00:00:00.000Z</LastModified>"
+            begin = 1000 * len(asked)
+            keys = (key.format(i, suffix) for i in range(begin, begin + 1000))
+            body = "<ListBucketResult><IsTruncated>true</IsTruncated>"
+            body += f"<NextContinuationToken>{begin}</NextContinuationToken>"
+            body += "".join(f"<Contents>{one}</Contents>" for one in keys) + "</ListBucketResult>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def do_HEAD(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with _served(Handler) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+        objects.object_store.cache_clear()
+        with pytest.raises(TooLarge, match=told):
+            Sources("s3://bucket/", Bounds()).dataset("s3://bucket/open/", Reading(), "x")
+        objects.object_store.cache_clear()
+    # One more may be on its way.
+    assert pages <= len(asked) <= pages + 2
 
 
 @pytest.fixture

@@ -1,0 +1,142 @@
+"""The operator's object store (`obstore`), and files that are read by ranges."""
+
+import io
+import re
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import S3Store
+
+CONNECT_SECONDS = 10
+SILENT_SECONDS = 60
+_RETRIES = 2
+_PAGE = 1000
+_CAUSES = re.compile(r"(?:<Code>|kind: |InvalidCertificate\(\s*)(\w+)")
+
+
+class RangedFile(io.RawIOBase):
+    """A file elsewhere, to be read anywhere; all that is read of it is of one version.
+
+    Attributes
+    ----------
+    version
+        What changes with its content.
+    size
+        Number of its bytes.
+    """
+
+    version = ""
+    size = 0
+    _at = 0
+
+    @abstractmethod
+    def _ask(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` up to, not including, `stop`; raises OSError."""
+
+    def readable(self) -> bool:
+        """It is for reading."""
+        return True
+
+    def seekable(self) -> bool:
+        """From anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read on with one request, all that was asked for or as much as there is."""
+        left = max(0, self.size - self._at)
+        size = left if size is None or size < 0 else min(size, left)
+        content = self._ask(self._at, self._at + size) if size else b""
+        self._at += size
+        return content
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read on into memory, as `read` does."""
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+
+class ObjectFile(RangedFile):
+    """An object: bucket and key. Its version is its ETag and its size."""
+
+    def __init__(self, path: str) -> None:
+        bucket, _, self._key = path.partition("/")
+        self._store = object_store(bucket)
+        with asked():
+            found = self._store.head(self._key)
+        self._etag = found["e_tag"]
+        self.size = found["size"]
+        self.version = f"{self._etag} {self.size}"
+
+    def _ask(self, start: int, stop: int) -> bytes:
+        with asked():
+            options: GetOptions = {"range": (start, stop), "if_match": self._etag}
+            answer = self._store.get(self._key, options=options)
+            # Not all stores know conditions.
+            if answer.meta["e_tag"] != self._etag:
+                raise OSError("it has changed meanwhile")
+            return bytes(answer.bytes())
+
+
+def objects_below(path: str) -> "Iterator[ObjectMeta]":
+    """The objects below a prefix, which are asked for by pages as they are taken."""
+    bucket, _, prefix = path.partition("/")
+    with asked():
+        for page in object_store(bucket).list(prefix, chunk_size=_PAGE):
+            yield from page
+
+
+@contextmanager
+def asked() -> Iterator[None]:
+    """Let errors of an object store be OSError; what is not there is FileNotFoundError."""
+    from obstore.exceptions import BaseError, PreconditionError
+
+    try:
+        yield
+    except PreconditionError:
+        raise OSError("it has changed meanwhile") from None
+    except BaseError as error:
+        # The whole text has the address of the store, and what it sent, which may name a key.
+        told = str(error)
+        why = told.partition("\n")[0].partition(": <")[0].rpartition(" - ")[2]
+        causes = dict.fromkeys(_CAUSES.findall(told))
+        raise OSError(f"{why} ({', '.join(causes)})" if causes else why) from None
+
+
+@cache
+def object_store(bucket: str) -> "S3Store":
+    """A bucket of the operator; the address of the store and the keys are of the environment."""
+    from obstore.store import S3Store
+
+    return S3Store(
+        bucket,
+        # Not all stores delete many objects with one request.
+        disable_bulk_delete=True,
+        client_options={
+            "allow_http": True,
+            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+            "read_timeout": timedelta(seconds=SILENT_SECONDS),
+            # Of a whole answer: a slow line is not a silent one.
+            "timeout": timedelta(days=1),
+        },
+        retry_config={
+            "max_retries": _RETRIES,
+            "retry_timeout": timedelta(seconds=SILENT_SECONDS),
+        },
+    )
