@@ -122,7 +122,7 @@ def start_service(data_dir, log, *flags, from_shell=False):
     """
     arguments = ["--data-dir", data_dir, "--port", 0, "--dashboard-address", "127.0.0.1:0"]
     # Of two flags the last one counts: those that are given.
-    arguments += ["--workers", 1]
+    arguments += ["--workers", 1, "--fronts", 1]
     arguments = ["serve", *map(str, arguments), *map(str, flags)]
     if not from_shell:
         return fork("georesolve", arguments, log)

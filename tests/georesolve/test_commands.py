@@ -14,6 +14,7 @@ import pytest
 from georesolve import Client, commands, resolve
 from georesolve.commands.distances import METRES, metres, told
 from georesolve.options import Options
+from georesolve.workers.gpus import count_gpus
 from tests import oracle
 from tests.conftest import ROOT, points
 
@@ -112,7 +113,7 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
     assert said["observations"] == "300 rows, 0 invalid"
     assert said["result"] == "600 rows at most"
     assert said["columns"].endswith("status, observation_id, reference_id, reference_name")
-    assert said["device"] == "cpu"
+    assert said["device"] == ("cuda" if count_gpus() else "cpu")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -123,7 +124,10 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
         (("--columns", "height"), 1, "there is no column 'height'"),
         (("--observation-lat", "breite"), 1, "observations: "),
         (("--to", "gpkg", "--server", "http://host"), 1, "a service gives no result as 'gpkg'"),
-        (("--device", "cuda"), 3, "no GPU"),
+        pytest.param(
+            *(("--device", "cuda"), 3, "no GPU"),
+            marks=pytest.mark.skipif(count_gpus() > 0, reason="there is a GPU"),
+        ),
     ],
 )
 def test_what_is_refused_leaves_nothing(files, tmp_path, capsys, flags, exit_code, said):

@@ -30,7 +30,8 @@ class HeldBack:
     def of(self, name):
         def work():
             self.begun.append(name)
-            assert self.may_end.wait(60)
+            # Kernels may have to be compiled first.
+            assert self.may_end.wait(300)
             return name
 
         return work

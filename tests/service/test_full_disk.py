@@ -63,11 +63,12 @@ def test_a_disk_that_uploads_filled_can_be_emptied():
             assert fill_by_uploads(client)
 
 
-def test_jobs_stop_while_too_little_is_free(shared_cluster, long_job):
+def test_jobs_stop_while_too_little_is_free(shared_cluster, device, long_job):
     """One that runs fails and makes room; one that is accepted waits until there is some."""
     observations, references, options = long_job
     flags = (*shared_cluster, "--keep-free", KEPT_FREE, "--concurrent-jobs", 1)
-    with small_disk(64) as disk, running_service(disk, *flags) as client:
+    mib = 64 if device == "cpu" else 512
+    with small_disk(mib) as disk, running_service(disk, *flags) as client:
         running = start_job(client, observations, references, **options)
         waiting = small_job(client).headers["location"]
         wait_until(lambda: client.get(running).json()["rows_done"] > 0)

@@ -177,7 +177,9 @@ def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
     # A file that the database does not know is left to whoever looks after the store.
     orphan.unlink()
     assert {path.name for path in manifest.parent.iterdir()} == {manifest.name, "parts"}
-    assert len(list((data_dir / "datasets").iterdir())) == 2 * 5, "the sets of the results"
+    # Large sets of requests go when their jobs end: see `_SMALL_SETS_BYTES`.
+    n_small = 5 if device == "cpu" else 3
+    assert len(list((data_dir / "datasets").iterdir())) == 2 * n_small, "the sets of the results"
 
 
 def test_without_a_cluster_the_service_says_so(tmp_path):

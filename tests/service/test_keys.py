@@ -443,9 +443,10 @@ def test_only_holders_are_told_what_a_service_is_made_of(guarded):
             assert (answer.status_code, answer.json()["checks"]) == (200, [])
 
 
-def test_jobs_of_keys_take_turns(guarded):
+def test_jobs_of_keys_take_turns(guarded, device):
     _, ann, ben = guarded
-    large = points(100_000, 1), points(20_000, 2)
+    m, n = {"cpu": (100_000, 20_000), "cuda": (500_000, 2_000_000)}[device]
+    large = points(m, 1), points(n, 2)
     many = [start_job(ann, *large, algorithm="brute") for _ in range(6)]
     only = start_job(ben, points(10, 3), points(10, 4))
     done = finished(ben, only)

@@ -194,7 +194,8 @@ def answer_wrong():
 
     def nearest(index, *observations, algorithm, **options):
         answer = right(index, *observations, algorithm=algorithm, **options)
-        if algorithm != "brute":
+        # What is asked for by name is how the answer is verified.
+        if algorithm == "auto":
             answer.reference[...] += 1
         return answer
 
