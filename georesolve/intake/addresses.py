@@ -54,13 +54,7 @@ def address_of(href: str, refusal: type[Refused] = SourceNotAllowed) -> Address:
 
 
 def prefixes_of(listed: str | None) -> tuple[Address, ...]:
-    """The prefixes that an operator listed, separated by commas.
-
-    Raises
-    ------
-    ValueError
-        When one of them is no address of a folder.
-    """
+    """The prefixes that an operator listed, separated by commas; raises ValueError."""
     prefixes = []
     for one in filter(None, map(str.strip, (listed or "").split(","))):
         scheme, path = address_of(one)
@@ -71,17 +65,7 @@ def prefixes_of(listed: str | None) -> tuple[Address, ...]:
 
 
 class Prefixes:
-    """The prefixes that an operator listed with one of two settings.
-
-    Parameters
-    ----------
-    listed
-        These, separated by commas; None for none.
-    setting
-        What lists them: what may be read, or what may be written.
-    refusal
-        What is raised of an address that lies below none of them.
-    """
+    """The prefixes that an operator listed with a setting; an address below none is refused."""
 
     def __init__(self, listed: str | None, setting: str, refusal: type[Refused]) -> None:
         self._prefixes = prefixes_of(listed)
@@ -112,25 +96,13 @@ class Prefixes:
 
 
 class Sinks:
-    """Where results may be written besides the folder of the service.
-
-    Parameters
-    ----------
-    listed
-        The prefixes that an operator listed, separated by commas; None for none.
-    """
+    """Where results may be written besides the folder of the service."""
 
     def __init__(self, listed: str | None) -> None:
         self._prefixes = Prefixes(listed, "sinks", SinkNotAllowed)
 
     def output(self, href: str) -> str:
-        """The address of a folder for one result, with a slash at its end; asks for nothing.
-
-        Raises
-        ------
-        SinkNotAllowed
-            When it lies below no prefix, is no folder, or leads out of one by a link.
-        """
+        """The address of a folder for one result, with a slash at its end; asks for nothing."""
         address, prefix = self._prefixes.find(href)
         if "*" in address.path or address.scheme == "https":
             raise SinkNotAllowed(

@@ -33,15 +33,8 @@ class Decoded(NamedTuple):
 def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     """Decode a file, or a range of it, to a canonical dataset, in this process.
 
-    Of a range nothing is refused that all rows together have to show: see `Findings.refuse`.
-
-    Raises
-    ------
-    InvalidInput, TooLarge
-        As `canonicalise` does, when the file is empty or cannot be unpacked, and when a range has
-        not the rows that it should.
-    Exception
-        What the readers raise; `refusal_of` knows which of these the file is to blame for.
+    Of a range nothing is refused that all rows together have to show: see `Findings.refuse`. What
+    the readers raise comes through: `refusal_of` knows which of it the file is to blame for.
     """
     table = opened(source, bounds)
     points = PointTable(table, source.reading, source.file, bounds)
@@ -68,12 +61,7 @@ def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
 
 
 def opened(source: Source, bounds: Bounds) -> Table:
-    """Open a file with the reader of its format, unpacked first where it is packed.
-
-    Raises
-    ------
-    As `decode` does, also while its batches are read.
-    """
+    """Open a file with the reader of its format, unpacked first where it is packed."""
     if source.unpacked is not None:
         source = _unpack(source, source.unpacked, bounds)
     if source.path.stat().st_size == 0:
@@ -117,11 +105,6 @@ def canonicalise(
     """Check a table and write it as a canonical dataset.
 
     Without a `target` it is written into memory: then its columns hold numbers and texts.
-
-    Raises
-    ------
-    InvalidInput, TooLarge
-        As `PointTable` does.
     """
     points = PointTable(table, reading, file, bounds)
     dataset = _written(points, target)
@@ -145,5 +128,5 @@ def _written(points: PointTable, target: Path | None) -> Dataset:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.
         pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
-    island = points.null_island
+    island = points.findings.evidence.null_island
     return replace(dataset, null_island=island) if island.rows else dataset

@@ -30,21 +30,10 @@ ID_NAMES = (("id",),)
 
 
 class Reading(NamedTuple):
-    """How the user wants a table to be read.
+    """How the user wants a table to be read; columns that are not named are recognised.
 
-    Attributes
-    ----------
-    lat, lon, id, geometry
-        Names of columns; None where they are to be recognised.
-    on_invalid
-        Whether rows with invalid coordinates are an error, or kept.
-    coordinates
-        Whether to look if the coordinates are degrees at all, or to trust that they are.
-    prefix
-        What stands before the options that name columns of this table alone.
-    layer
-        Name of the layer of a file that has several; None for the only one, or the only one of
-        points.
+    `prefix` stands before the options that name columns of this table alone. `layer` is that of a
+    file that has several; None for the only one, or the only one of points.
     """
 
     lat: str | None = None
@@ -58,18 +47,7 @@ class Reading(NamedTuple):
 
 
 def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Reading:
-    """How to read one of two tables.
-
-    Parameters
-    ----------
-    both
-        What is said of both.
-    own
-        Names of columns (`lat`, `lon`, `geometry`, `id`) and of the `layer` of this table alone,
-        which count before.
-    prefix
-        What stands before the options that say so.
-    """
+    """How to read one of two tables: what is said of it alone counts first."""
     given = {name: column for name, column in own.items() if column is not None}
     # One way to find the points named for this table alone counts before the other for both.
     if "geometry" in given:
@@ -97,13 +75,8 @@ class Columns(NamedTuple):
 class Origin(NamedTuple):
     """Where the coordinates of a table come from.
 
-    Attributes
-    ----------
-    columns
-        The columns that hold them.
-    points
-        What they were taken out of: a geometry column, or the member of a GeoJSON feature. None
-        where the user has the columns.
+    `points` is the geometry column, or the member of a GeoJSON feature, that they were taken out
+    of; None where the user has the `columns`.
     """
 
     columns: Columns
@@ -125,20 +98,7 @@ class Origin(NamedTuple):
 def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     """Find the coordinate columns and the id column among the names of a table.
 
-    Parameters
-    ----------
-    names
-        All column names of the table.
-    given
-        What the user named. A name given must exist; one not given is recognised,
-        case-insensitively.
-    file
-        What to call the table in an error.
-
-    Raises
-    ------
-    InvalidInput
-        When a column is missing, ambiguous or repeated.
+    A name that the user gave must exist; one not given is recognised, case-insensitively.
     """
     for name, times in Counter(names).items():
         if times > 1:

@@ -71,14 +71,7 @@ class _Dialect(NamedTuple):
 
 
 def read_csv(source: Source) -> Table:
-    """Read a CSV file, whose coordinates become float64.
-
-    Raises
-    ------
-    InvalidInput
-        When a row has too many or too few fields, a quote is not closed, the text is not in its
-        encoding, or a coordinate is no number.
-    """
+    """Read a CSV file, whose coordinates become float64."""
     dialect, head = _dialect_of(source)
     try:
         return _table(source, dialect, head)
@@ -155,7 +148,7 @@ def _read_range(
 
 def _typed(table: pa.Table, names: list[str], places: list[int]) -> pa.Table:
     """The columns that have a name or a value, as numbers where their text is that of numbers."""
-    kept = [i for i, name in enumerate(names) if name or _has_values(table.column(i))]
+    kept = [i for i, name in enumerate(names) if name or table.column(i).null_count < len(table)]
     return pa.Table.from_arrays(
         [table.column(i) if i in places else _whole_numbers(table.column(i)) for i in kept],
         names=[names[i] for i in kept],
@@ -403,10 +396,6 @@ def _check_quotes(source: Source, dialect: _Dialect) -> None:
                 "that belong to the text",
                 [{"file": source.file, "line": started, "detail": str(error)}],
             ) from None
-
-
-def _has_values(column: pa.ChunkedArray) -> bool:
-    return bool(column.null_count < len(column))
 
 
 def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:

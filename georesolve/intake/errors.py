@@ -12,15 +12,10 @@ _LONGEST_TEXT = 2000
 
 
 class Refused(Exception):
-    """Something that a user is told.
+    """Something that a user is told: what was given, what was allowed and what to do.
 
-    Parameters
-    ----------
-    detail
-        What was given, what was allowed and what to do.
-    errors
-        Where it is wrong: each with `detail` and a JSON `pointer`, or the `file`, `column` and
-        `row` (counted from 0).
+    `errors` say where it is wrong: each has `detail` and a JSON `pointer`, or the `file`, `column`
+    and `row` (counted from 0).
     """
 
     def __init__(self, detail: str, errors: list[dict[str, Any]] | None = None) -> None:

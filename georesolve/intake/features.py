@@ -26,13 +26,6 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     Every property is a column of its own name. Coordinates are ``lat`` and ``lon``, and the ids of
     features ``id``, unless a property has that name: then they are ``geometry_lat``,
     ``geometry_lon`` and ``feature_id``.
-
-    Raises
-    ------
-    InvalidInput
-        When it is something else.
-    TooLarge
-        When its features have too many properties.
     """
     try:
         document = json.loads(source.path.read_bytes())

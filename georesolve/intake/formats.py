@@ -43,45 +43,26 @@ HEAD_BYTES = 128
 """So many first bytes tell what a file is."""
 _GZIP = b"\x1f\x8b"
 _PACKED_HEAD_BYTES = 4096
-
-
-class _Other(NamedTuple):
-    """A format that is not read: how it begins, what it is, and what to send instead."""
-
-    beginning: re.Pattern[bytes]
-    name: str
-    advice: str
-
-
-def _other(beginning: bytes, name: str, advice: str) -> _Other:
-    return _Other(re.compile(beginning, re.DOTALL), name, advice)
-
-
+# How a file begins that is not read, what it is, and what to send instead.
 _LAYERS = [
-    _other(rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
-    _other(rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
-    _other(rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
+    (rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
+    (rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
+    (rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
 ]
+_EXCEL = rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)"
+_OPEN_DOCUMENT = rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis\.opendocument"
 # The first that fits; a ZIP archive has the name of its first member in byte 30.
 _OTHERS = [
     *_LAYERS,
-    _other(
-        rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)",
-        "an Excel workbook",
-        "save it as CSV",
-    ),
-    _other(rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file of before 2007", "save it as CSV"),
-    _other(
-        rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis\.opendocument",
-        "an OpenDocument file",
-        "save it as CSV",
-    ),
-    _other(rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
-    _other(rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
-    _other(_GZIP, "compressed with gzip twice", "send it unpacked"),
-    _other(rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
-    _other(rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
-    _other(rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
+    (_EXCEL, "an Excel workbook", "save it as CSV"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file of before 2007", "save it as CSV"),
+    (_OPEN_DOCUMENT, "an OpenDocument file", "save it as CSV"),
+    (rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
+    (rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
+    (_GZIP, "compressed with gzip twice", "send it unpacked"),
+    (rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
+    (rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
 ]
 
 
@@ -96,17 +77,11 @@ def is_layer(path: Path) -> bool:
     """Whether a file is a GeoPackage, a FlatGeobuf or a shapefile."""
     with path.open("rb") as handle:
         head = handle.read(HEAD_BYTES)
-    return any(layer.beginning.match(head) for layer in _LAYERS)
+    return any(re.match(beginning, head, re.DOTALL) for beginning, *_ in _LAYERS)
 
 
 def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:
-    """Recognise the format of a file, of one packed with gzip that of what it holds.
-
-    Raises
-    ------
-    UnsupportedFormat
-        See `input_format`.
-    """
+    """Recognise the format of a file, of one packed with gzip that of what it holds."""
     with path.open("rb") as handle:
         head = handle.read(_PACKED_HEAD_BYTES)
     is_packed = head.startswith(_GZIP)
@@ -121,30 +96,17 @@ def format_of(path: Path, media_type: str | None, name: str | None, file: str) -
 
 
 def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:
-    """Recognise the format of an upload: by first bytes, then media type, then file name.
+    """Recognise the format of an upload: by `HEAD_BYTES` of it, then media type, then file name.
 
-    Parameters
-    ----------
-    media_type, name
-        What the client said of the file; general types such as octet-stream say nothing.
-    head
-        The first `HEAD_BYTES` of the file.
-    file
-        What to call the file in an error.
-
-    Raises
-    ------
-    UnsupportedFormat
-        When the first bytes are those of a format that is not read, or nothing tells.
+    General media types such as octet-stream say nothing.
     """
     for first_bytes, format in _BY_FIRST_BYTES.items():
         if head.startswith(first_bytes):
             return format
-    for other in _OTHERS:
-        if other.beginning.match(head):
+    for beginning, what, advice in _OTHERS:
+        if re.match(beginning, head, re.DOTALL):
             raise UnsupportedFormat(
-                f"{file}: the file is {other.name}: {other.advice}",
-                [{"file": file, "detail": other.name}],
+                f"{file}: the file is {what}: {advice}", [{"file": file, "detail": what}]
             )
     essence = (media_type or "").partition(";")[0].strip().lower()
     if essence in _BY_MEDIA_TYPE:

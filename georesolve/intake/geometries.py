@@ -22,13 +22,7 @@ _ROWS = 1 << 20
 
 
 class Geometries:
-    """The geometries of a result, row by row.
-
-    Parameters
-    ----------
-    lines
-        Whether they are lines from each observation to its reference, or points at observations.
-    """
+    """The geometries of a result: points at the observations, or `lines` to their references."""
 
     def __init__(self, result: Rows, sets: PointSets, *, lines: bool) -> None:
         ends = [("observation", Coordinates(sets("observations")))]
@@ -61,7 +55,7 @@ def _normal(degrees: np.ndarray) -> np.ndarray:
 
 
 def _points(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
-    texts = _joined('{"type":"Point","coordinates":', _position(lon, lat), "}")
+    texts = joined('{"type":"Point","coordinates":', _position(lon, lat), "}")
     return _where(~np.isnan(lon), texts)
 
 
@@ -74,7 +68,7 @@ def _lines(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndar
     # An end on the antimeridian is on the side of the other one.
     lon = np.where((np.abs(to_lon - lon) > 180) & (np.abs(lon) == 180), -lon, lon)
     to_lon = np.where((np.abs(to_lon - lon) > 180) & (np.abs(to_lon) == 180), -to_lon, to_lon)
-    texts = _joined(
+    texts = joined(
         '{"type":"LineString","coordinates":[',
         *(_position(lon, lat), ",", _position(to_lon, to_lat), "]}"),
     )
@@ -91,7 +85,7 @@ def _cut(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarra
     side = np.copysign(180.0, lon)
     before, after = 180 - np.abs(lon), 180 - np.abs(to_lon)
     at = lat + (to_lat - lat) * (before / (before + after))
-    return _joined(
+    return joined(
         '{"type":"MultiLineString","coordinates":[[',
         *(_position(lon, lat), ",", _position(side, at), "],["),
         *(_position(-side, at), ",", _position(to_lon, to_lat), "]]}"),
@@ -101,10 +95,11 @@ def _cut(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarra
 def _position(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
     # pyarrow writes as many digits as it takes to read the same number back.
     text = pa.large_string()
-    return _joined("[", pa.array(lon).cast(text), ",", pa.array(lat).cast(text), "]")
+    return joined("[", pa.array(lon).cast(text), ",", pa.array(lat).cast(text), "]")
 
 
-def _joined(*pieces: str | pa.Array) -> pa.Array:
+def joined(*pieces: str | pa.Array) -> pa.Array:
+    """Texts put together row by row; 64 bits count their bytes, as values may be long."""
     text = pa.large_string()
     parts = [pa.scalar(one, text) if isinstance(one, str) else one for one in pieces]
     return pc.binary_join_element_wise(*parts, pa.scalar("", text))

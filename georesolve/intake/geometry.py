@@ -19,15 +19,7 @@ _SAID_AGAIN = ("encoding", "geometry_types", "crs", "edges", "orientation", "epo
 
 
 class Geometry(NamedTuple):
-    """A point column of a table.
-
-    Attributes
-    ----------
-    column
-        Its name; of GeoJSON, that of the member of a feature.
-    lat, lon
-        Names of the columns that its coordinates get.
-    """
+    """A point column, or a member of GeoJSON's features, and what its coordinates are called."""
 
     column: str
     lat: str
@@ -58,13 +50,7 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
 
 def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | None:
-    """The point column of a table: the one named, or the primary one of a GeoParquet file.
-
-    Raises
-    ------
-    InvalidInput
-        When the column does not exist, holds no points, or is not in WGS 84 degrees.
-    """
+    """The point column of a table: the one named, or the primary one of a GeoParquet file."""
     if named is None and schema.metadata is None:
         return None
     try:
@@ -153,13 +139,7 @@ def _coordinates(
 def coordinates_of(
     shapes: Any, column: str, first_row: int, file: str
 ) -> tuple[pa.Array, pa.Array]:
-    """Longitudes and latitudes of an array of shapely points, NaN where there is none.
-
-    Raises
-    ------
-    InvalidInput
-        When one of them is not a point.
-    """
+    """Longitudes and latitudes of an array of shapely points, NaN where there is none."""
     kinds = shapely.get_type_id(shapes)
     others = np.flatnonzero((kinds != _POINT) & (kinds >= 0))
     if others.size:

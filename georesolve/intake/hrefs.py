@@ -41,15 +41,7 @@ _TIMES_ENCODED = 4
 
 
 class Sources:
-    """Looks up point sets below the prefixes that an operator listed.
-
-    Parameters
-    ----------
-    listed
-        These, separated by commas; None for none.
-    bounds
-        How many rows and columns a set may have.
-    """
+    """Looks up point sets below the prefixes that an operator listed, separated by commas."""
 
     def __init__(self, listed: str | None, bounds: Bounds) -> None:
         self._prefixes = Prefixes(listed, "sources", SourceNotAllowed)
@@ -58,22 +50,8 @@ class Sources:
     def dataset(self, href: str, reading: Reading, file: str) -> Dataset:
         """The point set at an address, as it is now: its footers are read, its rows are not.
 
-        Parameters
-        ----------
-        href
-            A Parquet file, a pattern of them, or a folder, whose folders may be named by values
-            (`day=2026-11-22`).
-        file
-            What to call it in errors.
-
-        Raises
-        ------
-        SourceNotAllowed
-            When it lies below no prefix; then nothing was asked for.
-        InvalidInput, TooLarge
-            When there are no such files, or they are no tables of points.
-        SourceUnreadable
-            When they cannot be read now.
+        An address is a Parquet file, a pattern of them, or a folder, whose folders may be named by
+        values (`day=2026-11-22`). Where it lies below no prefix, nothing is asked for.
         """
         address, prefix = self._prefixes.find(href)
         try:

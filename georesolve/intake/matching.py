@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from georesolve.intake.columns import OnInvalid, listed
 from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.validity import refuse_invalid
+from georesolve.intake.plausibility import refuse_invalid
 from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import MatchOptions
 
@@ -16,20 +16,7 @@ def check_match(
     on_invalid: OnInvalid,
     pointer: Callable[[str], str] = "/{}".format,
 ) -> None:
-    """Check that two sets can be matched.
-
-    Parameters
-    ----------
-    pointer
-        Tells where an option stands in a request.
-
-    Raises
-    ------
-    InvalidInput
-        When there are no references, or rows with invalid coordinates that are not to be kept.
-    InvalidOption
-        When a column to carry does not exist.
-    """
+    """Check that two sets can be matched; `pointer` tells where an option stands in a request."""
     if not references.rows:
         raise InvalidInput("references: the table has no rows, so nothing can be matched")
     refuse_invalid(observations, "observations", on_invalid)

@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from georesolve.intake.columns import LONGEST_NAME, Origin, Reading, find_columns
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
-from georesolve.intake.plausibility import refuse_implausible
+from georesolve.intake.plausibility import refuse_implausible, refuse_invalid
 from georesolve.intake.sources import Table
-from georesolve.intake.validity import refuse_invalid
 from georesolve.workers.datasets import PointSet
-from georesolve.workers.evidence import Evidence, NullIsland, slices
+from georesolve.workers.evidence import Evidence, slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +43,7 @@ class Findings(NamedTuple):
     evidence: Evidence
 
     def refuse(self, points: PointSet, reading: Reading, file: str) -> None:
-        """Refuse a table for what all of its rows showed.
-
-        Parameters
-        ----------
-        points
-            What was counted of them.
-
-        Raises
-        ------
-        InvalidInput
-            When the coordinates cannot be degrees, and when some are invalid, unless these are to
-            be kept.
-        """
+        """Refuse a table for what all of its rows showed; `points` counted them."""
         refuse_implausible(self.evidence, self.origin, reading, file)
         are_swapped = self.evidence.may_be_swapped
         refuse_invalid(
@@ -71,30 +58,9 @@ class Findings(NamedTuple):
 class PointTable:
     """A table whose columns have their meaning, and whose rows are checked as they pass by.
 
-    Parameters
-    ----------
-    table, reading
-        What was read, and how the user wants it to be read.
-    file
-        What to call it in errors.
-    bounds
-        How large it may be.
-
-    Attributes
-    ----------
-    schema
-        Of the batches: coordinates are float64, and those of a geometry column stand beside it.
-    columns
-        Which of them hold the coordinates and the id.
-    geometries
-        What GeoParquet says of those that hold geometries.
-
-    Raises
-    ------
-    InvalidInput
-        When the coordinates are missing, ambiguous or no numbers, or not in WGS 84.
-    TooLarge
-        When there are more columns than the bounds allow, or rows by what the table declares.
+    The `schema` is that of the batches: coordinates are float64, and those of a geometry column
+    stand beside it. `columns` hold the coordinates and the id; `geometries` is what GeoParquet says
+    of the others.
     """
 
     def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
@@ -132,15 +98,7 @@ class PointTable:
         self._evidence = Evidence()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, which are counted and looked at; coordinates may be null.
-
-        Raises
-        ------
-        InvalidInput
-            When a row of a geometry column holds no point.
-        TooLarge
-            When there are more rows than the bounds allow.
-        """
+        """The rows, which are counted and looked at; coordinates may be null."""
         seen = 0
         for batch in self._batches:
             seen += batch.num_rows
@@ -157,34 +115,17 @@ class PointTable:
             yield checked
 
     @property
-    def null_island(self) -> NullIsland:
-        """The rows at exactly (0, 0) among those that have been read."""
-        return self._evidence.null_island
-
-    @property
     def findings(self) -> Findings:
         """What the rows have shown that have been read."""
         return Findings(self._origin, self._evidence)
 
     def refuse_invalid(self, points: PointSet) -> None:
-        """Refuse what the rows showed, once all have passed.
-
-        Raises
-        ------
-        InvalidInput
-            As `check_rows` and `Findings.refuse` do.
-        """
+        """Refuse what the rows showed, once all have passed."""
         self.check_rows(points)
         self.findings.refuse(points, self._reading, self._file)
 
     def check_rows(self, points: PointSet) -> None:
-        """Check what was counted of the rows, once all have passed.
-
-        Raises
-        ------
-        InvalidInput
-            When there are not as many as the table declared.
-        """
+        """Refuse rows that are not as many as the table declared, once all have passed."""
         if self._declared_rows not in (None, points.rows):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
@@ -210,12 +151,7 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
 
 
 def check_numeric(field: pa.Field, file: str) -> None:
-    """Refuse a column of coordinates that holds no numbers.
-
-    Raises
-    ------
-    InvalidInput
-    """
+    """Refuse a column of coordinates that holds no numbers."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise InvalidInput(

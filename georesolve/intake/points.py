@@ -16,18 +16,10 @@ from georesolve.workers.evidence import slices
 
 @dataclass(frozen=True)
 class Points:
-    """A point set in memory.
+    """A point set in memory: most is as in `workers.datasets.Dataset`.
 
-    Attributes
-    ----------
-    lat_deg, lon_deg : float64 array, shape (rows,)
-        Degrees; NaN where there is no number.
-    kept
-        The columns that a result may carry.
-    columns
-        Names of all columns that the table had.
-    rows, invalid_rows, first_invalid, lat, lon, id, bbox
-        As of `workers.datasets.Dataset`.
+    `lat_deg` and `lon_deg` are float64 arrays of shape (rows,), NaN where there is no number.
+    `kept` has the columns that a result may carry, `columns` the names of all that the table had.
     """
 
     lat_deg: np.ndarray
@@ -60,18 +52,8 @@ def gather(
 ) -> Points:
     """Take the rows of a table into memory.
 
-    Parameters
-    ----------
-    keep
-        Names of columns that a result may carry besides the id, as far as the table has them; None
-        for all.
-    columns
-        Names of all columns that the user gave, where the table is a part of these.
-
-    Raises
-    ------
-    Refused
-        As `PointTable` does.
+    A result may carry the id, and the columns to `keep` as far as the table has them (None for
+    all). `columns` are the names of all that the user gave, where the table is a part of these.
     """
     lat, lon, id = table.columns
     names = [

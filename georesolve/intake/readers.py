@@ -1,20 +1,32 @@
 """One reader a format: a file becomes a schema and batches, or a refusal that says where it is bad.
 
 They do not check coordinates, and they count rows only where a file declares them.
+
+Large files are cut into ranges of rows that several processes read at the same time. A range begins
+where a row group of a dataset does, so that what is made of each can be joined. Cuts are found
+without decoding rows. A reader of a range sees whether it holds the rows that it should; where one
+does not, the file has to be read in one go.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
-from georesolve.intake.delimited import read_csv
+from georesolve.intake.delimited import lines_before_rows, read_csv
 from georesolve.intake.features import read_geojson
 from georesolve.intake.formats import InputFormat
-from georesolve.intake.sources import BATCH_ROWS, Source, Table
-from georesolve.workers.datasets import streamed
+from georesolve.intake.sources import BATCH_ROWS, Range, Source, Table
+from georesolve.workers.datasets import ROW_GROUP, streamed
+
+_FEWEST_ROWS = 2 * ROW_GROUP
+_BLOCK_BYTES = 1 << 18
+"""Stays in a processor's cache while its line ends are counted."""
+_LINE_END = ord("\n")
 
 
 def read(source: Source, most_columns: int) -> Table:
@@ -83,4 +95,88 @@ _READERS: dict[InputFormat, Callable[[Source], Table]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "csv": read_csv,
+}
+
+
+def ranges_of(source: Source, most: int) -> list[Range]:
+    """Ranges to read a file in, in their order: at most so many, none where it has no cuts."""
+    find = _FINDERS.get(source.format)
+    return [] if find is None else find(source, most)
+
+
+def _of_parquet(source: Source, most: int) -> list[Range]:
+    file = streamed(source.path)
+    if _has_dictionaries(file.schema_arrow):
+        return []
+    groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
+    ends = np.cumsum([0, *groups])
+    # Near the end of a row group of the file: one in which a range ends is decoded for two.
+    edges = [ends[np.argmin(np.abs(ends - edge))] for edge in _edges(int(ends[-1]), most)]
+    return _ranges(edges)
+
+
+def _of_arrow(source: Source, most: int) -> list[Range]:
+    schema, batches = record_batches(source.path)
+    if _has_dictionaries(schema):
+        return []
+    return _ranges(_edges(sum(batch.num_rows for batch in batches), most))
+
+
+def _of_csv(source: Source, most: int) -> list[Range]:
+    above = lines_before_rows(source)
+    if above is None:
+        return []
+    block = np.empty(_BLOCK_BYTES, np.uint8)
+    with source.path.open("rb") as file:
+        counts = [
+            np.count_nonzero(block[:read] == _LINE_END)
+            for read in iter(partial(file.readinto, block.data), 0)
+        ]
+        ends = np.cumsum([0, *counts])
+        size = file.seek(-1, 2) + 1
+        # A last line without its end is a row all the same.
+        is_open = file.read() != b"\n"
+        ranges = _ranges(_edges(int(ends[-1]) + is_open - above, most))
+        begins = [0]
+        for one in ranges[1:]:
+            # Behind the line end that is the so-manieth of the file.
+            nth = above + one.start - 1
+            at = int(np.searchsorted(ends, nth, "right")) - 1
+            file.seek(at * _BLOCK_BYTES)
+            read = file.readinto(block.data)
+            within = np.flatnonzero(block[:read] == _LINE_END)[nth - ends[at]]
+            begins.append(at * _BLOCK_BYTES + int(within) + 1)
+    return [
+        one._replace(begin=begin, end=end)
+        for one, (begin, end) in zip(ranges, pairwise([*begins, size]), strict=True)
+    ]
+
+
+def _edges(rows: int, most: int) -> list[int]:
+    """Where ranges of about as many rows each begin and end."""
+    number = max(1, min(most, rows // _FEWEST_ROWS))
+    return [rows * i // number for i in range(number + 1)]
+
+
+def _ranges(edges: Iterable[int]) -> list[Range]:
+    """Ranges between edges that are moved on to where a row group of a dataset begins."""
+    *inner, rows = map(int, edges)
+    starts = sorted({-(-edge // ROW_GROUP) * ROW_GROUP for edge in inner})
+    return [Range(*pair) for pair in pairwise([*(start for start in starts if start < rows), rows])]
+
+
+def _has_dictionaries(schema: pa.Schema) -> bool:
+    """Whether some values are written as dictionaries: the bytes show which batch they came in."""
+    return any(map(_is_dictionary, schema.types))
+
+
+def _is_dictionary(type: pa.DataType) -> bool:
+    inner = (type.field(i).type for i in range(type.num_fields))
+    return pa.types.is_dictionary(type) or any(map(_is_dictionary, inner))
+
+
+_FINDERS: dict[InputFormat, Callable[[Source, int], list[Range]]] = {
+    "parquet": _of_parquet,
+    "arrow": _of_arrow,
+    "csv": _of_csv,
 }

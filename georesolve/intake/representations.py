@@ -29,7 +29,7 @@ import pyarrow.csv
 import shapely
 
 from georesolve.intake.errors import NotRepresentable, RowTooWide
-from georesolve.intake.geometries import Geometries, PointSets
+from georesolve.intake.geometries import Geometries, PointSets, joined
 from georesolve.intake.geometry import geometries_of
 from georesolve.workers.result import Rows
 from georesolve.workers.widths import value_bytes
@@ -78,13 +78,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def as_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a result as CSV has them: numbers, and texts of all else.
-
-    Raises
-    ------
-    NotRepresentable
-        Naming the column that has values of which no text can be made.
-    """
+    """Rows of a result as CSV has them: numbers, and texts of all else."""
     return _converted(batch, _as_csv)
 
 
@@ -120,40 +114,25 @@ def _array(batches: Iterable[pa.Array]) -> Iterator[bytes]:
 
 
 def _features(result: Rows, geometries: Geometries) -> Iterator[pa.Array]:
-    before, between, end, nothing = (
-        pa.scalar(piece, pa.large_string())
-        for piece in ('{"type":"Feature","geometry":', ',"properties":', "}", "")
-    )
     for rows in _rows_as_json(result):
         geometry = geometries.take(len(rows))
-        yield pc.binary_join_element_wise(before, geometry, between, rows, end, nothing)
+        yield joined('{"type":"Feature","geometry":', geometry, ',"properties":', rows, "}")
 
 
 def _rows_as_json(result: Rows) -> Iterator[pa.Array]:
     """The rows as objects of JSON."""
-    names = result.schema_arrow.names
-    keys = [json.dumps(name, ensure_ascii=False) for name in names]
-    # 64 bits count the bytes of a batch: values may be long.
-    text = pa.large_string()
-    before = [pa.scalar(f"{'{' if i == 0 else ','}{key}:", text) for i, key in enumerate(keys)]
-    end, nothing = pa.scalar("}", text), pa.scalar("", text)
+    keys = [json.dumps(name, ensure_ascii=False) for name in result.schema_arrow.names]
+    before = [f"{'{' if i == 0 else ','}{key}:" for i, key in enumerate(keys)]
     for batch in _batches(result, _TEXT_BYTES):
-        values = [
-            array.cast(text).fill_null("null") for array in _converted(batch, _as_json).columns
-        ]
-        pieces = [piece for pair in zip(before, values, strict=True) for piece in pair]
         if batch.num_rows:
-            yield pc.binary_join_element_wise(*pieces, end, nothing)
+            texts = (one.cast(pa.large_string()) for one in _converted(batch, _as_json).columns)
+            values = (one.fill_null("null") for one in texts)
+            pieces = (piece for pair in zip(before, values, strict=True) for piece in pair)
+            yield joined(*pieces, "}")
 
 
 def _batches(result: Rows, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
-    """All rows, in batches of so many that they take little memory.
-
-    Raises
-    ------
-    RowTooWide
-        When a single row takes more than it may.
-    """
+    """All rows, in batches of so many that they take little memory."""
     for read in _read(result):
         each = np.zeros(read.num_rows, np.int64)
         for column in read.columns:
@@ -187,28 +166,19 @@ def _read(result: Rows) -> Iterator[pa.RecordBatch]:
 
 
 def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
-    """Convert columns one by one, those that hold geometries as WKT.
-
-    Raises
-    ------
-    NotRepresentable
-        Naming the column that has values of which no text can be made.
-    """
+    """Convert columns one by one, those that hold geometries as WKT."""
     names, geometries = batch.schema.names, geometries_of(batch.schema)
     converted = []
     for array, name in zip(batch.columns, names, strict=True):
         try:
             encoding = geometries.get(name, {}).get("encoding", "")
-            converted.append(convert(_AS_WKT.get(encoding, _unchanged)(array)))
+            as_wkt = _AS_WKT.get(encoding, lambda array: array)
+            converted.append(convert(as_wkt(array)))
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.
         except (pa.ArrowException, ValueError, OverflowError, shapely.errors.ShapelyError) as error:
             raise _no_text(name, array.type, error) from error
     return pa.RecordBatch.from_arrays(converted, names)
-
-
-def _unchanged(array: pa.Array) -> pa.Array:
-    return array
 
 
 def _wkb_as_wkt(array: pa.Array) -> pa.Array:
@@ -257,8 +227,7 @@ def _as_json(array: pa.Array) -> pa.Array:
     # Almost no text has anything to escape, and those that have are slow.
     if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
         return _each_as_json(texts)
-    quote, nothing = (pa.scalar(piece, pa.large_string()) for piece in ('"', ""))
-    return pc.binary_join_element_wise(quote, texts, quote, nothing)
+    return joined('"', texts, '"')
 
 
 def _is_plain(type: pa.DataType) -> bool:
@@ -293,13 +262,9 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _times(array: pa.Array) -> pa.Array:
-    """Times as text.
+    """Times as text; raises ValueError of one that is out of range.
 
-    Raises
-    ------
-    ValueError
-        Of one that is out of range, for which pyarrow writes just that, or anything if it has a
-        zone.
+    For such a one pyarrow writes just that, or anything if it has a zone.
     """
     type = array.type
     texts = array.cast(pa.large_string())
@@ -342,17 +307,9 @@ def _base64(value: bytes) -> str:
 class Format(NamedTuple):
     """A format of results.
 
-    Attributes
-    ----------
-    media_type, suffix
-        What it is called in HTTP and in a file name.
-    pieces
-        Makes it from the rows of a result and, where it has coordinates, from the two sets, a batch
-        of rows at a time; None for Parquet itself.
-    parameters
-        What may follow its media type in a request and still means it.
-    geometry
-        What the features of GeoJSON have: `point` or `line`.
+    `pieces` makes it from the rows of a result and, where it has coordinates, from the two sets, a
+    batch of rows at a time; None for Parquet itself. `parameters` may follow its media type in a
+    request that still means it. The features of GeoJSON have a `geometry`: `point` or `line`.
     """
 
     media_type: str
@@ -393,11 +350,5 @@ ARROW = Format("application/vnd.apache.arrow.stream", "arrows", _arrow)
 CSV = Format("text/csv", "csv", _csv, {"charset": "utf-8", "header": "present"})
 JSON = Format("application/json", "json", _json, {"charset": "utf-8"})
 POINTS, LINES = _geojson("point"), _geojson("line")
-FORMATS = (
-    PARQUET,
-    ARROW,
-    CSV,
-    JSON,
-    POINTS,
-)
+FORMATS = (PARQUET, ARROW, CSV, JSON, POINTS)
 """One of each media type. Of several that a client likes equally well it gets the first."""

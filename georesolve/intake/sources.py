@@ -24,22 +24,10 @@ class Range(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file to decode.
+    """A file to decode: where it lies, how to read it, and what to call it in errors.
 
-    Attributes
-    ----------
-    path, format
-        Where it lies, and how to read it.
-    reading
-        How the user wants it to be read.
-    file
-        What to call it in errors.
-    charset
-        The encoding of its text, where the client declared one.
-    unpacked
-        Where to unpack it first, None where it is not packed with gzip.
-    range
-        The rows to read of it, None for all.
+    `charset` is the encoding that the client declared of its text. A file packed with gzip is
+    `unpacked` to a path first. `range` has the rows to read, None for all.
     """
 
     path: Path
@@ -52,16 +40,9 @@ class Source(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What a reader gives.
+    """What a reader gives: a table, how many rows the file says it has, and where its points were.
 
-    Attributes
-    ----------
-    schema, batches
-        The table.
-    declared_rows
-        How many rows the file says it has, None where it does not say.
-    points
-        What the reader took coordinates out of, None where the file has columns of them.
+    `points` is what the reader took coordinates out of, None where the file has columns of them.
     """
 
     schema: pa.Schema

@@ -23,7 +23,7 @@ from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
 from georesolve.intake.point_table import Bounds
-from georesolve.intake.ranges import ranges_of
+from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
 from georesolve.service.receiving.sandbox import confine, libraries
