@@ -10,6 +10,7 @@ answer does not depend on the grid.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float64, int64
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 _WARPS = 8
 """Warps a block. Each works alone; eight fill a multiprocessor without starving its registers."""
 _HARD_WARPS = 16
-"""Warps a block of `hard_min_reduce`."""
+_HARD_REGISTERS = 128
+"""Warps a block of `hard_min_reduce`, and registers a thread of which one block fills a device's
+multiprocessor."""
 _TILE = 4
 """Observations a warp holds in registers while its lanes stride over the references."""
 _BLOCKS_PER_MULTIPROCESSOR = 16
@@ -181,93 +184,104 @@ def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # ty
             list_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
 
 
-@cuda.jit(cache=True, max_registers=128)
-def hard_min_reduce(  # type: ignore[no-untyped-def]
-    references, observations, row_step, axis_step, hard, n_hard,
-    k, exclude_self, first_row, measure, reference, chord2,
-):  # fmt: skip
-    """Find the closest references of some observations: how many is known on the device alone.
+def _hard_blocks(many: bool) -> int:
+    """Blocks of `hard_min_reduce` a multiprocessor: a tile of observations takes its registers."""
+    return 2 if many else 1
 
-    Grid ``(blocks,)``, block ``(32, warps)``. Few observations are each shared by all warps of a
-    block, which stride over the references; of many, a warp takes some by itself.
 
-    Parameters
-    ----------
-    references, k, exclude_self, first_row
-        As `block_min_reduce` has them.
-    observations, row_step, axis_step, hard, n_hard, measure, reference, chord2
-        As `kernels.walk_cuda.walk` has them.
-    """
-    rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
-    chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)
-    lane = cuda.threadIdx.x
-    warp = cuda.threadIdx.y
-    n_references = references.shape[1]
-    n = n_hard[0]
-    tile = _TILE if k == 1 else 1
-    shared_by = _HARD_WARPS
-    while shared_by > 1 and n * shared_by > tile * cuda.gridDim.x * _HARD_WARPS:
-        shared_by >>= 1
-    part = warp & (shared_by - 1)
-    a_block = tile * (_HARD_WARPS // shared_by)
-    for base in range(cuda.blockIdx.x * a_block, n, cuda.gridDim.x * a_block):
-        begin = base + warp // shared_by * tile
-        if k == 1:
-            x = cuda.local.array(_TILE, float64)
-            y = cuda.local.array(_TILE, float64)
-            z = cuda.local.array(_TILE, float64)
-            own = cuda.local.array(_TILE, int64)
-            best_chord2 = cuda.local.array(_TILE, float64)
-            best_row = cuda.local.array(_TILE, int64)
-            for t in range(_TILE):
-                i = int64(hard[min(begin + t, n - 1)])
-                x[t] = observations[i * row_step]
-                y[t] = observations[i * row_step + axis_step]
-                z[t] = observations[i * row_step + 2 * axis_step]
-                own[t] = first_row + i if exclude_self else _NOT_A_ROW
-                best_chord2[t] = math.inf
-                best_row[t] = -1
-            _scan(
-                references, WARP * part, n_references, WARP * shared_by,
-                x, y, z, own, best_chord2, best_row,
-            )  # fmt: skip
-            for t in range(_TILE):
-                closest_chord2, closest_row = warp_closest(best_chord2[t], best_row[t])
-                if lane == 0:
-                    chords2[warp, t] = closest_chord2
-                    rows[warp, t] = closest_row
-        else:
-            i = int64(hard[min(begin, n - 1)])
-            low_chord2, low_row, high_chord2, high_row = _scan_list(
-                references, WARP * part, n_references, WARP * shared_by,
-                observations[i * row_step], observations[i * row_step + axis_step],
-                observations[i * row_step + 2 * axis_step],
-                first_row + i if exclude_self else _NOT_A_ROW, k,
-            )  # fmt: skip
-            list_store(k, low_chord2, low_row, high_chord2, high_row, rows[warp], chords2[warp])
-        cuda.syncthreads()
-        if part == 0:
-            for t in range(tile):
-                low_chord2 = high_chord2 = math.inf
-                low_row = high_row = int64(-1)
-                for first in range(0, shared_by * k, WARP):
-                    at = first + lane
-                    new_chord2 = math.inf
-                    new_row = int64(0x7FFFFFFFFFFFFFFF)
-                    if at < shared_by * k and rows[warp + at // k, t + at % k] >= 0:
-                        new_chord2 = chords2[warp + at // k, t + at % k]
-                        new_row = rows[warp + at // k, t + at % k]
-                    low_chord2, low_row, high_chord2, high_row = list_merge(
-                        k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
-                    )
-                if measure and k > 1:
-                    low_chord2, high_chord2 = metres(low_chord2), metres(high_chord2)
-                if begin + t < n:
-                    i = int64(hard[begin + t])
-                    list_store(
-                        k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i]
-                    )
-        cuda.syncthreads()
+@cache
+def hard_min_reduce(many: bool) -> Any:
+    """The kernel that compares some observations with every reference, for lists or for one."""
+
+    @cuda.jit(cache=True, max_registers=_HARD_REGISTERS // _hard_blocks(many))
+    def reduce_hard(  # type: ignore[no-untyped-def]
+        references, observations, row_step, axis_step, hard, n_hard,
+        k, exclude_self, first_row, measure, reference, chord2,
+    ):  # fmt: skip
+        """Find the closest references of some observations: how many is known on the device alone.
+
+        Grid ``(blocks,)``, block ``(32, warps)``. Few observations are each shared by all warps of
+        a block, which stride over the references; of many, a warp takes some by itself.
+
+        Parameters
+        ----------
+        references, k, exclude_self, first_row
+            As `block_min_reduce` has them.
+        observations, row_step, axis_step, hard, n_hard, measure, reference, chord2
+            As `kernels.walk_cuda.walk` has them.
+        """
+        rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
+        chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)
+        lane = cuda.threadIdx.x
+        warp = cuda.threadIdx.y
+        n_references = references.shape[1]
+        n = n_hard[0]
+        tile = _TILE if not many else 1
+        shared_by = _HARD_WARPS
+        while shared_by > 1 and n * shared_by > tile * cuda.gridDim.x * _HARD_WARPS:
+            shared_by >>= 1
+        part = warp & (shared_by - 1)
+        a_block = tile * (_HARD_WARPS // shared_by)
+        for base in range(cuda.blockIdx.x * a_block, n, cuda.gridDim.x * a_block):
+            begin = base + warp // shared_by * tile
+            if not many:
+                x = cuda.local.array(_TILE, float64)
+                y = cuda.local.array(_TILE, float64)
+                z = cuda.local.array(_TILE, float64)
+                own = cuda.local.array(_TILE, int64)
+                best_chord2 = cuda.local.array(_TILE, float64)
+                best_row = cuda.local.array(_TILE, int64)
+                for t in range(_TILE):
+                    i = int64(hard[min(begin + t, n - 1)])
+                    x[t] = observations[i * row_step]
+                    y[t] = observations[i * row_step + axis_step]
+                    z[t] = observations[i * row_step + 2 * axis_step]
+                    own[t] = first_row + i if exclude_self else _NOT_A_ROW
+                    best_chord2[t] = math.inf
+                    best_row[t] = -1
+                _scan(
+                    references, WARP * part, n_references, WARP * shared_by,
+                    x, y, z, own, best_chord2, best_row,
+                )  # fmt: skip
+                for t in range(_TILE):
+                    closest_chord2, closest_row = warp_closest(best_chord2[t], best_row[t])
+                    if lane == 0:
+                        chords2[warp, t] = closest_chord2
+                        rows[warp, t] = closest_row
+            else:
+                i = int64(hard[min(begin, n - 1)])
+                low_chord2, low_row, high_chord2, high_row = _scan_list(
+                    references, WARP * part, n_references, WARP * shared_by,
+                    observations[i * row_step], observations[i * row_step + axis_step],
+                    observations[i * row_step + 2 * axis_step],
+                    first_row + i if exclude_self else _NOT_A_ROW, k,
+                )  # fmt: skip
+                list_store(k, low_chord2, low_row, high_chord2, high_row, rows[warp], chords2[warp])
+            cuda.syncthreads()
+            if part == 0:
+                for t in range(tile):
+                    low_chord2 = high_chord2 = math.inf
+                    low_row = high_row = int64(-1)
+                    for first in range(0, shared_by * k, WARP):
+                        at = first + lane
+                        new_chord2 = math.inf
+                        new_row = int64(0x7FFFFFFFFFFFFFFF)
+                        if at < shared_by * k and rows[warp + at // k, t + at % k] >= 0:
+                            new_chord2 = chords2[warp + at // k, t + at % k]
+                            new_row = rows[warp + at // k, t + at % k]
+                        low_chord2, low_row, high_chord2, high_row = list_merge(
+                            k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
+                        )
+                    if measure and many:
+                        low_chord2, high_chord2 = metres(low_chord2), metres(high_chord2)
+                    if begin + t < n:
+                        i = int64(hard[begin + t])
+                        list_store(
+                            k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i]
+                        )
+            cuda.syncthreads()
+
+    return reduce_hard
 
 
 def search_hard(
@@ -275,8 +289,9 @@ def search_hard(
     hard: cp.ndarray, n_hard: cp.ndarray, *asked: Any,
 ) -> None:  # fmt: skip
     """Answer the observations that walks gave up; parameters as `hard_min_reduce` has them."""
+    many = asked[0] > 1
     launch(
-        hard_min_reduce, resident_blocks(1), (WARP, _HARD_WARPS),
+        hard_min_reduce(many), resident_blocks(_hard_blocks(many)), (WARP, _HARD_WARPS),
         references, observations, row_step, axis_step, hard, n_hard, *asked,
     )  # fmt: skip
 

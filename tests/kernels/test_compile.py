@@ -69,10 +69,14 @@ KERNELS = {
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
     "hard_min_reduce": (
-        reduce_cuda.hard_min_reduce,
+        reduce_cuda.hard_min_reduce(False),
         (F8_2, F8_1, *[types.int64] * 2, I4_1, I4_1, *QUERY, types.boolean, I8_2, F8_2),
     ),
 }
+KERNELS["hard_min_reduce_of_lists"] = (
+    reduce_cuda.hard_min_reduce(True),
+    KERNELS["hard_min_reduce"][1],
+)
 KERNELS["walk_many"] = (walk_cuda.walk(8, False), KERNELS["walk_one"][1])
 KERNELS["walk_most"] = (walk_cuda.walk(64, False), KERNELS["walk_one"][1])
 for places in (1, 8, 64):
