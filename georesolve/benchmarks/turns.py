@@ -1,10 +1,12 @@
-"""The CPU's searches beside those of another version, beside easier data, and beside brute force.
+"""Searches beside those of another version, beside easier data, and beside brute force.
 
 Two processes take turns, and the median of their ratios counts, with its upper bound (95 %). Times
-are from degrees to rows and metres, the index included, with all cores.
+are from degrees to rows and metres, the index included: with all cores, or on one GPU with the
+degrees in its memory.
 
     git worktree add /tmp/old COMMIT
-    python -m georesolve.benchmarks.turns --old /tmp/old [--pairs 15] [--only WORD ...] [--toy]
+    python -m georesolve.benchmarks.turns --old /tmp/old [--device cuda] [--pairs 15]
+        [--only WORD ...] [--json FILE] [--toy]
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from georesolve.benchmarks.inputs import inputs
+from georesolve.benchmarks.machine import write_figures
 
 _HERE = Path(__file__).resolve().parents[2]
 _CONFIDENCE = 0.95
@@ -29,14 +32,28 @@ _PROGRAM = """
 import sys, time
 import numpy as np
 from georesolve import kernels
+on_gpu = sys.argv[1] == "cuda"
+if on_gpu:
+    import cupy
+    wait = cupy.cuda.Device().synchronize
+loaded = None
 for line in sys.stdin:
     path, k, exclude_self, algorithm = line.split()
-    with np.load(path) as sets:
-        references, observations = sets["references"], sets["observations"]
+    if path != loaded:
+        with np.load(path) as sets:
+            references, observations = sets["references"], sets["observations"]
+        if on_gpu:
+            references, observations = cupy.asarray(references), cupy.asarray(observations)
+        loaded = path
     query = {"k": int(k), "exclude_self": exclude_self == "True", "algorithm": algorithm}
+    if on_gpu:
+        wait()
     start = time.perf_counter()
-    kernels.nearest(kernels.build_index(*references), *observations, **query)
+    answer = kernels.nearest(kernels.build_index(*references), *observations, **query)
+    if on_gpu:
+        wait()
     print(time.perf_counter() - start, flush=True)
+    del answer
 """
 
 
@@ -60,35 +77,88 @@ class Comparison(NamedTuple):
     most: float
 
 
-_USUAL = (
-    ("uniform", 2**20, 2**14),
-    ("uniform", 2**20, 2**20),
-    ("uniform", 2**12, 2**20),
-    ("cities", 2**18, 2**17),
-    ("box", 2**18, 2**18),
-    ("grid", 2**18, 2**18),
-)
-_EQUAL = (("coincident", 2**20, 2**20), ("copies", 2**20, 2**20))
-_CLUSTER = ("cluster", 2**18, 2**20)
-_RING = (("ring", 2**9, 2**20), ("ring", 2**12, 2**18))
+class Bars(NamedTuple):
+    """What is compared on a device, and the most that an old version may be better by.
+
+    Attributes
+    ----------
+    usual
+        Kinds and sizes that are compared with the other version.
+    hard
+        Those that are compared with as many spread points.
+    rings
+        Those that are compared with brute force.
+    own
+        Whether each is matched with itself, too.
+    """
+
+    most: float
+    usual: tuple[tuple[str, int, int], ...]
+    hard: tuple[tuple[str, int, int], ...]
+    rings: tuple[tuple[str, int, int], ...]
+    own: tuple[bool, ...]
 
 
-def comparisons() -> dict[str, Comparison]:
-    """All comparisons, by name."""
+_BARS = {
+    "cpu": Bars(
+        1.08,
+        (
+            ("uniform", 2**20, 2**14),
+            ("uniform", 2**20, 2**20),
+            ("uniform", 2**12, 2**20),
+            ("cities", 2**18, 2**17),
+            ("box", 2**18, 2**18),
+            ("grid", 2**18, 2**18),
+        ),
+        (
+            ("coincident", 2**20, 2**20),
+            ("copies", 2**20, 2**20),
+            ("cluster", 2**18, 2**20),
+        ),
+        (("ring", 2**9, 2**20), ("ring", 2**12, 2**18)),
+        (False, True),
+    ),
+    "cuda": Bars(
+        1.03,
+        (
+            ("uniform", 2**24, 2**14),
+            ("uniform", 2**22, 2**20),
+            ("uniform", 2**20, 2**24),
+            ("uniform", 2**20, 2**17),
+            ("cities", 2**22, 2**17),
+            ("grid", 2**20, 2**20),
+        ),
+        (
+            ("zeros", 2**20, 2**20),
+            ("coincident", 2**16, 2**18),
+            ("cluster", 2**20, 2**20),
+        ),
+        (
+            ("ring", 2**9, 2**20),
+            ("ring", 2**14, 2**18),
+            ("ring", 2**18, 2**14),
+        ),
+        (False,),
+    ),
+}
+
+
+def comparisons(device: str) -> dict[str, Comparison]:
+    """All comparisons on a device, by name."""
     found = {}
-    ways = [(k, own) for k in (1, 8, 64) for own in (False, True)]
-    for k, own in ways:
+    bars = _BARS[device]
+    for k, own in ((k, own) for k in (1, 8, 64) for own in bars.own):
         way = f"k = {k}" + (", exclude_self" if own else "")
-        for kind, m, n in _USUAL:
+        for kind, m, n in bars.usual:
             if own and m != n:
                 continue
             search = Search(kind, m, n, k, own)
-            found[f"{kind} {m} x {n}, {way}: old"] = Comparison(search, search, True, 1.08)
-        for kind, m, n in (*_EQUAL, _CLUSTER):
+            found[f"{kind} {m} x {n}, {way}: old"] = Comparison(search, search, True, bars.most)
+        for kind, m, n in bars.hard:
             base = Search("uniform", m, n, k, own)
             name = f"{kind} {m} x {n}, {way}: spread"
             found[name] = Comparison(Search(kind, m, n, k, own), base, False, 3.0)
-        for kind, m, n in _RING:
+        for kind, m, n in bars.rings:
             search = Search(kind, m, n, k, own)
             base = search._replace(algorithm="brute")
             found[f"{kind} {m} x {n}, {way}: brute"] = Comparison(search, base, False, 1.5)
@@ -109,10 +179,10 @@ def upper_bound(ratios: list[float]) -> float:
 class _Version:
     """A process that searches with one version of the sources."""
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
+    def __init__(self, root: Path, device: str, stack: ExitStack) -> None:
         environment = {**os.environ, "PYTHONPATH": str(root)}
         pipe = subprocess.PIPE
-        command = [sys.executable, "-c", _PROGRAM]
+        command = [sys.executable, "-c", _PROGRAM, device]
         process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
         self._process = stack.enter_context(process)
 
@@ -128,21 +198,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Compare; returns 1 when a bound is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--old", type=Path, default=_HERE, help="sources of the other version")
+    parser.add_argument("--device", choices=list(_BARS), default="cpu")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=[], help="words of the names of comparisons")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
     options = parser.parse_args(arguments)
+    figures: dict[str, dict[str, float]] = {}
     failed = 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        new, old = _Version(_HERE, stack), _Version(options.old, stack)
-        for name, (search, base, by_old, most) in comparisons().items():
-            if not all(word in name for word in options.only):
+        new, old = (_Version(root, options.device, stack) for root in (_HERE, options.old))
+        for name, (search, base, by_old, most) in comparisons(options.device).items():
+            if options.only and not any(word in name for word in options.only):
                 continue
-            pair = [
-                (new, _stored(search, folder / "search.npz", toy=options.toy), search),
-                (old if by_old else new, _stored(base, folder / "base.npz", toy=options.toy), base),
-            ]
+            paths = [_stored(one, folder, toy=options.toy) for one in (search, base)]
+            pair = [(new, paths[0], search), (old if by_old else new, paths[1], base)]
             for version, path, asked in pair:
                 version.seconds(path, asked)
             times: list[list[float]] = []
@@ -154,6 +225,15 @@ def main(arguments: list[str] | None = None) -> int:
             bound = upper_bound(ratios)
             failed += bound > most
             own, other = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
+            figures[name] = {
+                "own_ms": own,
+                "other_ms": other,
+                "ratio": statistics.median(ratios),
+                "at_most": bound,
+                "bar": most,
+            }
+            if options.json:
+                write_figures(options.json, {"pairs": options.pairs, "comparisons": figures})
             print(
                 f"{name:56}{own:10.2f} ms{other:10.2f} ms  ratio {statistics.median(ratios):5.2f}"
                 f"  at most {bound:5.2f}  {'ok' if bound <= most else f'ABOVE {most}'}",
@@ -162,10 +242,15 @@ def main(arguments: list[str] | None = None) -> int:
     return int(failed > 0)
 
 
-def _stored(search: Search, path: Path, *, toy: bool) -> Path:
+def _stored(search: Search, folder: Path, *, toy: bool) -> Path:
     sizes = (search.observations, search.references)
+    own = search.exclude_self and search.kind != "ring"
+    # Sets that several comparisons have are made, and loaded, once.
+    path = folder / f"{search.kind}-{sizes[0]}-{sizes[1]}{'-own' if own else ''}.npz"
+    if path.exists():
+        return path
     references, observations = inputs(search.kind, *(min(n, 2**8) if toy else n for n in sizes))
-    if search.exclude_self and search.kind != "ring":
+    if own:
         # The set is matched with itself, or a part of it.
         size = observations[0].size
         observations = references[0][:size], references[1][:size]

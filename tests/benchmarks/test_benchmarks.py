@@ -40,10 +40,10 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
     assert "median ms" in capsys.readouterr().out
 
 
-def test_versions_take_turns(capsys):
-    turns.main(["--toy", "--pairs", "1"])
+def test_versions_take_turns(capsys, device):
+    turns.main(["--toy", "--pairs", "1", "--device", device])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(turns.comparisons())
+    assert len(lines) == len(turns.comparisons(device))
     assert all(" ratio " in line for line in lines)
 
 
