@@ -493,7 +493,9 @@ def launch_walk(
         walk(places, fine), blocks_for(n, width * warps), (WARP, warps),
         *tree, vectors.ravel(), row_step, axis_step, rows, width, *asked, share, hard, n_hard,
     )  # fmt: skip
-    if leaves >= share:
+    # No walk opens more leaves than there are, or meets more ties than they have points.
+    most_ties = leaves * WARP // _TIES_A_LEAF if query.k > 1 else 0
+    if leaves + most_ties >= share:
         search_hard(index.vectors, vectors.ravel(), row_step, axis_step, hard, n_hard, *asked)
     if measure and query.k == 1:
         # Not by the walk: metres would take registers that its warps need.
