@@ -12,7 +12,6 @@ from georesolve.intake.addresses import Sinks
 from georesolve.service import pools
 from georesolve.service.auth.access import Access
 from georesolve.service.cluster import ClusterView
-from georesolve.service.context import Service
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description.openapi import DescribedApp
@@ -36,7 +35,10 @@ from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve import estimate
 from georesolve.service.resolve import router as resolve
 from georesolve.service.resolve.at_hand import AtHand, Memory
+from georesolve.service.resolve.service import Service
+from georesolve.service.results import router as results
 from georesolve.service.results.checks import Checks
+from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
@@ -76,19 +78,31 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                 closing(AtHand(settings)) as at_hand,
                 store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
+                checks, quotas = Checks(), Quotas(settings)
+                # What each is called where a room takes it: see `service.http.parts`.
+                app.state.settings = settings
+                app.state.disk = disk
+                app.state.metrics = metrics
+                app.state.store = store
+                app.state.ingest = ingest
+                app.state.checks = checks
+                app.state.quotas = quotas
+                app.state.library = library
+                app.state.cluster = cluster
+                app.state.maps = open_maps
+                app.state.results = Results(store, library, checks, settings.inline_bytes)
                 app.state.service = Service(
                     settings=settings,
                     store=store,
                     ingest=ingest,
                     sinks=Sinks(settings.sinks),
-                    checks=Checks(),
-                    maps=open_maps,
                     library=library,
+                    results=app.state.results,
                     cluster=cluster,
                     at_hand=at_hand,
                     disk=disk,
                     memory=Memory(settings),
-                    quotas=Quotas(settings),
+                    quotas=quotas,
                     metrics=metrics,
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
@@ -125,7 +139,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
-    of_resources = (estimate, datasets, processes, jobs, events, maps)
+    of_resources = (estimate, datasets, processes, jobs, events, results, maps)
     for module in (resolve, landing, *of_resources, health, docs, page):
         app.include_router(module.router)
     return app

@@ -81,9 +81,9 @@ class _Server(uvicorn.Server):
         if sig == signal.SIGINT and self._is_kept:
             # The process that keeps this one has heard it, too.
             return
-        service = getattr(self._app.state, "service", None)
-        if service is not None:
-            service.store.changes.stop()
+        store = getattr(self._app.state, "store", None)
+        if store is not None:
+            store.changes.stop()
         super().handle_exit(sig, frame)
 
 

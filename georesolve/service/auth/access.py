@@ -1,12 +1,17 @@
-"""Who may ask: the key of a request names its owner; without keys, only this machine asks."""
+"""Who may ask: the key of a request names its owner; without keys, only this machine asks.
+
+`OwnStore` is the store as that owner sees it.
+"""
 
 import base64
 import contextlib
 import hmac
 import logging
 import shlex
+from typing import Annotated
 
 from anyio.functools import lru_cache
+from fastapi import Depends, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,6 +37,7 @@ from georesolve.service.page.router import prefers_page
 from georesolve.service.settings import Settings
 from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
 from georesolve.service.store.roles import Role
+from georesolve.service.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +74,7 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
 
 
 class Access:
-    """Gives a request the owner and the role that its key has, in `request.state`, or refuses it.
+    """Gives a request the owner of its key, and the owner's store, or refuses it.
 
     The owner is the id of the key, and empty where no key is needed: as long as there are none,
     and the service listens on loopback or was told that something else protects it. A query that
@@ -83,6 +89,8 @@ class Access:
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
+        # As many as there are keys.
+        self._views: dict[tuple[Store, str, Role], Store] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -90,13 +98,22 @@ class Access:
             connection = HTTPConnection(scope)
             try:
                 self._check_host(connection)
-                connection.state.owner, connection.state.role = await self._caller_of(connection)
+                owner, role = await self._caller_of(connection)
+                connection.state.owner = owner
+                connection.state.store = self._store_of(connection, owner, role)
                 refuse_repeated(connection)
             except Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
                     await problem_response(problem, connection)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
+
+    def _store_of(self, connection: HTTPConnection, owner: str, role: Role) -> Store:
+        """The store as one owner sees it; an admin sees what all have."""
+        whole: Store = connection.app.state.store
+        if (whole, owner, role) not in self._views:
+            self._views[whole, owner, role] = whole.of(owner, sees_all=role == "admin")
+        return self._views[whole, owner, role]
 
     def _check_host(self, connection: HTTPConnection) -> None:
         """Refuse names that are not ours: a page could have its own name lead to this machine."""
@@ -108,7 +125,7 @@ class Access:
             )
 
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
-        keys: Keys = connection.app.state.service.store.keys
+        keys: Keys = connection.app.state.store.keys
         valid = await _valid(keys)
         if not valid and self._is_open:
             _refuse_other_sites(connection, self._origins)
@@ -142,6 +159,15 @@ class Access:
             "the key that was sent opens nothing here: it is wrong, or was revoked",
             headers=_challenge(connection, 'Bearer error="invalid_token"'),
         )
+
+
+async def own_store(request: Request) -> Store:
+    """The store as the owner sees it whose key the request has."""
+    store: Store = request.state.store
+    return store
+
+
+OwnStore = Annotated[Store, Depends(own_store)]
 
 
 @lru_cache(maxsize=None, ttl=_READ_SECONDS)

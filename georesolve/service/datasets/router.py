@@ -3,15 +3,16 @@
 import re
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service import pools
+from georesolve.service.auth.access import OwnStore
 from georesolve.service.clock import in_hours
-from georesolve.service.context import Service, ServiceContext
+from georesolve.service.datasets.library import Library
 from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
@@ -29,12 +30,17 @@ from georesolve.service.description.schemas import schema_of
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.queries import PageQuery, links_of_page
+from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.links import base_of
 from georesolve.service.parameters import FeatureCollection, TableParameters, parameters_of
+from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.receiving import receive_body, receive_form
+from georesolve.service.results.checks import Checks
 from georesolve.service.results.files import file_response
+from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import DatasetRow
+from georesolve.service.store.store import Store
 from georesolve.workers.files import sha256_of
 from georesolve.workers.places import Folder
 from georesolve.workers.sources import Manifest
@@ -83,6 +89,26 @@ _REGISTERED: Answers = {
 }
 
 
+class Datasets(NamedTuple):
+    """The datasets of an owner, and what is needed to make more."""
+
+    settings: Settings
+    store: Store
+    ingest: Ingest
+    library: Library
+    checks: Checks
+    quotas: Quotas
+
+
+async def _own_datasets(request: Request, store: OwnStore) -> Datasets:
+    shared = request.app.state
+    library = shared.library.of(store)
+    return Datasets(shared.settings, store, shared.ingest, library, shared.checks, shared.quotas)
+
+
+OwnDatasets = Annotated[Datasets, Depends(_own_datasets)]
+
+
 @router.post(
     "/datasets",
     summary="Register a dataset",
@@ -93,7 +119,7 @@ _REGISTERED: Answers = {
 async def register_dataset(
     request: Request,
     response: Response,
-    service: ServiceContext,
+    service: OwnDatasets,
     parameters: Annotated[TableParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
@@ -122,7 +148,7 @@ async def put_dataset(
     id: DatasetName,
     request: Request,
     response: Response,
-    service: ServiceContext,
+    service: OwnDatasets,
     parameters: Annotated[TableParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set as the newest version of a name; the body is as for `POST /datasets`.
@@ -150,7 +176,7 @@ async def put_dataset(
 
 
 async def _registered(
-    request: Request, service: Service, parameters: TableParameters
+    request: Request, service: Datasets, parameters: TableParameters
 ) -> tuple[DatasetRow, bool]:
     """The dataset that a request brings, registered, and whether its content is new."""
     async with service.ingest.folder() as folder:
@@ -162,7 +188,7 @@ async def _registered(
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder)
-        reading, owner = parameters.reading(), service.owner
+        reading, owner = parameters.reading(), service.store.owner or ""
         if not isinstance(upload, str):
             ingested = await service.ingest.from_upload(upload, reading, folder, owner)
         elif is_href(upload):
@@ -178,15 +204,15 @@ async def _registered(
 
 
 async def _told(
-    row: DatasetRow, address: str, service: Service, request: Request, response: Response
+    row: DatasetRow, address: str, service: Datasets, request: Request, response: Response
 ) -> DatasetInfo:
     response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
     return await pools.database(_info, row, service, response)
 
 
-def _info(row: DatasetRow, service: Service, response: Response) -> DatasetInfo:
+def _info(row: DatasetRow, service: Datasets, response: Response) -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
-    names, owner = service.store.names.of([row.id])[row.id], service.owners().get(row.owner)
+    names, owner = service.store.names.of([row.id])[row.id], service.store.owners().get(row.owner)
     return DatasetInfo.of(row, names, owner)
 
 
@@ -211,12 +237,12 @@ def _condition(request: Request) -> Condition:
 @router.get("/datasets", summary="All registered datasets")
 @pools.database.handler
 def get_datasets(
-    request: Request, service: ServiceContext, query: Annotated[PageQuery, Query()]
+    request: Request, service: OwnDatasets, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
     page = query.page()
     rows = service.store.registered_datasets(page)
-    names, owners = service.store.names.of([row.id for row in rows]), service.owners()
+    names, owners = service.store.names.of([row.id for row in rows]), service.store.owners()
     return DatasetList(
         datasets=[
             DatasetInfo.of(row, names[row.id], owners.get(row.owner)) for row in rows[: page.limit]
@@ -233,7 +259,7 @@ def get_datasets(
     responses={200: {"description": "the dataset", "headers": _ETAG}},
 )
 @pools.database.handler
-def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> DatasetInfo:
+def get_dataset(id: DatasetId, service: OwnDatasets, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
     return _info(service.library.get(id), service, response)
 
@@ -245,7 +271,7 @@ def get_dataset(id: DatasetId, service: ServiceContext, response: Response) -> D
     responses=file_answers({PARQUET.media_type: BYTES}, "the points"),
     openapi_extra=FILE_HEADERS,
 )
-async def download_dataset(id: DatasetId, service: ServiceContext, request: Request) -> Response:
+async def download_dataset(id: DatasetId, service: OwnDatasets, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
 
     A download is a use: the dataset expires later.
@@ -281,6 +307,6 @@ async def download_dataset(id: DatasetId, service: ServiceContext, request: Requ
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
-async def remove_dataset(id: DatasetId, service: ServiceContext) -> None:
+async def remove_dataset(id: DatasetId, service: OwnDatasets) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""
     await service.store.files(service.library.remove, id)

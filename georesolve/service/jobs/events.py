@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
-from georesolve.service.context import ServiceContext
+from georesolve.service.auth.access import OwnStore
 from georesolve.service.description.operations import JobId
 from georesolve.service.jobs.models import StatusInfo
-from georesolve.service.jobs.router import job_of
+from georesolve.service.jobs.router import SharedCluster, job_of
 from georesolve.service.links import base_of
 from georesolve.service.store.rows import LIVE, JobRow
 
@@ -38,7 +38,7 @@ def _event_id(row: JobRow) -> str:
 @pools.database.handler
 def _last_known(
     id: JobId,
-    service: ServiceContext,
+    store: OwnStore,
     response: Response,
     last_event_id: Annotated[
         str | None,
@@ -46,7 +46,7 @@ def _last_known(
     ] = None,
 ) -> str | None:
     """What the client knows already; found out before the stream begins, as errors are."""
-    row = job_of(service, id)
+    row = job_of(store, id)
     if row.status not in LIVE and _event_id(row) == last_event_id:
         # This ends an EventSource, which would otherwise come again and again.
         response.status_code = 204
@@ -62,22 +62,23 @@ def _last_known(
 async def get_events(
     id: JobId,
     request: Request,
-    service: ServiceContext,
+    store: OwnStore,
+    cluster: SharedCluster,
     known: Annotated[str | None, Depends(_last_known)],
 ) -> AsyncIterator[ServerSentEvent]:
     """How far a job is, told while it runs; the stream ends with the job."""
     told: JobRow | None = None
-    with service.store.changes.of(id) as changed:
-        while not service.store.changes.stopping:
+    with store.changes.of(id) as changed:
+        while not store.changes.stopping:
             changed.clear()
-            row = await pools.database(job_of, service, id)
+            row = await pools.database(job_of, store, id)
             has_ended = row.status not in LIVE
             if _event_id(row) != known:
                 if has_ended:
                     kind = "end"
                 else:
                     kind = "progress" if told and told.status == row.status else "status"
-                waiting = service.cluster.waiting
+                waiting = cluster.waiting
                 info = StatusInfo.of(row, base_of(request), waiting).model_dump(exclude_none=True)
                 known, told = _event_id(row), row
                 yield ServerSentEvent(event=kind, data=info, id=known)

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
-from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description.operations import BYTES, UNCHANGED, answer_of, headers
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.conditions import is_known
+from georesolve.service.http.parts import part
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
-from georesolve.service.maps.cache import Drawn
+from georesolve.service.maps.cache import Drawn, Maps
 from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
 from georesolve.service.maps.picture import empty_tile, picture
-from georesolve.service.results.response import manifest_of, result_of, set_of
+from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
@@ -25,6 +25,8 @@ from georesolve.workers.result import TableRows
 from georesolve.workers.sources import SourceFailed
 
 router = APIRouter(tags=["maps"])
+
+T = TypeVar("T")
 
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _PNG = answer_of({_PNG_TYPE: BYTES}, "256 x 256 pixels")
@@ -79,43 +81,65 @@ Most = Annotated[
 ]
 
 
-async def _drawn(service: Service, job: JobRow, manifest: Manifest) -> Drawn:
-    observations = partial(set_of, service, job, "observations")
-    with result_of(job):
-        try:
-            return await service.maps.drawn(service.owner, job.id, manifest, observations)
-        except SourceFailed as failed:
-            raise SetsGone(str(failed)) from None
+class _JobMap(NamedTuple):
+    """The map of a job's result, for the owner who asks."""
+
+    job: JobRow
+    results: Results
+    maps: Maps
+
+    async def manifest(self) -> Manifest:
+        """That of the result."""
+        return await self.results.store.files(self.results.manifest_of, self.job)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What a function returns that takes many cores, in the owner's turn."""
+        with result_of(self.job):
+            return await self.maps.run(self.results.store.owner or "", function)
+
+    async def drawn(self, manifest: Manifest) -> Drawn:
+        """The map itself, made if it is not there yet."""
+        owner = self.results.store.owner or ""
+        observations = partial(self.results.set_of, self.job, "observations")
+        with result_of(self.job):
+            try:
+                return await self.maps.drawn(owner, self.job.id, manifest, observations)
+            except SourceFailed as failed:
+                raise SetsGone(str(failed)) from None
+
+    async def answer(
+        self,
+        request: Request,
+        tile: Tile,
+        media_type: str,
+        make: Callable[[Manifest, Drawn], bytes],
+    ) -> Response:
+        """What is made of a tile, or 304 if the client has it."""
+        manifest = await self.manifest()
+        tag = "-".join(map(str, (manifest.digest, *tile, media_type)))
+        told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
+        if is_known(request.headers, told["ETag"]):
+            return Response(status_code=304, headers=told)
+
+        async def draw() -> bytes:
+            return await self.run(partial(make, manifest, await self.drawn(manifest)))
+
+        # How many features there may be stands in no tag.
+        is_picture = media_type == _PNG_TYPE
+        name = f"{self.job.id}/{tag}"
+        content = await (self.maps.picture(name, draw) if is_picture else draw())
+        return Response(content, media_type=media_type, headers=told)
 
 
-async def _answer(
-    service: Service,
-    request: Request,
-    job: JobRow,
-    tile: Tile,
-    media_type: str,
-    make: Callable[[Manifest, Drawn], bytes],
-) -> Response:
-    """What is made of a tile, or 304 if the client has it."""
-    manifest = await service.store.files(manifest_of, service, job)
-    tag = "-".join(map(str, (manifest.digest, *tile, media_type)))
-    told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
-    if is_known(request.headers, told["ETag"]):
-        return Response(status_code=304, headers=told)
+async def _map_of(job: Job, results: OwnResults, maps: Annotated[Maps, part("maps")]) -> _JobMap:
+    return _JobMap(job, results, maps)
 
-    async def draw() -> bytes:
-        drawn = await _drawn(service, job, manifest)
-        with result_of(job):
-            return await service.maps.run(service.owner, partial(make, manifest, drawn))
 
-    # How many features there may be stands in no tag.
-    is_picture = media_type == _PNG_TYPE
-    content = await (service.maps.picture(f"{job.id}/{tag}", draw) if is_picture else draw())
-    return Response(content, media_type=media_type, headers=told)
+JobMap = Annotated[_JobMap, Depends(_map_of)]
 
 
 @router.get("/jobs/{id}/tiles", summary="The result of a job as a layer of a map")
-async def get_tiles(job: Job, service: ServiceContext, request: Request) -> TileLayer:
+async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
 
     The first request makes the map of the result, which takes a second for some millions of rows.
@@ -123,9 +147,8 @@ async def get_tiles(job: Job, service: ServiceContext, request: Request) -> Tile
     a registered dataset was removed, or when more than 16 MiB came with a request that did not
     `Accept` GeoJSON. Of `k` references the nearest counts.
     """
-    manifest = await service.store.files(manifest_of, service, job)
-    drawn = await _drawn(service, job, manifest)
-    return TileLayer.of(drawn, f"{base_of(request)}/jobs/{job.id}/tiles")
+    drawn = await map.drawn(await map.manifest())
+    return TileLayer.of(drawn, f"{base_of(request)}/jobs/{map.job.id}/tiles")
 
 
 @router.get(
@@ -135,9 +158,7 @@ async def get_tiles(job: Job, service: ServiceContext, request: Request) -> Tile
     responses=_PNG | UNCHANGED,
     openapi_extra=headers("If-None-Match"),
 )
-async def get_tile(
-    job: Job, tile: TileOfPath, service: ServiceContext, request: Request
-) -> Response:
+async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
 
     A pixel has the colour of the median distance of its matched observations, and an opacity that
@@ -150,7 +171,7 @@ async def get_tile(
         square = drawn.map.square(*tile)
         return picture(square, drawn.distances.percentiles_m, drawn.map.densest(tile.z))
 
-    return await _answer(service, request, job, tile, _PNG_TYPE, drawn_tile)
+    return await map.answer(request, tile, _PNG_TYPE, drawn_tile)
 
 
 @router.get(
@@ -161,9 +182,8 @@ async def get_tile(
     openapi_extra=headers("If-None-Match"),
 )
 async def get_tile_features(
-    job: Job,
+    map: JobMap,
     tile: TileOfPath,
-    service: ServiceContext,
     request: Request,
     most: Most = MOST_FEATURES,
 ) -> Response:
@@ -179,7 +199,7 @@ async def get_tile_features(
         found: list[str] = []
         if 0 < count <= most:
             table = read_matches(manifest, *drawn.map.rows_of(*tile))
-            sets = partial(set_of, service, job)
+            sets = partial(map.results.set_of, map.job)
             for is_matched in (True, False):
                 own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
                 if own.num_rows:
@@ -187,18 +207,15 @@ async def get_tile_features(
         head = f'{{"type":"FeatureCollection","observations":{count},"features":['
         return (head + ",\n".join(found) + "]}\n").encode()
 
-    return await _answer(service, request, job, tile, _GEOJSON_TYPE, collection)
+    return await map.answer(request, tile, _GEOJSON_TYPE, collection)
 
 
 @router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
-async def get_distances(job: Job, service: ServiceContext) -> Spread:
+async def get_distances(map: JobMap) -> Spread:
     """Observations by status, percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
-    manifest = await service.store.files(manifest_of, service, job)
-
-    with result_of(job):
-        measure = partial(service.maps.distances, job.id, manifest)
-        return Spread.of(await service.maps.run(service.owner, measure))
+    measure = partial(map.maps.distances, map.job.id, await map.manifest())
+    return Spread.of(await map.run(measure))

@@ -1,7 +1,7 @@
 """`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
 
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -10,10 +10,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
 from georesolve.service.auth.access import METRICS
-from georesolve.service.context import Service, WholeService
 from georesolve.service.disk import Trouble
+from georesolve.service.http.parts import part
 from georesolve.service.metrics import CONTENT_TYPE
 from georesolve.service.receiving import sandbox
+from georesolve.service.resolve.service import Service
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
@@ -37,6 +38,8 @@ class Health(BaseModel):
     checks: list[Check] = Field(description="one a line; none without a key where one is needed")
 
 
+WholeService = Annotated[Service, part("service")]
+"""The service with what all owners have."""
 _PATIENCE_SECONDS = 2.0
 """So long a check waits for a write that is being tried."""
 _ALIVE = Health(status="ok", checks=[])

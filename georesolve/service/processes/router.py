@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel
 
-from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     IN_DOCUMENT,
@@ -24,6 +23,7 @@ from georesolve.service.resolve.models import NearestExecution
 from georesolve.service.resolve.requests import in_document, json_content, parsed
 from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.router import gone, response_of
+from georesolve.service.resolve.service import Service, ServiceContext
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import Delivery

@@ -7,7 +7,6 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.matching import check_match
 from georesolve.service import pools
-from georesolve.service.context import Service, ServiceContext
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request
 from georesolve.service.errors import NotReady
@@ -19,6 +18,7 @@ from georesolve.service.resolve.models import (
     NearestInputs,
 )
 from georesolve.service.resolve.requests import in_document, json_content, parsed
+from georesolve.service.resolve.service import Service, ServiceContext
 from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, made, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from georesolve.intake.errors import Refused
 from georesolve.intake.representations import PARQUET, Format
 from georesolve.service import pools
-from georesolve.service.context import Service
 from georesolve.service.errors import InvalidInput, NotReady, TooLarge
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.models import ROLES, NearestInputs
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import (
     Asked,
     Pointer,

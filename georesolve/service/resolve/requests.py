@@ -17,7 +17,6 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from georesolve.service import pools
-from georesolve.service.context import Service
 from georesolve.service.errors import (
     InvalidRequest,
     TooLarge,
@@ -29,6 +28,7 @@ from georesolve.service.parameters import parameters_of
 from georesolve.service.receiving.receiving import receive_body, receive_form
 from georesolve.service.resolve.lookup import QUICKLY_READ
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Pointer
 
 _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')

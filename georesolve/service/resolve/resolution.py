@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from sqlalchemy import Connection
 
 from georesolve.service import pools
-from georesolve.service.context import Service
 from georesolve.service.errors import (
     JobDismissed,
     KeyInUse,
@@ -36,6 +35,7 @@ from georesolve.service.resolve.lookup import (
     refuse_without_cluster,
     why_too_large,
 )
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
-from georesolve.service.context import Service, ServiceContext, service_of
 from georesolve.service.description import examples
 from georesolve.service.description.operations import TAKEN, headers, json_request, matches_answer
 from georesolve.service.description.schemas import as_texts, schema_of
@@ -30,10 +29,10 @@ from georesolve.service.resolve.requests import (
     read_stream,
 )
 from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.service import Service, ServiceContext, service_of
 from georesolve.service.resolve.sets import asked_by
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.results.negotiation import wanted_format
-from georesolve.service.results.response import result_response
 from georesolve.service.store.rows import LIVE, JobRow
 from georesolve.workers.at_hand import NotAtHand, NotResident
 
@@ -113,7 +112,7 @@ async def response_of(
         # The result may be there, and not yet in the format that was asked for.
         with suppress(TimeoutError):
             async with asyncio.timeout(terms.seconds_left()):
-                response = await result_response(service, found, request)
+                response = await service.results.response(found, request)
             response.headers.update(terms.applied())
             return response
     url = f"{base_of(request)}/jobs/{found.id}"

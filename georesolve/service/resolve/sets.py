@@ -13,11 +13,11 @@ from pydantic_core import to_json
 from georesolve.intake.columns import OnInvalid, Reading, Role
 from georesolve.intake.matching import check_match
 from georesolve.service import pools
-from georesolve.service.context import Service
 from georesolve.service.errors import InvalidInput, NoSuchDataset
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.receiving.receiving import Upload, keep_upload
 from georesolve.service.resolve.models import ROLES, NearestInputs
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sources import Arrays, Elsewhere, GeoJson, PointSource, Registered
 from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.datasets import Dataset

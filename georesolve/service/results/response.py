@@ -5,17 +5,18 @@ import io
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import pyarrow as pa
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
 
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import CSV, PARQUET, Format
-from georesolve.service.context import Service
+from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
     JobDismissed,
     NoSuchDataset,
@@ -28,10 +29,12 @@ from georesolve.service.errors import (
     StorageFull,
 )
 from georesolve.service.links import OGC_RELATION, base_of
+from georesolve.service.results.checks import Checks
 from georesolve.service.results.files import BLOCK_BYTES, Piece, file_response
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
 from georesolve.service.store.rows import JobRow
+from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.files import Look
 from georesolve.workers.manifest import (
@@ -52,100 +55,169 @@ _KEPT_MANIFESTS = 16
 """Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
 
 
-async def result_response(service: Service, job: JobRow, request: Request) -> Response:
-    """The result of a job, in the way that its client wished to have it.
+@dataclass(frozen=True)
+class Results:
+    """The results of jobs, as the owner of a store sees them.
 
-    Raises
-    ------
-    ResultNotReady
-        When the job is not finished.
-    JobDismissed
-        When it was dismissed.
-    NotAcceptable
-        When it is wanted in a format that there is not.
-    ResultDamaged
-        When its file has not the bytes of its checksum.
-    ResultExpired
-        When its result was kept for as long as results are.
-    SetsGone
-        When it is wanted with coordinates, and a set that has them was removed.
-    Problem
-        The job's own, when it failed.
+    All that reads a result raises what has become of it: ResultNotReady, JobDismissed,
+    ResultExpired, ResultDamaged, the job's own problem when it failed; and SetsGone, when it is
+    wanted with coordinates, and a set that has them was removed.
     """
-    _refuse_without_result(job)
-    monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
-    format = format_of(job.delivery, request.headers)
-    if job.delivery.transmission == "reference" or job.delivery.output:
-        response = _reference(job, format, request)
-    elif job.delivery.response == "document":
-        response = await _document(service, job, format, request)
-    else:
-        response = await format_response(service, job, format, request)
+
+    store: Store
+    library: Library
+    checks: Checks
+    inline_bytes: int
+    """So large a result may stand in a document."""
+
+    def of(self, store: Store) -> "Results":
+        """The same with the store as one owner sees it."""
+        return replace(self, store=store, library=self.library.of(store))
+
+    async def response(self, job: JobRow, request: Request) -> Response:
+        """The result of a job, in the way that its client wished to have it."""
+        _refuse_without_result(job)
+        monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
+        format = format_of(job.delivery, request.headers)
+        if job.delivery.transmission == "reference" or job.delivery.output:
+            response = _reference(job, format, request)
+        elif job.delivery.response == "document":
+            response = await self._document(job, format, request)
+        else:
+            response = await self.in_format(job, format, request)
+            response.headers["Vary"] = "Accept"
+            response.headers["Content-Location"] = _url(job, format, request)
+            return response
         response.headers["Vary"] = "Accept"
-        response.headers["Content-Location"] = _url(job, format, request)
+        response.headers.append("Link", monitor)
         return response
-    response.headers["Vary"] = "Accept"
-    response.headers.append("Link", monitor)
-    return response
 
-
-async def format_response(
-    service: Service, job: JobRow, format: Format, request: Request
-) -> Response:
-    """The result of a job in a format, whole or the range that was asked for; raises as above."""
-    _refuse_without_result(job)
-    _refuse_elsewhere(job)
-    headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
-    folder = service.store.job_folder(job.id)
-    with result_of(job):
-        if format != PARQUET:
-            sets = partial(set_of, service, job)
-            return await stream_response(
-                service.store.files, pieces_of(folder, format, sets), format, headers
+    async def in_format(self, job: JobRow, format: Format, request: Request) -> Response:
+        """The result of a job in a format, whole or the range that was asked for."""
+        _refuse_without_result(job)
+        _refuse_elsewhere(job)
+        headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
+        folder = self.store.job_folder(job.id)
+        with result_of(job):
+            if format != PARQUET:
+                pieces = pieces_of(folder, format, partial(self.set_of, job))
+                return await stream_response(self.store.files, pieces, format, headers)
+            manifest = await self.store.files(self.manifest_of, job)
+            return await file_response(
+                self.store.files,
+                partial(_open, manifest),
+                manifest.size_bytes,
+                manifest.digest,
+                await self.store.files(look_at_manifest, folder),
+                format,
+                request,
+                headers,
+                pieces=self._pieces(job, manifest, manifest.extents()),
             )
-        manifest = await service.store.files(manifest_of, service, job)
-        return await file_response(
-            service.store.files,
-            partial(_open, manifest),
-            manifest.size_bytes,
-            manifest.digest,
-            await service.store.files(look_at_manifest, folder),
-            format,
-            request,
-            headers,
-            pieces=_pieces(service, job, manifest, manifest.extents()),
-        )
 
-
-async def part_response(service: Service, job: JobRow, name: str, request: Request) -> Response:
-    """A part of the result of a job, which is a Parquet file of its own; raises as above.
-
-    Raises
-    ------
-    NotThere
-        When the result has no part of this name.
-    """
-    _refuse_elsewhere(job)
-    with result_of(job):
-        manifest = await service.store.files(manifest_of, service, job)
-        part = next((one for one in manifest.parts if one.name == name), None)
-        if part is None:
-            raise NotThere(
-                f"the result of the job {job.id!r} has no part {name[:80]!r}: "
-                f"/jobs/{job.id}/results/parts lists those that it has"
+    async def part(self, job: JobRow, name: str, request: Request) -> Response:
+        """A part of the result of a job, which is a Parquet file of its own."""
+        _refuse_elsewhere(job)
+        with result_of(job):
+            manifest = await self.store.files(self.manifest_of, job)
+            part = next((one for one in manifest.parts if one.name == name), None)
+            if part is None:
+                raise NotThere(
+                    f"the result of the job {job.id!r} has no part {name[:80]!r}: "
+                    f"/jobs/{job.id}/results/parts lists those that it has"
+                )
+            extent = Extent(part, 0, part.size_bytes)
+            return await file_response(
+                self.store.files,
+                partial(manifest.open, extent),
+                part.size_bytes,
+                part.digest,
+                await self.store.files(manifest.look, extent),
+                PARQUET,
+                request,
+                name=name,
+                pieces=self._pieces(job, manifest, [extent]),
             )
-        extent = Extent(part, 0, part.size_bytes)
-        return await file_response(
-            service.store.files,
-            partial(manifest.open, extent),
-            part.size_bytes,
-            part.digest,
-            await service.store.files(manifest.look, extent),
-            PARQUET,
-            request,
-            name=name,
-            pieces=_pieces(service, job, manifest, [extent]),
-        )
+
+    def manifest_of(self, job: JobRow) -> Manifest:
+        """The manifest of a job's result."""
+        _refuse_without_result(job)
+        assert job.report is not None, "a result has a report"
+        with result_of(job):
+            folder = self.store.job_folder(job.id)
+            manifest = _kept_manifest(folder, look_at_manifest(folder), job.report["digest"])
+        if manifest is None:
+            raise _damaged(job)
+        return manifest
+
+    def set_of(self, job: JobRow, role: Role) -> Dataset:
+        """One of the two sets of a job."""
+        try:
+            return self.library.whole(getattr(job, role)).dataset
+        except NoSuchDataset:
+            raise SetsGone(
+                f"the {role} of the job {job.id!r} are not kept any more, and a result has no "
+                "coordinates of its own: send the job again with registered datasets, or, to have "
+                "its sets kept as long as its result, with 'Accept: application/geo+json'"
+            ) from None
+
+    def _pieces(self, job: JobRow, manifest: Manifest, extents: list[Extent]) -> Iterator[Piece]:
+        start = 0
+        for extent in extents:
+            check = partial(self._check, job, manifest, extent)
+            yield Piece(start, start := start + extent.size_bytes, check)
+
+    async def _check(self, job: JobRow, manifest: Manifest, extent: Extent) -> None:
+        """Compare the file that an extent lies in with its digest."""
+        look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
+        key = f"{job.id}/{manifest.name_of(extent)}"
+        with result_of(job):
+            if isinstance(manifest.place, Folder):
+                is_whole = await self.checks.is_whole(key, look, check)
+            else:
+                is_whole = await self.store.files(check)
+            if not is_whole:
+                raise _damaged(job)
+
+    async def _document(self, job: JobRow, format: Format, request: Request) -> Response:
+        """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is.
+
+        What is binary or large is a link.
+        """
+        if not format.is_text:
+            return _reference(job, format, request)
+        manifest = await self.store.files(self.manifest_of, job)
+        # As text it is larger still, and need not be made for that.
+        if manifest.size_bytes > self.inline_bytes:
+            return _reference(job, format, request)
+        for extent in manifest.extents():
+            await self._check(job, manifest, extent)
+        with result_of(job):
+            document = await self.store.files(self._in_document, job, format)
+        if document is None:
+            return _reference(job, format, request)
+        return Response(document, media_type="application/json")
+
+    def _in_document(self, job: JobRow, format: Format) -> bytes | None:
+        """A result in a document; None if it is larger than may stand there in its format."""
+        folder = self.store.job_folder(job.id)
+        pieces = pieces_of(folder, format, partial(self.set_of, job))
+        value = up_to(self.inline_bytes, pieces)
+        if value is None:
+            return None
+        about = {"mediaType": format.media_type}
+        if format is CSV:
+            # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
+            value = to_json(value.decode())
+        return b'{"matches":{"value":%b,%b}}' % (value.strip(), to_json(about)[1:-1])
+
+
+async def _own_results(request: Request) -> Results:
+    results: Results = request.app.state.results
+    return results.of(request.state.store)
+
+
+OwnResults = Annotated[Results, Depends(_own_results)]
 
 
 @lru_cache(_KEPT_MANIFESTS)
@@ -154,48 +226,9 @@ def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
     return manifest if manifest.digest == digest else None
 
 
-def manifest_of(service: Service, job: JobRow) -> Manifest:
-    """The manifest of a job's result; raises as `format_response`."""
-    _refuse_without_result(job)
-    assert job.report is not None, "a result has a report"
-    with result_of(job):
-        folder = service.store.job_folder(job.id)
-        manifest = _kept_manifest(folder, look_at_manifest(folder), job.report["digest"])
-    if manifest is None:
-        raise _damaged(job)
-    return manifest
-
-
 def _open(manifest: Manifest) -> BinaryIO:
     held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
     return io.BufferedReader(Matches(manifest, held), BLOCK_BYTES)
-
-
-def _pieces(
-    service: Service, job: JobRow, manifest: Manifest, extents: list[Extent]
-) -> Iterator[Piece]:
-    start = 0
-    for extent in extents:
-        check = partial(_check, service, job, manifest, extent)
-        yield Piece(start, start := start + extent.size_bytes, check)
-
-
-async def _check(
-    service: Service,
-    job: JobRow,
-    manifest: Manifest,
-    extent: Extent,
-) -> None:
-    """Compare the file that an extent lies in with its digest; raises ResultDamaged."""
-    look, check = partial(manifest.look, extent), partial(manifest.is_whole, extent)
-    key = f"{job.id}/{manifest.name_of(extent)}"
-    with result_of(job):
-        if isinstance(manifest.place, Folder):
-            is_whole = await service.checks.is_whole(key, look, check)
-        else:
-            is_whole = await service.store.files(check)
-        if not is_whole:
-            raise _damaged(job)
 
 
 @contextmanager
@@ -213,18 +246,6 @@ def result_of(job: JobRow) -> Iterator[None]:
         # What pyarrow raises has no number: a page without its checksum, a footer that is none.
         logger.exception("the result of the job %s is damaged", job.id)
         raise _damaged(job) from None
-
-
-def set_of(service: Service, job: JobRow, role: Role) -> Dataset:
-    """One of the two sets of a job; raises SetsGone and DatasetDamaged."""
-    try:
-        return service.library.whole(getattr(job, role)).dataset
-    except NoSuchDataset:
-        raise SetsGone(
-            f"the {role} of the job {job.id!r} are not kept any more, and a result has no "
-            "coordinates of its own: send the job again with registered datasets, or, to have its "
-            "sets kept as long as its result, with 'Accept: application/geo+json'"
-        ) from None
 
 
 def _url(job: JobRow, format: Format, request: Request) -> str:
@@ -277,40 +298,6 @@ def _reference(job: JobRow, format: Format, request: Request) -> Response:
         link = f'<{href}>; rel="{OGC_RELATION}results"; type="{format.media_type}"'
         return Response(status_code=204, headers={"Link": link})
     return JSONResponse({"matches": {"href": href, "type": format.media_type}})
-
-
-async def _document(service: Service, job: JobRow, format: Format, request: Request) -> Response:
-    """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is.
-
-    What is binary or large is a link.
-    """
-    if not format.is_text:
-        return _reference(job, format, request)
-    limit = service.settings.inline_bytes
-    manifest = await service.store.files(manifest_of, service, job)
-    # As text it is larger still, and need not be made for that.
-    if manifest.size_bytes > limit:
-        return _reference(job, format, request)
-    for extent in manifest.extents():
-        await _check(service, job, manifest, extent)
-    with result_of(job):
-        document = await service.store.files(_in_document, service, job, format, limit)
-    if document is None:
-        return _reference(job, format, request)
-    return Response(document, media_type="application/json")
-
-
-def _in_document(service: Service, job: JobRow, format: Format, limit: int) -> bytes | None:
-    """A result in a document; None if it is larger than this in its format."""
-    folder = service.store.job_folder(job.id)
-    value = up_to(limit, pieces_of(folder, format, partial(set_of, service, job)))
-    if value is None:
-        return None
-    about = {"mediaType": format.media_type}
-    if format is CSV:
-        # Not json.dumps: for each MB that takes 5 ms in which nobody else is answered.
-        value = to_json(value.decode())
-    return b'{"matches":{"value":%b,%b}}' % (value.strip(), to_json(about)[1:-1])
 
 
 def _as_problem(document: dict[str, Any]) -> Problem:

@@ -129,6 +129,10 @@ class Store(Queries):
         """Whether what an owner has is there."""
         return self.sees_all or self.owner in (None, owner)
 
+    def owners(self) -> dict[str, str]:
+        """Names of the keys by id, to tell whose something is where all is seen."""
+        return {key.id: key.name for key in self.keys.all()} if self.sees_all else {}
+
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
         lease = Lease(self._engine, holder)
