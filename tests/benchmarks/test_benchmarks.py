@@ -177,8 +177,8 @@ def test_what_the_doors_cost(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["", "--toy", "--repeats", "1", "--json", str(out)])
     doors.main()
     figures = json.loads(out.read_text())
-    assert all(len(figures[name]) == 1 for name in figures.keys() - {"machine"})
-    assert len(figures) == 8
+    assert all(len(figures[name]) == 1 for name in figures.keys() - {"commit", "machine"})
+    assert len(figures) == 9
     assert "| bare script |" in capsys.readouterr().out
 
 
