@@ -11,7 +11,6 @@ from georesolve import __version__
 from georesolve.intake.addresses import Sinks
 from georesolve.service import pools
 from georesolve.service.auth.access import Access
-from georesolve.service.cluster import ClusterView
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description.openapi import DescribedApp
@@ -23,11 +22,13 @@ from georesolve.service.http.journal import Journal
 from georesolve.service.http.prefix import Prefix
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
+from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health, landing
+from georesolve.service.ops import metrics as ops_metrics
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.decoders import start_decoder
@@ -72,7 +73,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
             open_maps = Maps(settings, store)
-            metrics.read_when_asked(settings, store, cluster)
             with (
                 closing(Ingest(settings, disk)) as ingest,
                 closing(AtHand(settings)) as at_hand,
@@ -140,6 +140,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, events, results, maps)
-    for module in (resolve, landing, *of_resources, health, docs, page):
+    for module in (resolve, landing, *of_resources, health, ops_metrics, docs, page):
         app.include_router(module.router)
     return app

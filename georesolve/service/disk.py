@@ -111,6 +111,11 @@ class Disk:
         """Bytes that are free."""
         return shutil.disk_usage(self._folder).free
 
+    def space(self) -> dict[str, int]:
+        """Bytes that are free and used."""
+        usage = shutil.disk_usage(self._folder)
+        return {"free": usage.free, "used": usage.used}
+
     def _write(self) -> None:
         with tempfile.TemporaryFile(dir=self._folder) as file:
             file.write(bytes(_PROBE_BYTES))

@@ -1,12 +1,14 @@
-"""A front: the application under uvicorn, and what a signal does to it."""
+"""A front: the application under uvicorn, where it listens, and what a signal does to it."""
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import signal
 import socket
-from collections.abc import MutableSequence
+import time
+from collections.abc import Iterator, MutableSequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,10 +18,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from georesolve.service.app import create_app
+from georesolve.service.errors import CannotStart
 from georesolve.service.http.accepting import Acceptor
-from georesolve.service.http.connections import Connections, raise_descriptors
+from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
+from georesolve.service.store.ownership import PATIENCE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,57 @@ _HEADERS = [
 ]
 """Of every answer: a browser takes none for what it is not called, and no page of another site
 shows one in a frame."""
+
+
+def addresses_of(sockets: list[socket.socket]) -> str:
+    """Where sockets listen, as URLs for the log."""
+    places = (one.getsockname()[:2] for one in sockets)
+    return ", ".join(
+        f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        for host, port in places
+    )
+
+
+@contextlib.contextmanager
+def listening(settings: Settings) -> Iterator[list[socket.socket]]:
+    """Sockets that listen on all addresses of the host, taken before anything else is begun.
+
+    Raises
+    ------
+    CannotStart
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    place = f"{settings.host or '*'} port {settings.port}"
+    with contextlib.ExitStack() as stack:
+        try:
+            found = socket.getaddrinfo(
+                settings.host or None,
+                settings.port,
+                type=socket.SOCK_STREAM,
+                flags=socket.AI_PASSIVE,
+            )
+            sockets = [
+                stack.enter_context(_listening_at(str(address[0]), int(address[1]), family, until))
+                for family, *_, address in found
+            ]
+        except OSError as error:
+            reason = (error.strerror or str(error)).partition(" (while")[0]
+            raise CannotStart(
+                f"the service cannot listen on {place}: {reason}; stop what does, or take another "
+                "with --host and --port"
+            ) from None
+        yield sockets
+
+
+def _listening_at(host: str, port: int, family: int, until: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            # A service that was killed has fronts that end a moment later.
+            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 class _Server(uvicorn.Server):

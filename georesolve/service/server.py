@@ -1,7 +1,11 @@
-"""`serve`: a runner and fronts, kept alive, or one of them alone; and what they need to start."""
+"""`serve`: a runner and fronts, kept alive, or one of them alone; and what they need to start.
+
+A fork has loaded all that this process has: it is at work in a moment, and shares that memory. So
+this process loads all and starts no thread.
+"""
 
 import contextlib
-import errno
+import ctypes
 import gc
 import logging
 import os
@@ -9,22 +13,21 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Callable, Mapping, MutableSequence
 from contextlib import closing
 from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
-from georesolve.service import front, kept, runner
+from georesolve.service import front, runner
 from georesolve.service.auth.access import refuse_unprotected
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
 from georesolve.service.errors import CannotStart
-from georesolve.service.http.connections import BACKLOG
 from georesolve.service.jobs import endings
 from georesolve.service.receiving import ingest
 from georesolve.service.settings import Settings
-from georesolve.service.store.ownership import PATIENCE_SECONDS, Ownership, owned
+from georesolve.service.store.ownership import Ownership, owned
 from georesolve.service.store.store import Store
 from georesolve.workers.encryption import why_no_tls
 from georesolve.workers.gpus import NoGpuError, choose_device
@@ -32,6 +35,15 @@ from georesolve.workers.logs import configure_log
 from georesolve.workers.places import StoreFailed
 
 logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_CAUGHT = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+_WELL_SECONDS = 10.0
+"""A process that lived for longer is started anew at once."""
+_FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 30.0
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(settings: Settings) -> int:
@@ -42,7 +54,9 @@ def serve(settings: Settings) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         with contextlib.ExitStack() as stack:
-            sockets = [] if settings.role == "runner" else stack.enter_context(_listening(settings))
+            sockets = (
+                [] if settings.role == "runner" else stack.enter_context(front.listening(settings))
+            )
             # Where others work, too, the lease tells which of them runs jobs.
             shared = settings.role is not None or settings.database is not None
             return _serve(settings, sockets, stack.enter_context(owned(settings.data_dir, shared)))
@@ -52,7 +66,7 @@ def serve(settings: Settings) -> int:
 
 
 def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownership) -> int:
-    addresses = _addresses(sockets)
+    addresses = front.addresses_of(sockets)
     if settings.role is not None:
         prepare(settings, is_alone=ownership.is_alone)
         ownership.share()
@@ -61,7 +75,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
         logger.info("listens at %s", addresses)
         return front.run(settings, sockets)
     # In a process of its own: this one stays as it is now, for those that are forked from it.
-    checking = kept.fork("check", partial(prepare, settings, is_alone=ownership.is_alone))
+    checking = _fork("check", partial(prepare, settings, is_alone=ownership.is_alone))
     if code := os.waitstatus_to_exitcode(os.waitpid(checking, 0)[1]):
         return code
     ownership.share()
@@ -75,7 +89,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
             name = f"front {number + 1}"
             at = (Path(metrics), name, counts, number)
             runs[name] = partial(front.run, settings, sockets, *at)
-        ending = kept.keep(runs)
+        ending = _keep_alive(runs)
     signal.signal(ending, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
     # Not taken by the first process of a container.
@@ -121,51 +135,91 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
         ) from None
 
 
-def _addresses(sockets: list[socket.socket]) -> str:
-    places = (one.getsockname()[:2] for one in sockets)
-    return ", ".join(
-        f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        for host, port in places
-    )
+class _Process:
+    """One of the processes: how to run it, and when to start it anew."""
+
+    def __init__(self, name: str, run: Callable[[], int]) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self._run = run
+        self._started_at = 0.0
+        self._pause_seconds = 0.0
+        self.due_at = 0.0
+
+    def start(self) -> None:
+        self._started_at = time.monotonic()
+        self.pid = _fork(self.name, self._run)
+        logger.info("the %s is process %d", self.name, self.pid)
+
+    def reap(self, *, is_ending: bool) -> None:
+        """Take note of its end, after which it is started anew, or not while all end."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG) if self.pid else (0, 0)
+        if not pid:
+            return
+        self.pid = None
+        if is_ending:
+            return
+        lived = time.monotonic() - self._started_at
+        longer = max(_FIRST_PAUSE_SECONDS, min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS))
+        self._pause_seconds = 0.0 if lived > _WELL_SECONDS else longer
+        self.due_at = time.monotonic() + self._pause_seconds
+        code = os.waitstatus_to_exitcode(status)
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        logger.error("the %s has ended with %s, and is started anew", self.name, how)
 
 
-@contextlib.contextmanager
-def _listening(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Sockets that listen on all addresses of the host, taken before anything else is begun.
+def _fork(name: str, run: Callable[[], int | None]) -> int:
+    """Run a function in a process of its own, which ends with what it returns, or with this one.
 
-    Raises
-    ------
-    CannotStart
+    None is 0; an error is 1, and in the log. Returns the number of the process.
     """
-    until = time.monotonic() + PATIENCE_SECONDS
-    place = f"{settings.host or '*'} port {settings.port}"
-    with contextlib.ExitStack() as stack:
-        try:
-            found = socket.getaddrinfo(
-                settings.host or None,
-                settings.port,
-                type=socket.SOCK_STREAM,
-                flags=socket.AI_PASSIVE,
-            )
-            sockets = [
-                stack.enter_context(_listening_at(str(address[0]), int(address[1]), family, until))
-                for family, *_, address in found
-            ]
-        except OSError as error:
-            reason = (error.strerror or str(error)).partition(" (while")[0]
-            raise CannotStart(
-                f"the service cannot listen on {place}: {reason}; stop what does, or take another "
-                "with --host and --port"
-            ) from None
-        yield sockets
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
+    # A terminal sends it to all processes that it shows: the first one ends the others in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _CAUGHT)
+    code = 1
+    try:
+        if os.getppid() == parent:
+            code = run() or 0
+    except (CannotStart, NoGpuError) as error:
+        logger.error("%s", error)
+    except Exception:
+        logger.exception("the %s has failed", name)
+    finally:
+        # What the stack above holds is that of the process which forked this one.
+        os._exit(code)
 
 
-def _listening_at(host: str, port: int, family: int, until: float) -> socket.socket:
-    while True:
-        try:
-            return socket.create_server((host, port), family=family, backlog=BACKLOG)
-        except OSError as error:
-            # A service that was killed has fronts that end a moment later.
-            if error.errno != errno.EADDRINUSE or time.monotonic() > until:
-                raise
-        time.sleep(0.05)
+def _keep_alive(runs: Mapping[str, Callable[[], int]]) -> int:
+    """Keep processes alive until a signal ends them, each in order; returns that signal.
+
+    Parameters
+    ----------
+    runs
+        What each of them runs, by name.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
+    processes = [_Process(name, run) for name, run in runs.items()]
+    ending = 0
+    while not ending or any(one.pid for one in processes):
+        if not ending:
+            for one in processes:
+                if one.pid is None and time.monotonic() >= one.due_at:
+                    one.start()
+        due = [one.due_at - time.monotonic() for one in processes if one.pid is None]
+        pause = max(0.0, min(due)) if due and not ending else _LONGEST_PAUSE_SECONDS
+        caught = signal.sigtimedwait(_CAUGHT, pause)
+        if caught is not None and caught.si_signo != signal.SIGCHLD:
+            # A second one ends at once what ends in order.
+            number = signal.SIGKILL if ending else signal.SIGTERM
+            for pid in [one.pid for one in processes if one.pid]:
+                os.kill(pid, number)
+            ending = ending or caught.si_signo
+        for one in processes:
+            one.reap(is_ending=bool(ending))
+    return ending

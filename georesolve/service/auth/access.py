@@ -7,7 +7,10 @@ import base64
 import contextlib
 import hmac
 import logging
+import math
 import shlex
+import time
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated
 
 from anyio.functools import lru_cache
@@ -17,7 +20,6 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from georesolve.service import pools
-from georesolve.service.auth.addresses import WrongKeys, address_of
 from georesolve.service.clock import now
 from georesolve.service.errors import (
     CannotStart,
@@ -29,11 +31,12 @@ from georesolve.service.errors import (
     UnknownHost,
     store_away,
 )
+from georesolve.service.http.conditions import prefers_page
 from georesolve.service.http.handlers import problem_response
+from georesolve.service.http.journal import address_of
 from georesolve.service.http.prefix import own_path
 from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
-from georesolve.service.page.router import prefers_page
 from georesolve.service.settings import Settings
 from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
 from georesolve.service.store.roles import Role
@@ -53,6 +56,11 @@ _READ_SECONDS = 1
 """After this long keys are read again: so soon one made or revoked counts."""
 _NOTE_SECONDS = 60.0
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_WINDOW_SECONDS = 60.0
+_WRONG_A_WINDOW = 120
+_MOST_ADDRESSES = 10_000
+_NETWORK_BITS = 64
+"""A host of IPv6 may take any address of such a network."""
 
 
 def refuse_unprotected(settings: Settings, keys: Keys) -> None:
@@ -89,8 +97,6 @@ class Access:
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
-        # As many as there are keys.
-        self._views: dict[tuple[Store, str, Role], Store] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -99,21 +105,15 @@ class Access:
             try:
                 self._check_host(connection)
                 owner, role = await self._caller_of(connection)
+                whole: Store = connection.app.state.store
                 connection.state.owner = owner
-                connection.state.store = self._store_of(connection, owner, role)
+                connection.state.store = whole.of(owner, sees_all=role == "admin")
                 refuse_repeated(connection)
             except Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
                     await problem_response(problem, connection)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
-
-    def _store_of(self, connection: HTTPConnection, owner: str, role: Role) -> Store:
-        """The store as one owner sees it; an admin sees what all have."""
-        whole: Store = connection.app.state.store
-        if (whole, owner, role) not in self._views:
-            self._views[whole, owner, role] = whole.of(owner, sees_all=role == "admin")
-        return self._views[whole, owner, role]
 
     def _check_host(self, connection: HTTPConnection) -> None:
         """Refuse names that are not ours: a page could have its own name lead to this machine."""
@@ -159,6 +159,32 @@ class Access:
             "the key that was sent opens nothing here: it is wrong, or was revoked",
             headers=_challenge(connection, 'Bearer error="invalid_token"'),
         )
+
+
+class WrongKeys:
+    """Counts wrong keys by address, of the addresses that sent one last."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[float, int]] = {}
+
+    def count(self, address: str) -> int:
+        """Count one; returns the seconds until this address may send more, 0 for at once."""
+        host, now = _network(address), time.monotonic()
+        since, count = self._counts.pop(host, (now, 0))
+        if now >= since + _WINDOW_SECONDS:
+            since, count = now, 0
+        self._counts[host] = since, count + 1
+        if len(self._counts) > _MOST_ADDRESSES:
+            del self._counts[next(iter(self._counts))]
+        return 0 if count < _WRONG_A_WINDOW else math.ceil(since + _WINDOW_SECONDS - now)
+
+
+def _network(address: str) -> str:
+    """What wrong keys are counted by: an address, or the network of one of IPv6."""
+    with contextlib.suppress(ValueError):
+        if isinstance(ip := ip_address(address), IPv6Address):
+            return str(ip_network((ip, _NETWORK_BITS), strict=False))
+    return address
 
 
 async def own_store(request: Request) -> Store:
@@ -222,9 +248,10 @@ def _key_of(connection: HTTPConnection) -> tuple[str, bool]:
     """The key of a request, and whether a browser sent it, as the password of Basic."""
     scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
     key = credentials.strip() if scheme.lower() == "bearer" else connection.headers.get("x-api-key")
-    by_browser = not key and _is_basic(connection)
+    by_browser = not key and scheme.lower() == "basic"
     if by_browser:
-        key = _password_of(credentials)
+        with contextlib.suppress(ValueError):
+            key = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     if not key:
         raise Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
@@ -234,23 +261,13 @@ def _key_of(connection: HTTPConnection) -> tuple[str, bool]:
     return key, by_browser
 
 
-def _is_basic(connection: HTTPConnection) -> bool:
-    return connection.headers.get("authorization", "").lower().startswith("basic ")
-
-
 def _challenge(connection: HTTPConnection, otherwise: str) -> dict[str, str]:
     """How to send a key; a browser that shows the answer asks for one by itself, told of Basic."""
     path = own_path(connection.scope)
     is_page = f"{path}/".startswith(_PAGES) or (path == "/" and prefers_page(connection.headers))
+    is_basic = connection.headers.get("authorization", "").lower().startswith("basic ")
     asked = 'Basic realm="georesolve: any name, a key as password"'
-    return {"WWW-Authenticate": asked if is_page or _is_basic(connection) else otherwise}
-
-
-def _password_of(credentials: str) -> str:
-    try:
-        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
-    except ValueError:
-        return ""
+    return {"WWW-Authenticate": asked if is_page or is_basic else otherwise}
 
 
 def _without_port(host: str) -> str:

@@ -4,13 +4,14 @@ import logging
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
+from ipaddress import ip_address
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from georesolve.service.auth.addresses import address_of
 from georesolve.service.clock import new_id
 from georesolve.service.errors import Problem
 from georesolve.service.http.handlers import problem_response
@@ -117,3 +118,18 @@ def route_of(scope: Scope) -> str:
     # The pages that FastAPI itself adds have no parameters.
     is_known = "endpoint" in scope and not scope.get("path_params")
     return own_path(scope) if is_known else "none"
+
+
+def address_of(scope: Scope) -> str:
+    """The address of a client, as the proxies that are trusted tell it."""
+    client = scope.get("client")
+    return _address(client[0]) if client else "unknown"
+
+
+@lru_cache(1024)
+def _address(text: str) -> str:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        # A proxy may tell anything, and it is written into the log.
+        return "unknown"

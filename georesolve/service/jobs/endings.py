@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from georesolve.service import pools
-from georesolve.service.clock import is_id, now
+from georesolve.service.clock import is_id, now, seconds_between
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
@@ -45,7 +45,14 @@ def end(
         return False
     row = store.job(id)
     if row is not None:
-        metrics.count_job(row)
+        start, finish = row.started, row.finished
+        metrics.count_job(
+            row.process,
+            row.status,
+            row.problem["type"] if row.problem else "",
+            seconds_between(row.created, start) if start else None,
+            seconds_between(start, finish) if start and finish else None,
+        )
     return True
 
 

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
-from georesolve.service.cluster import ClusterView
 from georesolve.service.datasets.library import Library
 from georesolve.service.description.operations import JobId
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http.parts import part
 from georesolve.service.http.queries import JobQuery, links_of_page
+from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import base_of

@@ -13,7 +13,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
 from georesolve.service.clock import in_hours
-from georesolve.service.cluster import ClusterState
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import (
@@ -25,6 +24,7 @@ from georesolve.service.errors import (
     is_disk_full,
     is_out_of_descriptors,
 )
+from georesolve.service.jobs.cluster import ClusterState
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
 from georesolve.service.metrics import Metrics

@@ -1,18 +1,15 @@
-"""`/livez`, `/readyz`, `/metrics`: whether the process lives, can do its work, and how it does."""
+"""`/livez`, `/readyz`: whether the process lives, and can do its work."""
 
 import logging
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
-from georesolve.service.auth.access import METRICS
 from georesolve.service.disk import Trouble
 from georesolve.service.http.parts import part
-from georesolve.service.metrics import CONTENT_TYPE
 from georesolve.service.receiving import sandbox
 from georesolve.service.resolve.service import Service
 
@@ -91,13 +88,6 @@ def _health(service: Service) -> Health:
     if all(check.ok for check in others) and (store.ok or (trouble and trouble.is_full)):
         return Health(status="ok" if store.ok and disk.ok else "full", checks=checks)
     return Health(status="unavailable", checks=checks)
-
-
-@router.get(METRICS, summary="How it does, for Prometheus", response_class=PlainTextResponse)
-@pools.database.handler
-def get_metrics(service: WholeService) -> Response:
-    """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
-    return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _store(service: Service, trouble: Trouble | None) -> Check:

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
-from starlette.datastructures import Headers
 
 from georesolve.service import pools
 from georesolve.service.errors import NotThere
@@ -36,11 +35,6 @@ def _static() -> tuple[str, dict[str, bytes]]:
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
     sums = "".join(hashlib.sha256(content).hexdigest() for content in contents.values())
     return hashlib.sha256(sums.encode()).hexdigest()[:16], contents
-
-
-def prefers_page(headers: Headers) -> bool:
-    """Whether a browser asks for something to look at: it names HTML, which no program does."""
-    return "text/html" in ",".join(headers.getlist("accept")).lower()
 
 
 def page_response(request: Request) -> Response:

@@ -6,9 +6,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from georesolve.intake.addresses import Sinks
-from georesolve.service.cluster import ClusterView
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
+from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.metrics import Metrics
 from georesolve.service.receiving.ingest import Ingest
