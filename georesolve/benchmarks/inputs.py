@@ -62,8 +62,8 @@ def coincident(rng: np.random.Generator, n: int) -> Pair:
 
 
 def copies(rng: np.random.Generator, n: int) -> Pair:
-    """Degrees of n points at a 64th as many places."""
-    lat, lon = uniform(np.random.default_rng(99), -(-n // 64))
+    """Degrees of n points at a hundredth as many places: more a place than an answer can name."""
+    lat, lon = uniform(np.random.default_rng(99), -(-n // 100))
     order = rng.permutation(n)
     return np.resize(lat, n)[order], np.resize(lon, n)[order]
 

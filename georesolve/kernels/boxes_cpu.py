@@ -39,6 +39,8 @@ COPIES = MAX_K + 1
 `MAX_K` at most, and leaves out the observation's own row."""
 _MIXED = (0x1E3779B97F4A7C15, 0x42B2AE3D27D4EB4F, 0x165667B19E3779F9)
 """Odd factors that carry every bit of a coordinate upwards."""
+_SLOTS = 1 << 12
+"""Points at different places that are counted at a time."""
 
 
 class Tree(NamedTuple):
@@ -154,21 +156,38 @@ def _without_copies(vectors: np.ndarray, order: np.ndarray, leaf_keys: np.ndarra
     crowded = np.zeros(leaf_keys.size, bool)
     for leaf in range(-1, leaves):
         crowded[np.maximum(first + leaf, 0)] = True
-    rows = order[np.repeat(crowded, WIDTH)[: order.size]] & ROW
-    # Sorted by 32 bits of their coordinates and then by row, equal ones stand in a line. Points
-    # that share those bits by chance may break the line: then more than need be are kept.
-    words = np.zeros(rows.size, np.int64)
-    for axis, factor in enumerate(_MIXED):
-        bits = (vectors[rows, axis] + 0.0).view(np.int64)
-        words += (bits ^ bits >> 32) * factor
-    rows = np.sort(words & ~ROW | rows) & ROW
-    differs = np.ones(rows.size, bool)
-    differs[1:] = sum(np.diff(vectors[rows, axis]) != 0.0 for axis in range(3))
-    places = np.arange(rows.size)
-    begins = np.maximum.accumulate(np.where(differs, places, 0))
-    is_left_out = np.zeros(len(vectors), bool)
-    is_left_out[rows[places - begins >= COPIES]] = True
-    return order[~is_left_out[order & ROW]]
+    return order[: _leave_out(vectors, order, crowded)]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _leave_out(vectors, order, crowded):  # type: ignore[no-untyped-def]
+    """Close the gaps of points left out of crowded leaves; returns how many points stay."""
+    # Sorting is stable, so equal points stand by ascending row, with few others between them. Each
+    # is counted in a slot. Others that share it by chance begin its count anew: then more points
+    # than need be stay.
+    rows = np.full(_SLOTS, -1, np.int64)
+    counts = np.zeros(_SLOTS, np.int64)
+    stay = 0
+    for place in range(order.size):
+        row = order[place] & ROW
+        if crowded[place // WIDTH]:
+            mixed = np.int64(0)
+            for axis in range(3):
+                mixed += np.int64(vectors[row, axis] * 2.0**62) * _MIXED[axis]
+            slot = (mixed >> 32) & (_SLOTS - 1)
+            other = rows[slot]
+            equal = other >= 0
+            for axis in range(3):
+                equal &= vectors[row, axis] == vectors[other, axis]
+            if not equal:
+                rows[slot] = row
+                counts[slot] = 0
+            counts[slot] += 1
+            if counts[slot] > COPIES:
+                continue
+        order[stay] = order[place]
+        stay += 1
+    return stay
 
 
 def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:

@@ -7,8 +7,8 @@ nothing: any order gives the same answer, only slower.
 
 from numba import njit
 
-LEVELS = 28
-"""Halvings of either side of the square; a cell is then 7 cm wide."""
+LEVELS = 31
+"""Halvings of either side of the square; a cell is then 9 mm wide."""
 KEY_BITS = 2 * LEVELS
 NO_KEY = 1 << 62
 """Key of a point that is NaN."""

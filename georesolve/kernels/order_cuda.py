@@ -181,7 +181,7 @@ def spread(x):  # type: ignore[no-untyped-def]
 def hilbert(x, y):  # type: ignore[no-untyped-def]
     """Place on the Hilbert curve of a cell of 2^16 by 2^16.
 
-    `kernels.hilbert.curve_key` has 28 levels in 64 bits; a GPU computes and sorts 32 bits in half
+    `kernels.hilbert.curve_key` has 31 levels in 64 bits; a GPU computes and sorts 32 bits in half
     the time, and over the points' own extent 16 levels are fine enough.
 
     The curve's state after a digit is a composition of the transformations of the digits before
