@@ -1,8 +1,9 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from georesolve.kernels import MAX_K
 from georesolve.kernels.nearest import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
@@ -24,29 +25,40 @@ class CarriedTooLong(ValueError):
 class MatchOptions:
     """How observations are matched.
 
-    Attributes
-    ----------
-    k
-        Neighbours an observation, nearest first.
-    max_distance_m
-        References farther than this many metres do not match; None for no limit.
-    exclude_self
-        Whether an observation does not match the reference of its own row: the two are one set.
-    algorithm
-        One of `kernels.ALGORITHMS`; the answer is the same.
-    how
-        ``left``: a result row for every observation; ``inner``: for matched ones only.
-    columns, observation_columns
-        Columns to carry into the result, of the references and of the observations.
+    What an option means, and what it may be, stands beside it: what the service says of its
+    parameters follows from that.
     """
 
-    k: int = 1
-    max_distance_m: float | None = None
-    exclude_self: bool = False
-    algorithm: Algorithm = "auto"
-    how: How = "left"
-    columns: tuple[str, ...] = ()
-    observation_columns: tuple[str, ...] = ()
+    k: int = field(
+        default=1,
+        metadata={"description": "neighbours an observation, nearest first", "ge": 1, "le": MAX_K},
+    )
+    max_distance_m: float | None = field(
+        default=None,
+        metadata={
+            "description": "farther references do not match; inclusive",
+            "ge": 0,
+            "allow_inf_nan": False,
+        },
+    )
+    exclude_self: bool = field(
+        default=False,
+        metadata={"description": "no reference of the observation's own row: a set against itself"},
+    )
+    algorithm: Algorithm = field(
+        default="auto", metadata={"description": "how to search; same answer"}
+    )
+    how: How = field(
+        default="left",
+        metadata={"description": "left: all observations; inner: matched ones only"},
+    )
+    columns: tuple[str, ...] = field(
+        default=(),
+        metadata={"description": "reference columns to carry into the result; `*` for all"},
+    )
+    observation_columns: tuple[str, ...] = field(
+        default=(), metadata={"description": "likewise of the observations"}
+    )
 
     def __post_init__(self) -> None:
         # Equal options are the same, whatever numbers they came as: results tell of them. 0 is

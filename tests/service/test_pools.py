@@ -167,7 +167,7 @@ def test_checks_of_a_silent_store_hold_up_no_key_check():
 
 
 def test_a_search_that_asks_elsewhere_takes_one_core(monkeypatch):
-    monkeypatch.setattr(lookup, "look_up", lambda *_: allowed.threads)
+    monkeypatch.setattr(lookup, "_look_up", lambda *_: allowed.threads)
     elsewhere = SimpleNamespace(lies_elsewhere=True)
     asked = SimpleNamespace(sets=(), datasets=(elsewhere, elsewhere))
     told = lookup.looked_up(SimpleNamespace(owner="a"), asked, None, 0.0)

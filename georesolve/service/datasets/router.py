@@ -29,11 +29,12 @@ from georesolve.service.description.operations import (
 from georesolve.service.description.schemas import schema_of
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http.bodies import media_type
+from georesolve.service.http.parameters import parameters_of
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.links import base_of
-from georesolve.service.parameters import FeatureCollection, TableParameters, parameters_of
 from georesolve.service.receiving.ingest import Ingest
+from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.receiving import receive_body, receive_form
 from georesolve.service.results.checks import Checks
 from georesolve.service.results.files import file_response

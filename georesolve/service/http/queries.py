@@ -10,8 +10,8 @@ from pydantic import Field
 from starlette.requests import HTTPConnection
 
 from georesolve.service.errors import InvalidRequest
+from georesolve.service.http.parameters import LISTS, Parameters
 from georesolve.service.links import Link
-from georesolve.service.parameters import LISTS, Parameters
 from georesolve.service.store.listing import Page, Selection, cursor_after
 from georesolve.service.store.rows import DatasetRow, JobState, JobStatus, ProcessId
 

@@ -1,6 +1,5 @@
 """`/processes`: what can be run, what it takes and gives, and how it is run."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +20,9 @@ from georesolve.service.links import Link, base_of
 from georesolve.service.processes.offers import PROCESSES, Process, ProcessSummary, process
 from georesolve.service.resolve.models import NearestExecution
 from georesolve.service.resolve.requests import in_document, json_content, parsed
-from georesolve.service.resolve.resolution import refuse_unready, resolve
-from georesolve.service.resolve.router import gone, response_of
-from georesolve.service.resolve.service import Service, ServiceContext
+from georesolve.service.resolve.router import answer
+from georesolve.service.resolve.service import ServiceContext
 from georesolve.service.resolve.sets import Asked, asked_by
-from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import Delivery
 
 router = APIRouter(tags=["processes"])
@@ -74,23 +71,16 @@ _MATCHES: Answers = {
 )
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
-    terms = Terms.of(request.headers)
-    await refuse_unready(service, terms)
-    async with service.ingest.folder() as folder:
-        asked, delivery = await _asked(request, service, folder)
-        terms = terms.received(delivery)
-        found = await resolve(service, asked, terms, partial(gone, request))
-        return await response_of(request, service, found, terms)
 
+    async def ask(folder: Path) -> tuple[Asked, Delivery]:
+        async with json_content(request, service) as content:
+            execution = await parsed(service, content, NearestExecution)
+            output = execution.output.href if execution.output else None
+            pointer = in_document("/inputs")
+            asked = await asked_by(execution.inputs, pointer, service, folder, output)
+            return asked, execution.delivery()
 
-async def _asked(request: Request, service: Service, folder: Path) -> tuple[Asked, Delivery]:
-    """What an execution asks for; nothing of its body stays in memory."""
-    async with json_content(request, service) as content:
-        execution = await parsed(service, content, NearestExecution)
-        output = service.sinks.output(execution.output.href.strip()) if execution.output else None
-        pointer = in_document("/inputs")
-        asked = await asked_by(execution.inputs, pointer, service, folder, output)
-        return asked, execution.delivery()
+    return await answer(request, service, ask)
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

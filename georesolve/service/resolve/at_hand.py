@@ -71,7 +71,7 @@ class AtHand:
         self,
         owner: str,
         function: Callable[[], T],
-        quickly: Callable[[], T] | None = None,
+        quickly: Callable[[], T | None] | None = None,
     ) -> T:
         """What a function returns, called by a thread in the turn of its owner.
 

@@ -10,7 +10,6 @@ from georesolve.service import pools
 from georesolve.service.description import examples
 from georesolve.service.description.operations import json_request
 from georesolve.service.errors import NotReady
-from georesolve.service.resolve.lookup import refuse_without_cluster
 from georesolve.service.resolve.models import (
     ROLES,
     EstimateInputs,
@@ -18,8 +17,9 @@ from georesolve.service.resolve.models import (
     NearestInputs,
 )
 from georesolve.service.resolve.requests import in_document, json_content, parsed
+from georesolve.service.resolve.resolution import refuse_without_cluster
 from georesolve.service.resolve.service import Service, ServiceContext
-from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, made, sizes_of
+from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
 
@@ -60,25 +60,20 @@ _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_without_cluster(service)
-    inputs: EstimateInputs | NearestInputs
     async with json_content(request, service) as content, service.ingest.folder() as folder:
+        inputs: EstimateInputs | NearestInputs
         if (await parsed(service, content, _Either)).inputs is None:
             inputs, pointer = await parsed(service, content, EstimateInputs), in_document()
         else:
             # The body of an execution can be sent as it is.
             inputs = (await parsed(service, content, NearestExecution)).inputs
             pointer = in_document("/inputs")
-        observations, references = [
-            source
-            if isinstance(source := getattr(inputs, role), int)
-            else await made(source, pointer(role), service, inputs.reading_of(role), folder)
-            for role in ROLES
-        ]
-        sets = [None if isinstance(one, int) else one.dataset for one in (observations, references)]
-        options = inputs.options(*sets)
-        if sets[0] and sets[1]:
-            check_match(sets[0], sets[1], options, inputs.on_invalid, pointer)
-        return await _estimate(service, observations, references, options)
+        sets = await planned_by(inputs, pointer, service, folder)
+        datasets = [None if isinstance(one, int) else one.dataset for one in sets]
+        options = inputs.options(*datasets)
+        if datasets[0] and datasets[1]:
+            check_match(datasets[0], datasets[1], options, inputs.on_invalid, pointer)
+        return await _estimate(service, *sets, options)
 
 
 async def _estimate(
@@ -95,6 +90,7 @@ async def _estimate(
     )
     left = await pools.database(service.quotas.left, service.store)
     room = await pools.disk(service.disk.room) if service.disk.holds_all else on_disk
+    rows = service.settings.dataset_rows
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (
@@ -104,10 +100,7 @@ async def _estimate(
         ),
         ("bytes on the disk, without those that must stay free", on_disk, room),
         ("bytes of what this key may keep yet", kept, kept if left is None else left),
-        *(
-            (f"rows of {role}", _rows(one), service.settings.dataset_rows)
-            for role, one in zip(ROLES, (observations, references), strict=True)
-        ),
+        *((f"rows of {role}", size.rows, rows) for role, size in zip(ROLES, sizes, strict=True)),
     ]
     obstacles = [
         f"{need} {what}, there are {max(has, 0)}" for what, need, has in limits if need > has
@@ -118,7 +111,3 @@ async def _estimate(
         name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
     }
     return EstimateInfo(**figures, fits=not obstacles, obstacles=obstacles)
-
-
-def _rows(one: PlannedSet) -> int:
-    return one if isinstance(one, int) else one.dataset.rows

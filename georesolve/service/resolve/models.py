@@ -2,24 +2,208 @@
 
 `NearestInputs` holds the options and two point sets. Each set is one of `PointSource`: arrays,
 GeoJSON, a registered dataset, files at an address, or a file that came with the request. Schemas,
-the form and the description of the process follow from these classes.
+the form and the description of the process follow from these classes; what the options are follows
+from `MatchOptions`.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, Field, PlainValidator, RootModel, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    RootModel,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from georesolve.intake.addresses import LONGEST
+from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.intake.representations import FORMATS, LINES
-from georesolve.service.parameters import ColumnName, Parameters, TableParameters
-from georesolve.service.resolve.sources import RowsOrSource, Source
+from georesolve.service.http.parameters import LISTS, Parameters
+from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
+from georesolve.service.receiving.receiving import Upload
+from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
 from georesolve.workers.datasets import Dataset
-from georesolve.workers.jobs import How, MatchOptions
+from georesolve.workers.jobs import MatchOptions
 
 ROLES: tuple[Role, Role] = ("observations", "references")
+_MOST_ROWS = 1 << 40
+
+
+class Arrays(NamedTuple):
+    """Arrays by column name; `place` is where they stand in the value of the point set."""
+
+    columns: dict[str, list[Any]]
+    place: str
+
+
+class GeoJson(NamedTuple):
+    """A FeatureCollection, as a document; `place` as in `Arrays`."""
+
+    document: dict[str, Any]
+    place: str
+
+
+class Registered(NamedTuple):
+    """A registered dataset, by its id or its name."""
+
+    id: str
+
+
+class Elsewhere(NamedTuple):
+    """Files that stay where they are."""
+
+    href: str
+
+
+PointSource = Arrays | GeoJson | Registered | Elsewhere | Upload
+
+
+# What JSON may stand for a point set. These classes tell clients; `_source` reads it, so that a
+# client hears what is wrong with what it meant, and not of each kind that it did not mean.
+
+_Scalar = Annotated[
+    Any, WithJsonSchema({"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}})
+]
+_ID_OR_NAME = f"([0-9a-f]{{32}}|{FORM})$"
+_Address = Annotated[str, Field(pattern="^(file|s3|https)://", max_length=LONGEST)]
+
+
+class PointColumns(RootModel[dict[str, list[_Scalar]]]):
+    """Arrays by column name, all of one length; coordinates are numbers."""
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DatasetReference(_Closed):
+    """A registered dataset, by its id or its name."""
+
+    dataset: str = Field(pattern=f"^{_ID_OR_NAME}")
+
+
+class SourceReference(_Closed):
+    """A Parquet file, a pattern of them, or a folder, which stay where they are."""
+
+    href: _Address
+    # Links of OGC API say what is there; the files themselves do.
+    type: str = ""
+
+
+_Plain = (
+    Annotated[str, Field(pattern=f"^dataset:{_ID_OR_NAME}")]
+    | _Address
+    | DatasetReference
+    | SourceReference
+    | PointColumns
+    | FeatureCollection
+)
+
+
+class QualifiedPointSet(_Closed):
+    """A point set in an object, as OGC API - Processes wraps objects that stand for an input."""
+
+    value: _Plain
+    # What these say the value itself tells.
+    mediaType: Any = None
+    format: Any = None
+    encoding: Any = None
+    schema_: Any = Field(None, alias="schema")
+
+
+_BESIDE_VALUE = {"mediaType", "format", "encoding", "schema"}
+
+
+class PointSet(RootModel[_Plain | QualifiedPointSet]):
+    """A set of points."""
+
+
+class RowsOrPointSet(RootModel[Annotated[int, Field(ge=0, le=_MOST_ROWS)] | PointSet]):
+    """How many rows a set will have, or the set."""
+
+
+def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
+    """One of the sources; a validator of the whole, as a union tells of each that it is not."""
+    match given:
+        case Upload():
+            return given
+        case str():
+            return _named(given, steps)
+        # OGC API wraps an object that stands for an input in another.
+        case {"value": str() | dict() as value, **rest} if rest.keys() <= _BESIDE_VALUE:
+            return _source(value, (*steps, "value"))
+        case {"dataset": str(id), **rest} if not rest:
+            return _named(f"dataset:{id}", steps)
+        case {"href": str(href), **rest} if rest.keys() <= {"type"}:
+            return _named(href, steps)
+        case {"type": "FeatureCollection"}:
+            return GeoJson(given, _place(steps))
+        case dict():
+            for name, column in given.items():
+                if not isinstance(column, list):
+                    raise _error(
+                        (*steps, name[:80]),
+                        'not an array: give a dataset as {"dataset": "<id>"}, files as '
+                        '{"href": "s3://..."}, arrays by column name, or a GeoJSON '
+                        "FeatureCollection",
+                    )
+            return Arrays(given, _place(steps))
+    kinds = {list: "an array", bool: "true or false", type(None): "null"}
+    raise _error(
+        steps,
+        "{kind} is no point set: give one array for each column, as in {example}, a registered "
+        "dataset, or a GeoJSON FeatureCollection",
+        kind=kinds.get(type(given), "a number"),
+        example='{"lat": [52.5], "lon": [13.4]}',
+    )
+
+
+def _named(text: str, steps: tuple[str, ...]) -> PointSource:
+    kind, _, id = text.strip().partition(":")
+    if kind == "dataset" and id:
+        return Registered(id)
+    if is_href(text):
+        return Elsewhere(text.strip())
+    raise _error(
+        steps,
+        "{text} is neither a file nor 'dataset:<id>' or an address",
+        text=repr(text[:80]),
+    )
+
+
+def _error(steps: Sequence[str], template: str, **values: str) -> ValidationError:
+    error = PydanticCustomError("point_set", template, values)
+    details = InitErrorDetails(type=error, loc=tuple(steps), input=None)
+    return ValidationError.from_exception_data("PointSet", [details])
+
+
+def _place(steps: Sequence[str]) -> str:
+    return "".join(f"/{one}" for one in steps)
+
+
+def _rows_or_source(given: Any) -> int | PointSource:
+    if type(given) is not int:
+        return _source(given)
+    if not 0 <= given <= _MOST_ROWS:
+        raise PydanticCustomError(
+            "rows", "{given} rows: give from 0 to {most}", {"given": given, "most": _MOST_ROWS}
+        )
+    return given
+
+
+Source = Annotated[PointSource, PlainValidator(_source, json_schema_input_type=PointSet)]
+RowsOrSource = Annotated[
+    int | PointSource, PlainValidator(_rows_or_source, json_schema_input_type=RowsOrPointSet)
+]
 
 
 def _column_names(given: Any) -> list[str] | Literal["*"]:
@@ -45,8 +229,27 @@ class ColumnNames(RootModel[list[ColumnName] | Literal["*"]]):
 _Columns = Annotated[
     list[str] | Literal["*"], PlainValidator(_column_names, json_schema_input_type=ColumnNames)
 ]
+_OF_ONE_TABLE = ("lat", "lon", "geometry", "id")
+M = TypeVar("M", bound=BaseModel)
 
 
+def _with_options(model: type[M]) -> type[M]:
+    """Add the options of `MatchOptions`, and for each of both tables those that name columns."""
+    added: dict[str, Any] = {
+        f"{prefix}{name}": (
+            ColumnName | None,
+            Field(None, description=f"`{name}` of the {role} alone"),
+        )
+        for role, prefix in PREFIXES.items()
+        for name in _OF_ONE_TABLE
+    }
+    types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
+    added |= {one.name: (types[one.name], one) for one in fields(MatchOptions)}
+    name, module = model.__name__, model.__module__
+    return create_model(name, __base__=model, __module__=module, __doc__=model.__doc__, **added)
+
+
+@_with_options
 class MatchParameters(TableParameters):
     """How to match, and how to read both tables.
 
@@ -54,39 +257,10 @@ class MatchParameters(TableParameters):
     it for both (`lat`).
     """
 
-    observation_lat: ColumnName | None = Field(None, description="`lat` of the observations alone")
-    observation_lon: ColumnName | None = Field(None, description="`lon` of the observations alone")
-    observation_geometry: ColumnName | None = Field(
-        None, description="`geometry` of the observations alone"
-    )
-    observation_id: ColumnName | None = Field(None, description="`id` of the observations alone")
-    reference_lat: ColumnName | None = Field(None, description="`lat` of the references alone")
-    reference_lon: ColumnName | None = Field(None, description="`lon` of the references alone")
-    reference_geometry: ColumnName | None = Field(
-        None, description="`geometry` of the references alone"
-    )
-    reference_id: ColumnName | None = Field(None, description="`id` of the references alone")
-
-    k: int = Field(1, ge=1, le=64, description="neighbours an observation, nearest first")
-    max_distance_m: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="farther references do not match; inclusive"
-    )
-    exclude_self: bool = Field(
-        False, description="no reference of the observation's own row: a set against itself"
-    )
-    algorithm: Literal["auto", "tree", "brute"] = Field(
-        "auto", description="how to search; same answer"
-    )
-    how: How = Field("left", description="left: all observations; inner: matched ones only")
-    columns: _Columns = Field(
-        [], description="reference columns to carry into the result; `*` for all"
-    )
-    observation_columns: _Columns = Field([], description="likewise of the observations")
-
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
         prefix = PREFIXES[role]
-        own = {name: getattr(self, prefix + name) for name in ("lat", "lon", "geometry", "id")}
+        own = {name: getattr(self, prefix + name) for name in _OF_ONE_TABLE}
         return reading_for(self.reading(), own, prefix)
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
@@ -94,21 +268,11 @@ class MatchParameters(TableParameters):
 
         A set that is not there yet, of which only the number of rows is known, has no columns.
         """
-        return MatchOptions(
-            k=self.k,
-            max_distance_m=self.max_distance_m,
-            exclude_self=self.exclude_self,
-            algorithm=self.algorithm,
-            how=self.how,
-            columns=_all_named(self.columns, references),
-            observation_columns=_all_named(self.observation_columns, observations),
-        )
-
-
-def _all_named(columns: list[str] | Literal["*"], one: Dataset | None) -> tuple[str, ...]:
-    if columns != EVERY:
-        return tuple(columns)
-    return one.columns if one else ()
+        given = {one.name: getattr(self, one.name) for one in fields(MatchOptions)}
+        for name, of in (("columns", references), ("observation_columns", observations)):
+            every = of.columns if of else ()
+            given[name] = every if given[name] == EVERY else tuple(given[name])
+        return MatchOptions(**given)
 
 
 class JobParameters(MatchParameters):

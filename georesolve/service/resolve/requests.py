@@ -17,20 +17,18 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from georesolve.service import pools
-from georesolve.service.errors import (
-    InvalidRequest,
-    TooLarge,
-    invalid_request,
-    step,
-)
+from georesolve.service.errors import InvalidRequest, TooLarge, invalid_request, step
 from georesolve.service.http.bodies import refuse_other_types
-from georesolve.service.parameters import parameters_of
+from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.receiving import receive_body, receive_form
-from georesolve.service.resolve.lookup import QUICKLY_READ
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Pointer
 
+SHORT_BYTES = 64 << 10
+"""So much is read, and made a table, in some milliseconds: a thousand observations have 40 KB."""
+_QUICKLY_READ = 1 << 18
+"""Bytes of JSON that are read in some milliseconds."""
 _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
 """An array without texts, arrays and objects in it; or a part of a text that looks like one."""
 _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
@@ -88,7 +86,7 @@ async def read_stream(request: Request, folder: Path) -> tuple[NearestInputs, Po
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large."""
-    if len(content) <= QUICKLY_READ and _nested(content) <= _QUICKLY_NESTED:
+    if len(content) <= _QUICKLY_READ and _nested(content) <= _QUICKLY_NESTED:
         return _read_json(model, content)
     async with service.reading.place(service.owner):
         start = time.monotonic()

@@ -8,13 +8,14 @@ it becomes a response afterwards: nothing here knows HTTP.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
+from georesolve.intake.representations import Format
 from georesolve.service import pools
 from georesolve.service.errors import (
     JobDismissed,
@@ -29,18 +30,13 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
-from georesolve.service.resolve.lookup import (
-    SmallAnswer,
-    looked_up,
-    refuse_without_cluster,
-    why_too_large,
-)
+from georesolve.service.resolve.lookup import SmallAnswer, looked_up, why_too_large
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.store.store import Store
-from georesolve.workers.at_hand import NotAtHand
+from georesolve.workers.at_hand import NotAtHand, NotResident
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.places import place_of
 
@@ -49,12 +45,16 @@ logger = logging.getLogger(__name__)
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
 coordinates, whether that was asked for in time or not."""
+_BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nearest/execution"
 
-
-Accept = Callable[[], Awaitable[str]]
-"""Makes the job; returns its id."""
 Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 """Waits until the client has gone, and raises then."""
+
+
+def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
+    """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
+    if (trouble := service.cluster.trouble) is not None:
+        raise NotReady(f"{trouble}: {advice}")
 
 
 async def refuse_unready(service: Service, terms: Terms) -> None:
@@ -66,6 +66,21 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
         await pools.database(service.quotas.refuse_when_full, service.store)
     if not terms.takes_a_job:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
+
+
+async def resolve_at_once(
+    service: Service, asked: Asked, format: Format, start: float
+) -> SmallAnswer:
+    """The answer to a small request, and to no other: no job is made."""
+    asked.check()
+    if why := why_too_large(asked):
+        raise TooLarge(f"{why}: {_BEYOND}")
+    try:
+        return await looked_up(service, asked, format, start)
+    except NotResident as error:
+        raise NotReady(f"{error}: try again") from None
+    except NotAtHand as error:
+        raise TooLarge(f"{error}: {_BEYOND}") from None
 
 
 async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> SmallAnswer | JobRow:
@@ -80,51 +95,15 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
     is_plain = terms.delivery is None and asked.output is None
-    needs_no_job = is_plain and repeat is None and terms.waits
-    if needs_no_job and (matches := await _at_once(service, asked, terms)):
-        return matches
+    if is_plain and repeat is None and terms.waits and not why_too_large(asked):
+        # After half of the time that the client waits it is not too late to accept a job.
+        left = terms.seconds_left()
+        with suppress(NotAtHand, ResultTooLarge, TimeoutError):
+            async with asyncio.timeout(None if left is None else left / 2):
+                return await looked_up(service, asked, terms.format(), time.perf_counter())
     with suppress(NotAcceptable):
         delivery = replace(delivery, keeps_sets=bool(terms.format().geometry))
-
-    async def accept() -> str:
-        if delivery.output:
-            await pools.remote(service.owner, _refuse_taken, delivery.output)
-        return await service.store.files(_accept, service, asked, delivery, repeat)
-
-    return await _job(service, terms, repeat, accept, gone)
-
-
-async def _first(service: Service, repeat: Repeat | None) -> str | None:
-    """The job that the first of repeated requests made."""
-    if repeat is None:
-        return None
-    first = await pools.database(service.store.first_of, repeat)
-    if first is None:
-        return None
-    id, fingerprint = first
-    if fingerprint != repeat.fingerprint:
-        raise KeyReused(
-            f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
-            f"the job {id!r}: send the same again, or take another key"
-        )
-    return id
-
-
-async def _job(
-    service: Service, terms: Terms, repeat: Repeat | None, accept: Accept, gone: Gone
-) -> JobRow:
-    """Accept the job, or reuse the one of this Idempotency-Key, and wait as long as the client."""
-    id = await _first(service, repeat)
-    if id is None:
-        try:
-            id = await accept()
-        except KeyInUse:
-            # The same request was accepted meanwhile: the database has each key once.
-            id = await _first(service, repeat)
-            if id is None:
-                raise
-        else:
-            logger.info("job %s accepted", id, extra={"job": id})
+    id = await _job_of(service, asked, delivery, repeat)
     if terms.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
     job = await pools.database(service.store.job, id)
@@ -143,16 +122,37 @@ def _refuse_large(service: Service, asked: Asked) -> None:
         )
 
 
-async def _at_once(service: Service, asked: Asked, terms: Terms) -> SmallAnswer | None:
-    """The matches of a small request; None where it needs a job."""
-    if why_too_large(asked):
+async def _job_of(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
+    """Accept a job, or reuse the one of this Idempotency-Key; returns its id."""
+    if (first := await _first(service, repeat)) is not None:
+        return first
+    if delivery.output:
+        await pools.remote(service.owner, _refuse_taken, delivery.output)
+    try:
+        id = await service.store.files(_accept, service, asked, delivery, repeat)
+    except KeyInUse:
+        # The same request was accepted meanwhile: the database has each key once.
+        if (first := await _first(service, repeat)) is None:
+            raise
+        return first
+    logger.info("job %s accepted", id, extra={"job": id})
+    return id
+
+
+async def _first(service: Service, repeat: Repeat | None) -> str | None:
+    """The job that the first of repeated requests made."""
+    if repeat is None:
         return None
-    # After half of the time that the client waits it is not too late to accept a job.
-    left = terms.seconds_left()
-    with suppress(NotAtHand, ResultTooLarge, TimeoutError):
-        async with asyncio.timeout(None if left is None else left / 2):
-            return await looked_up(service, asked, terms.format(), time.perf_counter())
-    return None
+    first = await pools.database(service.store.first_of, repeat)
+    if first is None:
+        return None
+    id, fingerprint = first
+    if fingerprint != repeat.fingerprint:
+        raise KeyReused(
+            f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
+            f"the job {id!r}: send the same again, or take another key"
+        )
+    return id
 
 
 def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, Request, Response
@@ -14,27 +16,27 @@ from georesolve.intake.representations import ARROW, JSON
 from georesolve.service.description import examples
 from georesolve.service.description.operations import TAKEN, headers, json_request, matches_answer
 from georesolve.service.description.schemas import as_texts, schema_of
-from georesolve.service.errors import NotReady, TooLarge
+from georesolve.service.errors import NotReady
 from georesolve.service.http.bodies import media_type
+from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
-from georesolve.service.parameters import refuse_query
-from georesolve.service.resolve.lookup import BEYOND, SmallAnswer, answered, answered_at_hand
+from georesolve.service.resolve.lookup import SmallAnswer
 from georesolve.service.resolve.models import ROLES, NearestInputs, ResolveForm
 from georesolve.service.resolve.requests import (
+    SHORT_BYTES,
     in_document,
     json_content,
     parsed,
     read_form,
     read_stream,
 )
-from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.resolution import refuse_unready, resolve, resolve_at_once
 from georesolve.service.resolve.service import Service, ServiceContext, service_of
-from georesolve.service.resolve.sets import asked_by
+from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.resolve.terms import Terms
 from georesolve.service.results.negotiation import wanted_format
-from georesolve.service.store.rows import LIVE, JobRow
-from georesolve.workers.at_hand import NotAtHand, NotResident
+from georesolve.service.store.rows import LIVE, Delivery, JobRow
 
 router = APIRouter(tags=["resolve"])
 
@@ -81,18 +83,30 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
     `Prefer: wait=N` it is the result if that is there within N seconds, and else the job. With
     `output` it is a link to where the result lies.
     """
+
+    async def ask(folder: Path) -> tuple[Asked, None]:
+        form, pointer = await read_form(request, folder)
+        return await asked_by(form, pointer, service, folder, form.output), None
+
+    return await answer(request, service, ask)
+
+
+async def answer(
+    request: Request,
+    service: Service,
+    ask: Callable[[Path], Awaitable[tuple[Asked, Delivery | None]]],
+) -> Response:
+    """Answer a request that is read, with its sets made in a folder, by `ask`."""
     terms = Terms.of(request.headers)
     await refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
-        form, pointer = await read_form(request, folder)
-        output = None if form.output is None else service.sinks.output(form.output.strip())
-        asked = await asked_by(form, pointer, service, folder, output)
-        terms = terms.received()
-        found = await resolve(service, asked, terms, partial(gone, request))
-        return await response_of(request, service, found, terms)
+        asked, delivery = await ask(folder)
+        terms = terms.received(delivery)
+        found = await resolve(service, asked, terms, partial(_gone, request))
+        return await _response_of(request, service, found, terms)
 
 
-async def gone(request: Request) -> NoReturn:
+async def _gone(request: Request) -> NoReturn:
     """Wait until the client has gone; then raise ClientDisconnect."""
     # The body has been read: what comes now is that the client has gone.
     while (await request.receive())["type"] != "http.disconnect":
@@ -100,7 +114,7 @@ async def gone(request: Request) -> NoReturn:
     raise ClientDisconnect
 
 
-async def response_of(
+async def _response_of(
     request: Request, service: Service, found: SmallAnswer | JobRow, terms: Terms
 ) -> Response:
     """The answer, the result of the job if it is there in time, or 201 with the job."""
@@ -161,20 +175,16 @@ async def nearest(request: Request) -> Response:
     """
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
     service = await service_of(request)
-    try:
+    async with service.ingest.folder() as folder:
         if media_type(request.headers) == ARROW.media_type:
-            async with service.ingest.folder() as folder:
-                inputs, pointer = await read_stream(request, folder)
-                answer = await answered(service, inputs, pointer, folder, format, start)
-        else:
-            refuse_query(request.query_params.multi_items())
-            async with json_content(request, service) as content:
-                inputs, pointer = await parsed(service, content, NearestInputs), in_document()
-                answer = await answered_at_hand(
-                    service, inputs, pointer, len(content), format, start
-                )
-    except NotResident as error:
-        raise NotReady(f"{error}: try again") from None
-    except NotAtHand as error:
-        raise TooLarge(f"{error}: {BEYOND}") from None
-    return _small_response(answer)
+            inputs, pointer = await read_stream(request, folder)
+            asked = await asked_by(inputs, pointer, service, folder)
+            return _small_response(await resolve_at_once(service, asked, format, start))
+        refuse_query(request.query_params.multi_items())
+        async with json_content(request, service) as content:
+            inputs, is_short = (
+                await parsed(service, content, NearestInputs),
+                len(content) <= SHORT_BYTES,
+            )
+            asked = await asked_by(inputs, in_document(), service, folder, is_short=is_short)
+            return _small_response(await resolve_at_once(service, asked, format, start))

@@ -4,21 +4,29 @@ Arrays and registered datasets are at hand. Other sources take their time: files
 decoded in a sandbox, and the footers of files elsewhere are read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic_core import to_json
 
-from georesolve.intake.columns import OnInvalid, Reading, Role
+from georesolve.intake.columns import OnInvalid, Reading
 from georesolve.intake.matching import check_match
 from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.receiving.receiving import Upload, keep_upload
-from georesolve.service.resolve.models import ROLES, NearestInputs
+from georesolve.service.resolve.models import (
+    ROLES,
+    Arrays,
+    Elsewhere,
+    EstimateInputs,
+    GeoJson,
+    NearestInputs,
+    PointSource,
+    Registered,
+)
 from georesolve.service.resolve.service import Service
-from georesolve.service.resolve.sources import Arrays, Elsewhere, GeoJson, PointSource, Registered
 from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
@@ -100,76 +108,71 @@ async def asked_by(
     service: Service,
     folder: Path,
     output: str | None = None,
+    *,
+    is_short: bool = False,
 ) -> Asked:
-    """Make or find both sets, in a folder that goes with the request."""
+    """Make or find both sets, in a folder that goes with the request.
+
+    Parameters
+    ----------
+    is_short
+        Whether all of the request takes so few bytes that arrays of it are made a table at once,
+        and registered datasets that were used a moment ago are not looked at again.
+    """
+    output = None if output is None else service.sinks.output(output.strip())
     observations, references = [
-        await made(getattr(inputs, role), pointer(role), service, inputs.reading_of(role), folder)
+        await _made(
+            getattr(inputs, role), pointer(role), service, inputs.reading_of(role), folder, is_short
+        )
         for role in ROLES
     ]
-    return _asked(inputs, observations, references, pointer, output)
-
-
-def _asked(
-    inputs: NearestInputs,
-    observations: PointSet,
-    references: PointSet,
-    pointer: Pointer,
-    output: str | None = None,
-) -> Asked:
     options = inputs.options(observations.dataset, references.dataset)
     return Asked(observations, references, options, inputs.on_invalid, pointer, output)
 
 
-async def made(
-    source: PointSource, place: str, service: Service, reading: Reading, folder: Path
+async def planned_by(
+    inputs: NearestInputs | EstimateInputs, pointer: Pointer, service: Service, folder: Path
+) -> tuple[PlannedSet, PlannedSet]:
+    """The same of what may be numbers of rows."""
+    observations, references = [
+        source
+        if isinstance(source := getattr(inputs, role), int)
+        else await _made(source, pointer(role), service, inputs.reading_of(role), folder)
+        for role in ROLES
+    ]
+    return observations, references
+
+
+async def _made(
+    source: PointSource,
+    place: str,
+    service: Service,
+    reading: Reading,
+    folder: Path,
+    is_short: bool = False,
 ) -> PointSet:
     """Make or find one set; `place` is where it stands in the request."""
+    ingest, owner = service.ingest, service.owner
     match source:
         case Registered(id):
+            if is_short and (row := service.library.known(id)) is not None:
+                return row
             return await service.store.files(service.library.use, id)
         case Elsewhere(href):
-            look = service.ingest.from_href
-            return await pools.remote(service.owner, look, href, reading, place)
+            return await pools.remote(owner, ingest.from_href, href, reading, place)
         case Upload():
-            return await service.ingest.from_upload(source, reading, folder, service.owner)
+            return await ingest.from_upload(source, reading, folder, owner)
         case GeoJson(document, inside):
             content = await pools.compute(to_json, document)
             upload = await pools.disk(
                 keep_upload, content, folder, "application/geo+json", place + inside
             )
-            return await service.ingest.from_upload(upload, reading, folder, service.owner)
+            return await ingest.from_upload(upload, reading, folder, owner)
+        case Arrays(columns, inside) if is_short:
+            return ingest.from_arrays(columns, reading, place + inside)
         case Arrays(columns, inside):
-            async with service.ingest.converting.place(service.owner):
-                make = service.ingest.from_arrays
-                return await pools.compute(make, columns, reading, place + inside)
-
-
-async def used(inputs: NearestInputs, service: Service) -> dict[str, DatasetRow] | None:
-    """The registered sets by what they were called, each used; None where not all is at hand."""
-    sources = inputs.observations, inputs.references
-    if not all(isinstance(one, Registered | Arrays) for one in sources):
-        return None
-    found: dict[str, DatasetRow] = {}
-    for id in {one.id: None for one in sources if isinstance(one, Registered)}:
-        row = service.library.known(id)
-        found[id] = await service.store.files(service.library.use, id) if row is None else row
-    return found
-
-
-def asked_at_hand(
-    inputs: NearestInputs, pointer: Pointer, service: Service, found: Mapping[str, DatasetRow]
-) -> Asked:
-    """The same in this thread, with the datasets that `used` gave."""
-
-    def at_hand(source: PointSource, role: Role) -> PointSet:
-        if isinstance(source, Registered):
-            return found[source.id]
-        assert isinstance(source, Arrays), "`used` says what is at hand"
-        place = pointer(role) + source.place
-        return service.ingest.from_arrays(source.columns, inputs.reading_of(role), place)
-
-    observations, references = [at_hand(getattr(inputs, role), role) for role in ROLES]
-    return _asked(inputs, observations, references, pointer)
+            async with ingest.converting.place(owner):
+                return await pools.compute(ingest.from_arrays, columns, reading, place + inside)
 
 
 def sizes_of(

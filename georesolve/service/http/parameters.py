@@ -2,19 +2,20 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from georesolve.intake.columns import EVERY, LONGEST_NAME, OnInvalid, Reading, Trust
+from georesolve.intake.columns import EVERY
 from georesolve.intake.errors import meant
 from georesolve.service.errors import InvalidRequest, Problem, invalid_request, step
+from georesolve.workers.jobs import MatchOptions
 
 _UNKNOWN_SHOWN = 10
-LISTS = frozenset({"columns", "observation_columns"})
+LISTS = frozenset(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
 """Options that may be given several times."""
-ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
 Texts = Iterable[tuple[str, str]]
 """Names and texts, of a query or of the fields of a form, in their order."""
 
@@ -48,55 +49,6 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
         {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)
-
-
-class TableParameters(Parameters):
-    """How to read a table of points."""
-
-    lat: ColumnName | None = Field(None, description="name of the column of latitudes")
-    lon: ColumnName | None = Field(None, description="name of the column of longitudes")
-    geometry: ColumnName | None = Field(
-        None, description="name of a column of points (WKB or GeoArrow)"
-    )
-    id: ColumnName | None = Field(None, description="name of the id column")
-    on_invalid: OnInvalid = Field(
-        "error", description="error: refuse invalid coordinates; null: keep them with a status"
-    )
-    coordinates: Trust = Field(
-        "check",
-        description="check: refuse a table whose coordinates prove to be metres, radians or "
-        "swapped; trust: they are degrees, whatever they look like",
-    )
-
-    def reading(self) -> Reading:
-        """The same as the readers of files want it."""
-        return Reading(
-            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
-        )
-
-
-class PointGeometry(BaseModel):
-    """A point of GeoJSON."""
-
-    type: Literal["Point"]
-    coordinates: list[float] = Field(
-        min_length=2,
-        description="longitude and latitude in degrees, and a height that is passed over",
-    )
-
-
-class PointFeature(BaseModel):
-    """A feature of GeoJSON, whatever else it has."""
-
-    # Without a point it is a row with invalid coordinates. Schemas of OGC know no type null.
-    geometry: PointGeometry | Annotated[None, WithJsonSchema({"enum": [None]})] = None
-
-
-class FeatureCollection(BaseModel):
-    """GeoJSON points; their ids and properties become columns."""
-
-    type: Literal["FeatureCollection"]
-    features: list[PointFeature]
 
 
 P = TypeVar("P", bound=Parameters)

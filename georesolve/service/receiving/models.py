@@ -1,0 +1,59 @@
+"""What a client says of a table of points, and GeoJSON as it may send it."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, WithJsonSchema
+
+from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading, Trust
+from georesolve.service.http.parameters import Parameters
+
+ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
+
+
+class TableParameters(Parameters):
+    """How to read a table of points."""
+
+    lat: ColumnName | None = Field(None, description="name of the column of latitudes")
+    lon: ColumnName | None = Field(None, description="name of the column of longitudes")
+    geometry: ColumnName | None = Field(
+        None, description="name of a column of points (WKB or GeoArrow)"
+    )
+    id: ColumnName | None = Field(None, description="name of the id column")
+    on_invalid: OnInvalid = Field(
+        "error", description="error: refuse invalid coordinates; null: keep them with a status"
+    )
+    coordinates: Trust = Field(
+        "check",
+        description="check: refuse a table whose coordinates prove to be metres, radians or "
+        "swapped; trust: they are degrees, whatever they look like",
+    )
+
+    def reading(self) -> Reading:
+        """The same as the readers of files want it."""
+        return Reading(
+            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+        )
+
+
+class PointGeometry(BaseModel):
+    """A point of GeoJSON."""
+
+    type: Literal["Point"]
+    coordinates: list[float] = Field(
+        min_length=2,
+        description="longitude and latitude in degrees, and a height that is passed over",
+    )
+
+
+class PointFeature(BaseModel):
+    """A feature of GeoJSON, whatever else it has."""
+
+    # Without a point it is a row with invalid coordinates. Schemas of OGC know no type null.
+    geometry: PointGeometry | Annotated[None, WithJsonSchema({"enum": [None]})] = None
+
+
+class FeatureCollection(BaseModel):
+    """GeoJSON points; their ids and properties become columns."""
+
+    type: Literal["FeatureCollection"]
+    features: list[PointFeature]
