@@ -23,7 +23,6 @@ from georesolve.service.http.prefix import Prefix
 from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
-from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
@@ -41,6 +40,7 @@ from georesolve.service.results import router as results
 from georesolve.service.results.checks import Checks
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
+from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.garbage import keep_what_is_loaded

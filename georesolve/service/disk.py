@@ -7,7 +7,10 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -30,6 +33,27 @@ class Trouble(NamedTuple):
 
     reason: str
     is_full: bool
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with this process at the latest."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        flock(descriptor, LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file."""
+    with path.open() as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Probe:

@@ -24,8 +24,6 @@ from georesolve.service.auth.access import refuse_unprotected
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
 from georesolve.service.errors import CannotStart
-from georesolve.service.jobs import endings
-from georesolve.service.receiving import ingest
 from georesolve.service.settings import Settings
 from georesolve.service.store.ownership import Ownership, owned
 from georesolve.service.store.store import Store
@@ -120,13 +118,10 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
                 raise CannotStart(why)
             library = library_of(settings, store)
             store.jobs_place.make()
-            if is_alone:
-                ingest.sweep(settings)
             # Others may work in the same object store, with folders of their own.
             if is_alone and not (settings.store and settings.database):
-                store.forget_holder()
-                library.sweep()
-                endings.sweep(store)
+                store.take_over()
+                library.take_over()
     except StoreFailed as failed:
         raise CannotStart(
             f"the object store does not answer, or refuses: {failed}; its address and keys are "

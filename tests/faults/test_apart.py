@@ -269,8 +269,11 @@ def test_objects_that_no_row_names_stay_until_they_are_removed_by_hand(apart, tm
 def expire(apart, location):
     engine = sa.create_engine(apart.url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
-        query = sa.text("UPDATE jobs SET expires = '2020-01-01T00:00:00.000Z' WHERE id = :id")
-        connection.execute(query, {"id": location.rpartition("/")[2]})
+        for table in ("jobs", "kept"):
+            query = sa.text(
+                f"UPDATE {table} SET expires = '2020-01-01T00:00:00.000Z' WHERE id = :id"
+            )
+            connection.execute(query, {"id": location.rpartition("/")[2]})
     engine.dispose()
 
 

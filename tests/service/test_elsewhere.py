@@ -599,8 +599,8 @@ def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkey
             library.release(row.id)
     object_store.cache_clear()
     assert bucket.datasets_place.names() == [f"{row.id}.parquet"]
-    assert row.id in bucket.dataset_ids(registered=False)
-    monkeypatch.setattr("georesolve.service.jobs.retention._ACCEPTED_SECONDS", -10.0)
+    assert bucket.kept_ids() == {row.id}
+    assert bucket.of("").dataset(row.id) is None
     Retention(Settings(), bucket, library).sweep()
     assert bucket.datasets_place.names() == []
     assert bucket.dataset(row.id) is None

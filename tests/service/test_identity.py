@@ -1,18 +1,19 @@
 """A start touches nothing that is not its own: folders and databases of others are refused."""
 
+import asyncio
 import logging
-import os
-import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from georesolve.service.cli import main
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention, unknown
-from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.receiving.ingest import Ingest, Ingested
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.store.listing import Page
@@ -48,7 +49,7 @@ def refused(data_dir):
 
 
 def a_dataset(tmp_path, store):
-    seed = len(store.dataset_ids())
+    seed = len(store.kept_ids())
     dataset = store_points(points(5, seed), tmp_path / f"{new_id()}.parquet")
     return Library(store).keep(Ingested(dataset, {}), registered=True)
 
@@ -94,8 +95,9 @@ def test_a_lost_database_is_told_and_nothing_is_lost(tmp_path, capsys, loss):
     away.replace(database)
     with closing(Store(data)) as store:
         store.refuse_other_folder()
-        Library(store).sweep()
-        assert len(store.dataset_ids()) == len(list(store.datasets_place.path.iterdir())) == 3
+        store.take_over()
+        Library(store).take_over()
+        assert len(store.kept_ids()) == len(list(store.datasets_place.path.iterdir())) == 3
 
 
 def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path):
@@ -241,21 +243,30 @@ def test_a_dataset_whose_process_was_killed_leaves_no_file(tmp_path, monkeypatch
             assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
             assert store.of("").registered_datasets(Page(10)) == []
             assert unknown(store) == {}
-            monkeypatch.setattr("georesolve.service.jobs.retention._ACCEPTED_SECONDS", -10.0)
+            store.take_over()
             Retention(Settings(), store, library).sweep()
-            assert store.dataset_ids() == set()
+            assert store.kept_ids() == set()
             assert list(store.datasets_place.path.glob("*.parquet")) == []
 
 
-def test_what_a_killed_front_received_goes_while_others_run(tmp_path):
-    with closing(Store(tmp_path)) as store:
-        store.jobs_place.make()
-        settings = Settings(data_dir=tmp_path)
-        folders = [tmp_path / "incoming" / new_id() for _ in range(2)]
-        for folder, hours in zip(folders, (5, 1), strict=True):
-            folder.mkdir(parents=True)
+def test_what_a_killed_front_received_goes_when_the_next_one_starts(tmp_path):
+    settings = Settings(data_dir=tmp_path)
+
+    def front():
+        return closing(Ingest(settings, Disk(settings)))
+
+    async def received(ingest):
+        async with ingest.folder() as folder:
+            folder.mkdir()
             (folder / "body.received").touch()
-            for path in (folder / "body.received", folder):
-                os.utime(path, times=(time.time() - 3600 * hours,) * 2)
-        Retention(settings, store, Library(store)).sweep()
-    assert [folder.exists() for folder in folders] == [False, True]
+            with front() as other:
+                assert folder.exists(), "its front is alive"
+                left = Path(f"{other._incoming}/{other._name}{folder.name[16:]}")
+                left.mkdir()
+            with front():
+                assert folder.exists()
+                assert not left.exists()
+
+    with front() as ingest:
+        asyncio.run(received(ingest))
+    assert [path.name for path in tmp_path.rglob("*")] == ["incoming"]

@@ -14,7 +14,7 @@ from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import Delivery
-from georesolve.service.store.schema import datasets
+from georesolve.service.store.schema import kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, store_points, wait_until
@@ -148,11 +148,9 @@ def test_a_name_whose_removal_broke_off_leaves_no_dataset(tmp_path):
         # As when the process is killed before it removes the sets themselves.
         assert len(store.of("ann").names.remove("places")) == 2
         with store._engine.begin() as connection:
-            connection.execute(
-                datasets.update().where(datasets.c.expires > now()).values(expires=now())
-            )
+            connection.execute(kept.update().where(kept.c.expires > now()).values(expires=now()))
         Retention(Settings(), store, Library(store)).sweep()
-        assert store.dataset_ids() == {row.id}
+        assert store.kept_ids("dataset") == {row.id}
         assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
 
 
@@ -191,7 +189,7 @@ def test_what_was_put_in_vain_and_registered_by_another_stays(tmp_path):
         store.of("ann").add_job(rows[2], rows[2], MatchOptions(), Delivery())
         for row in rows:
             library.withdraw(row)
-        assert store.dataset_ids() == {row.id for row in rows[:3]}
+        assert store.kept_ids("dataset") == {row.id for row in rows[:3]}
         assert not store.dataset_file(rows[3].id).exists()
 
 

@@ -14,7 +14,7 @@ from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import Delivery
-from georesolve.service.store.schema import jobs
+from georesolve.service.store.schema import jobs, kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
@@ -122,20 +122,17 @@ def test_what_another_front_removes_is_registered_anew(tmp_path, store):
     ours = store.of("ours")
     library = Library(ours, 1)
     row, _ = library.register(ingested(tmp_path, 1))
-    seen = []
-
-    def remove_file():
-        # A front whose clock is behind does not see it either.
-        seen.append(store.dataset(row.id).expires < now(-86400))
-        seen.append(ours.prolong_dataset(row.id, now(3600)))
-        with pytest.raises(NoSuchDataset):
-            ours.names.put("places", row.id, Condition(), None)
-        seen.append(library.register(ingested(tmp_path, 1)))
-
-    assert ours.remove_dataset(row.id, remove_file)
-    assert seen[:2] == [True, False]
-    again, is_new = seen[2]
+    # Until its file is removed.
+    assert ours.let_go(row.id)
+    assert ours.dataset(row.id) is None
+    assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
+    assert not ours.prolong_dataset(row.id, now(3600))
+    with pytest.raises(NoSuchDataset):
+        ours.names.put("places", row.id, Condition(), None)
+    again, is_new = library.register(ingested(tmp_path, 1))
     assert is_new
+    sweep(store)
+    assert not store.dataset_file(row.id).exists()
     assert again.id != row.id
     assert library.get(again.id) == again
 
@@ -164,18 +161,20 @@ def test_what_cannot_be_removed_stops_nothing_else(tmp_path, store, caplog):
     job = store.add_job(rows[0], rows[0], MatchOptions(), Delivery())
     store.finish_job(job, "failed", "over")
     with store._engine.begin() as connection:
-        connection.execute(jobs.update().values(finished=now(-91 * 86400)))
-    wait_until(lambda: len(store.expired_datasets()) == 3)
+        long_ago = now(-91 * 86400)
+        connection.execute(jobs.update().values(finished=long_ago, updated=long_ago))
+        connection.execute(kept.update().where(kept.c.id == job).values(expires=long_ago))
+    wait_until(lambda: len(store.expired()) == 4)
     sweep(store)
     assert [path.name for path in store.datasets_place.path.glob("*.parquet")] == [stuck.name]
-    assert store.dataset_ids() == {stuck.stem}
+    assert store.kept_ids() == {stuck.stem}
     assert store.of("ours").dataset(stuck.stem) is None
     assert store.job(job) is None
     assert f"{stuck.stem} cannot be removed, and is tried again" in caplog.text
     (stuck / "inside").rmdir()
     stuck.rmdir()
     sweep(store)
-    assert store.dataset_ids() == set()
+    assert store.kept_ids() == set()
 
 
 def test_zero_keeps_for_ever(tmp_path, store):
@@ -190,7 +189,7 @@ def test_zero_holds_for_what_was_registered_before(tmp_path, store):
     row, _ = Library(store.of("ours"), 1).register(ingested(tmp_path, 1))
     assert row.expires is not None
     library = Library(store, 0)
-    library.sweep()
+    library.take_over()
     assert library.get(row.id).expires is None
 
 
@@ -199,9 +198,8 @@ def test_a_result_goes_with_its_job(tmp_path, store):
     ours = store.of("ours")
     row, _ = Library(ours).register(ingested(tmp_path, 1))
     id = ours.add_job(row, row, MatchOptions(), Delivery())
-    store.finish_job(id, "successful", "done", report={}, expires=now())
+    store.finish_job(id, "successful", "done", report={}, expires=now(-2))
     store.job_folder(id).mkdir()
-    wait_until(lambda: ours.job(id).has_expired)
     sweep(store, job_hours=1e-9)
     assert store.job(id) is None
     assert not store.job_folder(id).exists()

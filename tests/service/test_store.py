@@ -24,6 +24,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
 from georesolve.service.jobs import endings, supervisor
+from georesolve.service.jobs.retention import Retention
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
@@ -33,7 +34,7 @@ from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import Page, Selection, cursor_after
 from georesolve.service.store.rows import Delivery, Repeat
-from georesolve.service.store.schema import VERSION, metadata
+from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
@@ -148,7 +149,7 @@ def test_outputs_of_live_jobs_are_theirs(tmp_path, store):
     before = store.kept_bytes()
     assert store.finish_job(id, "successful", "done", report={"size_bytes": 1_000})
     # It takes nothing of the disk here.
-    assert (store.job(id).size_bytes, store.kept_bytes()) == (0, before - 9)
+    assert store.kept_bytes() == before - 9
     accept("s3://bucket/a/")
 
 
@@ -171,12 +172,12 @@ def test_what_cannot_be_removed_elsewhere_is_removed_later(tmp_path, monkeypatch
 
         with monkeypatch.context() as patch:
             patch.setattr(endings, "keep_parts", refuse)
-            endings.tidy(store, store.job(id))
+            endings.clear(store, Library(store), id)
         assert sorted(path.name for path in place.iterdir()) == sorted(names)
-        endings.sweep_unfinished(store, [id])
+        sweep(store)
         assert folder.exists(), "its workers may have it in hand"
-        monkeypatch.setattr(endings, "_LET_GO_SECONDS", -10)
-        endings.sweep_unfinished(store, [id])
+        let_time_pass(store)
+        sweep(store)
         # What others laid there stays.
         assert [path.name for path in place.iterdir()] == ["notes.txt"]
         assert not folder.exists()
@@ -212,20 +213,39 @@ def test_what_a_later_job_wrote_elsewhere_is_not_swept_with_an_earlier_one(tmp_p
         assert part.exists()
 
 
-def test_what_is_tidy_is_not_asked_for_again(tmp_path, store, monkeypatch):
-    row, _ = add(Library(store), tmp_path, 1)
+def sweep(store):
+    store.jobs_place.make()
+    Retention(Settings(), store, Library(store)).sweep()
+
+
+def let_time_pass(store):
+    """Have all that expires some day have expired."""
+    with store._engine.begin() as connection:
+        expires = kept.c.expires.is_not(None)
+        connection.execute(kept.update().where(expires).values(expires=now(-10)))
+
+
+def test_what_workers_write_after_the_end_of_their_job_goes(tmp_path, store, monkeypatch):
+    """A minute after its end, and once more when none of them can hang in a write any more."""
+    row, _ = add(Library(store, 0), tmp_path, 1)
     ids = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(3)]
-    _, young, left = ids
-    for id in ids:
-        (store.job_folder(id) / "records").mkdir(parents=True)
-    for id in (young, left):
-        store.finish_job(id, "failed", "it failed")
-    monkeypatch.setattr(endings, "_LET_GO_SECONDS", -10)
-    assert endings.sweep_unfinished(store, ids) == set()
-    assert [store.job_folder(id).exists() for id in ids] == [True, False, False]
-    assert endings.sweep_unfinished(store, ids) == set(), "a worker may have one in hand"
-    monkeypatch.setattr(endings, "_SETTLED_SECONDS", -10)
-    assert endings.sweep_unfinished(store, ids) == {young, left}
+    live, failed, done = ids
+    store.finish_job(failed, "failed", "it failed")
+    store.finish_job(done, "successful", "done")
+    for records_are_there in (True, True, False):
+        for id in ids:
+            (store.job_folder(id) / "records").mkdir(parents=True, exist_ok=True)
+        let_time_pass(store)
+        if not records_are_there:
+            monkeypatch.setattr(endings, "_SETTLED_SECONDS", -10)
+        sweep(store)
+        assert [(store.job_folder(id) / "records").exists() for id in ids] == [True, False, False]
+        assert store.job_folder(done).exists()
+        assert not store.job_folder(failed).exists()
+        assert store.kept_ids("result") == ({*ids} if records_are_there else {live, done})
+    (store.job_folder(done) / "records").mkdir()
+    sweep(store)
+    assert (store.job_folder(done) / "records").exists(), "it is not asked for again"
 
 
 def test_a_job_that_is_deleted_while_it_is_tidied_is_no_error(tmp_path, store, caplog):
@@ -242,7 +262,7 @@ def test_a_job_ends_once(tmp_path, store):
     id = store.add_job(row, row, MatchOptions(k=3, columns=("id",)), Delivery())
     assert store.job(id).options == MatchOptions(k=3, columns=("id",))
     assert store.start_job(id)
-    assert not store.remove_dataset(row.id)
+    assert not store.let_go(row.id)
     store.report_progress(id, 2, 1e6, "resolving")
     assert store.finish_job(id, "successful", "done", report={"rows": 5})
     assert not store.finish_job(id, "failed", "too late")
@@ -297,10 +317,10 @@ def test_owners_do_not_see_each_other(tmp_path, store):
     assert theirs.dataset(mine.id) is None
     assert theirs.job(id) is None
     assert theirs.jobs(Page(10)) == theirs.registered_datasets(Page(10)) == theirs.live_jobs() == []
-    assert theirs.dataset_ids() == set()
+    assert theirs.kept_ids() == set()
     assert theirs.add_job(mine, mine, MatchOptions(), Delivery()) is None
     assert not theirs.finish_job(id, "dismissed", "by a stranger")
-    assert not theirs.remove_dataset(mine.id)
+    assert not theirs.let_go(mine.id)
     assert [row.id for row in store.live_jobs()] == [id]
 
 
@@ -436,15 +456,17 @@ def test_what_has_expired(tmp_path, store):
     other = theirs.add_job(their_row, their_row, MatchOptions(), Delivery())
     assert (ours.count_live(), store.count_live()) == ((2, 1), (2, 2))
     assert store.finish_job(job, "successful", "done", report={}, expires=now(-10))
-    assert store.expired_results(now(-5)) == {job}
-    assert store.expired_results(now(-15)) == set()
-    assert store.expired_datasets() == []
-    assert not store.remove_dataset(row.id, only_expired=True)
+    assert [one.id for one in store.expired(now(-5))] == [job]
+    assert store.expired(now(-15)) == []
+    assert not store.let_go(row.id, only_expired=True)
     assert store.prolong_dataset(row.id, now(-1))
-    assert store.expired_datasets() == [row.id]
+    assert [(one.kind, one.id) for one in store.expired()] == [("result", job), ("dataset", row.id)]
     assert ours.dataset(row.id) is None
     assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
-    assert store.remove_dataset(row.id, only_expired=True)
+    assert store.let_go(row.id, only_expired=True).sha256 == row.dataset.sha256
+    assert store.kept_ids() == {row.id, job, their_row.id, other}
+    store.forget(row.id)
+    assert store.kept_ids() == {job, their_row.id, other}
     assert not store.prolong_dataset(row.id, None)
     assert store.count_live() == (1, 1)
     assert ours.job(other) is None
@@ -466,11 +488,12 @@ def test_jobs_without_a_result_are_forgotten_with_their_keys(tmp_path, store):
         jobs[name] = ours.add_job(row, row, MatchOptions(), Delivery(), repeat)
         if status:
             store.finish_job(jobs[name], status, "over", report={}, expires=expires)
-    assert store.old_jobs(now(-60)) == []
+    assert store.forget_jobs(now(1)) == [], "they have results, or may have"
     gone = {jobs["expired"], jobs["failed"]}
-    assert set(store.old_jobs(now(1))) == gone
     for id in gone:
-        store.forget_job(id)
+        store.forget(id)
+    assert store.forget_jobs(now(-60)) == []
+    assert set(store.forget_jobs(now(1))) == gone
     left = {name for name, id in jobs.items() if store.job(id)}
     assert left == {"kept", "kept for ever", "live"}
     assert {name for name in jobs if ours.first_of(Repeat(name, "fingerprint"))} == left
@@ -540,7 +563,7 @@ def test_a_runner_that_lost_the_lease_changes_no_job(tmp_path, store):
     assert not holder.start_job(job), "it has not taken the lease yet"
     assert mine._take()
     assert holder.start_job(job)
-    store.forget_holder()
+    store.take_over()
     assert other._take()
     assert not holder.finish_job(job, "successful", "done")
     assert store.job(job).status == "running"
@@ -558,7 +581,7 @@ def test_a_service_whose_lease_another_has_waits_for_it(tmp_path, postgres):
         closing(Store(tmp_path / "other", url)) as store,
     ):
         wait_until(lambda: store.told().beat > 1)
-        store.forget_holder()
+        store.take_over()
         lease = Lease(store._engine, "other")
         if lease._take():
             answer = small_job(client)
@@ -609,7 +632,7 @@ def test_a_dataset_stays_while_its_job_is_entered(tmp_path, store):
     with ThreadPoolExecutor(1, "adder") as adder, ThreadPoolExecutor(1) as remover:
         job = adder.submit(ours.add_job, row, row, MatchOptions(), Delivery())
         assert is_entered.wait(10)
-        removed = remover.submit(ours.remove_dataset, row.id)
+        removed = remover.submit(ours.let_go, row.id)
         with contextlib.suppress(TimeoutError):
             removed.result(0.5)
         may_commit.set()

@@ -5,7 +5,6 @@ import errno
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, Self
@@ -33,6 +32,8 @@ from georesolve.workers.sources import Manifest
 
 logger = logging.getLogger(__name__)
 
+_TAKEN_SECONDS = 3600.0
+"""A set that was made and that no job needs after so long, nobody will ask for."""
 _NOTED_FROM = 0.95
 """The part of its time that a dataset must have lost before its use is noted."""
 _MOST_USED = 1024
@@ -98,17 +99,16 @@ class Library:
         own._store = store
         return own
 
-    def sweep(self) -> None:
-        """Remove what an earlier process left: inputs of ended jobs, files that are half written.
+    def take_over(self) -> None:
+        """Go on from what an earlier process left, while no other one has the datasets.
 
         What it registered to be kept for some hours is kept for ever, if that is how it is now.
         """
         if not self._hours:
             self._store.keep_datasets_for_ever()
-        for id in self._store.dataset_ids(registered=False):
-            self.release(id)
         place = self._store.datasets_place
         if isinstance(place, Folder):
+            # Nobody writes any more what is half written.
             place.remove([name for name in place.names() if name[0] == "." and id_in(name)])
         self.indexes.keep_only(self._store.registered_digests())
 
@@ -137,11 +137,11 @@ class Library:
         stays = isinstance(dataset.file, Manifest)
         row = DatasetRow(
             id=id,
+            kind="dataset" if registered else "input",
             owner=self._store.owner or "",
             created=now(),
-            expires=None,
-            # Until its file is there it is like the input of a request, of which nobody else knows.
-            registered=False,
+            # Unless its file is there by then and it is registered, or its job is accepted.
+            expires=now(_TAKEN_SECONDS),
             size_bytes=ingested.size_bytes,
             dataset=replace(
                 dataset,
@@ -153,8 +153,10 @@ class Library:
         self._store.add_dataset(row, admit)
         try:
             self._place(dataset, id)
-            expires = in_hours(self._hours) if registered else None
-            if registered and not self._store.register_dataset(id, expires):
+            if not registered:
+                return row
+            expires = in_hours(self._hours)
+            if not self._store.register_dataset(id, expires):
                 if isinstance(dataset.file, Path) and isinstance(row.dataset.file, Path):
                     row.dataset.file.replace(dataset.file)
                 raise _RegisteredMeanwhile
@@ -162,8 +164,7 @@ class Library:
             with suppress(SQLAlchemyError):
                 self.release(id)
             raise
-        # Another request may have prolonged it by now.
-        return replace(self.get(id), expires=expires)
+        return replace(row, expires=expires)
 
     def get(self, id: str) -> DatasetRow:
         """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one.
@@ -204,7 +205,7 @@ class Library:
         logger.error("the file of the dataset %s is damaged or missing", id)
         mend = (
             "register the same content again, which mends it under its id"
-            if row.registered
+            if row.kind == "dataset"
             else "send the request again, with its files"
         )
         raise DatasetDamaged(
@@ -254,11 +255,6 @@ class Library:
         """Whether what the database said of a dataset still holds for this owner."""
         return self._store.sees(used.row.owner) and monotonic() <= used.until
 
-    def expire(self, id: str) -> bool:
-        """Remove a dataset that has expired; False when it is needed, or was used meanwhile."""
-        row = self._store.dataset(id)
-        return row is not None and self._forget(row, only_expired=True)
-
     def remove(self, id: str) -> None:
         """Remove a dataset and its file.
 
@@ -279,7 +275,7 @@ class Library:
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
             for name in names if is_others else [id]:
                 self._remove_name(name, row.owner)
-        elif not self._forget(row):
+        elif not self.discard(row.id):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
     def withdraw(self, row: DatasetRow) -> None:
@@ -288,48 +284,37 @@ class Library:
         Where datasets are kept for ever nothing tells of the latter: it stays.
         """
         if row.expires is not None:
-            self._forget(row, expires=row.expires)
+            self.discard(row.id, expires=row.expires)
 
     def _remove_name(self, name: str, owner: str) -> None:
         """Remove an owner's name, and those of its versions that no job and no other name needs."""
         for id in self._store.names_of(owner).remove(name):
-            row = self._store.dataset(id)
-            if row is not None and not self._forget(row):
+            if not self.discard(id):
                 self._store.prolong_dataset(id, now())
 
-    def _forget(
-        self, row: DatasetRow, *, only_expired: bool = False, expires: str | None = None
-    ) -> bool:
-        """Remove a dataset and its files; False when it is needed, or should have expired first."""
-
-        def remove_file() -> None:
-            # Its row says that it has expired by now.
-            self._used.pop(row.id, None)
-            self._remove_file(row.id)
-
-        if not self._store.remove_dataset(
-            row.id, remove_file, only_expired=only_expired, expires=expires
-        ):
+    def discard(self, id: str, *, only_expired: bool = False, **as_it_was: str) -> bool:
+        """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""
+        kept = self._store.let_go(id, only_expired=only_expired, **as_it_was)
+        if kept is None:
             return False
-        # Another owner may have the same content: then it is built once more.
-        self.indexes.forget(row.dataset.sha256)
+        self._used.pop(id, None)
+        self._store.datasets_place.remove([f"{id}.parquet"])
+        if kept.kind == "dataset" and kept.sha256:
+            # Another owner may have the same content: then it is built once more.
+            self.indexes.forget(kept.sha256)
+        self._store.forget(id)
         return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
         """Where the index of a dataset is kept; None of one that goes with its request."""
-        return self.indexes if isinstance(one, DatasetRow) and one.registered else None
+        return self.indexes if isinstance(one, DatasetRow) and one.kind == "dataset" else None
 
     def release(self, id: str) -> None:
-        """Remove a dataset that came with a request, once no live job needs it."""
-        row = self._store.dataset(id)
-        if row is not None and not row.registered:
-            try:
-                self._store.remove_dataset(id, partial(self._remove_file, id))
-            except OSError as error:
-                logger.warning("the file of the dataset %s stays for now: %s", id, error)
-
-    def _remove_file(self, id: str) -> None:
-        self._store.datasets_place.remove([f"{id}.parquet"])
+        """Remove a set that came with a request whose job was not accepted."""
+        try:
+            self.discard(id, kind="input")
+        except OSError as error:
+            logger.warning("the file of the dataset %s stays for now: %s", id, error)
 
     def _place(self, dataset: Dataset, id: str) -> None:
         """Put the file of a dataset just made where it is kept; those of its owner stay."""

@@ -31,7 +31,6 @@ from georesolve.service.errors import InvalidRequest, NoSuchDataset, Preconditio
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.http.queries import PageQuery, links_of_page
-from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.links import base_of
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
@@ -40,6 +39,7 @@ from georesolve.service.results.checks import Checks
 from georesolve.service.results.files import file_response
 from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
+from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.workers.files import sha256_of

@@ -2,28 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from georesolve.service import pools
-from georesolve.service.clock import is_id, now, seconds_between
+from georesolve.service.clock import now, seconds_between
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
-from georesolve.service.store.rows import LIVE, JobRow, JobStatus
+from georesolve.service.store.rows import LIVE, JobRow, JobStatus, Kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import CANCELLED, RECORDS
 from georesolve.workers.manifest import read_manifest
 from georesolve.workers.parts import keep_parts
-from georesolve.workers.places import Folder, own_place, place_of
+from georesolve.workers.places import own_place, place_of
 
 logger = logging.getLogger(__name__)
 
-_LET_GO_SECONDS = 60.0
-"""After so long no worker has a job in hand that has ended."""
 _SETTLED_SECONDS = 3600.0
-"""Nor does one that hung in a write."""
+"""After so long no worker writes files of a job that has ended, even if it hung in a write."""
+_OPENED_SECONDS = 1.0
+"""A request that found a result just before it expired has the time to open it."""
 
 
 async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
@@ -76,20 +75,27 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
 
 
 def clear(store: Store, library: Library, id: str) -> None:
-    """Remove what a job that has ended needs no more; a live one rests till it is taken up."""
+    """Remove what a job that has ended needs no more; a live one rests till it is taken up.
+
+    What cannot be removed now, the sweeper removes later.
+    """
     row = store.job(id)
     if row is None:
         return
     if row.status in LIVE:
         store.rest_job(id)
         return
-    tidy(store, row)
-    for dataset in {row.observations, row.references}:
-        library.release(dataset)
+    try:
+        tidy(store, row)
+        for kept in store.expired(job=id):
+            if kept.kind == "input":
+                library.discard(kept.id, only_expired=True)
+    except OSError as error:
+        logger.warning("job %s: some of its files stay for now: %s", id, error)
 
 
 def tidy(store: Store, row: JobRow) -> None:
-    """Remove the files of a job that has ended: all but its result, or all."""
+    """Remove the files of a job that has ended: all but its result, or all; raises OSError."""
     if row.status != "successful":
         remove(store, row)
         return
@@ -100,7 +106,8 @@ def tidy(store: Store, row: JobRow) -> None:
         home.below(RECORDS).clear()
         if not row.delivery.output:
             read_manifest(folder).tidy()
-        home.remove([CANCELLED])
+        # What is hidden was never finished.
+        home.remove([CANCELLED, *(name for name in home.names() if name.startswith("."))])
     except FileNotFoundError:
         # A client has deleted the job meanwhile, and another process its files.
         logger.info("job %s has no result to tidy", row.id)
@@ -112,54 +119,40 @@ def tidy(store: Store, row: JobRow) -> None:
 def remove(store: Store, row: JobRow) -> None:
     """Remove all files of a job, but those of a result that was finished elsewhere.
 
-    Of one that was not, none stays there, unless the place is that of a later job by now. If they
-    cannot be removed now, its folder stays: who sweeps later finds its records.
+    Of one that was not, none stays there, unless the place is that of a later job by now.
+
+    Raises
+    ------
+    OSError
+        When some of them cannot be removed: then its folder stays, with its records.
     """
     home, output = own_place(store.job_folder(row.id)), row.delivery.output
     is_unfinished = output and not row.has_succeeded and not store.has_successor(row)
-    try:
-        if output and is_unfinished and home.below(RECORDS).is_made():
-            keep_parts(place_of(output), ())
-        home.clear()
-    except OSError as error:
-        logger.warning("job %s: its parts stay for now: %s", row.id, error)
+    if output and is_unfinished and home.below(RECORDS).is_made():
+        keep_parts(place_of(output), ())
+    home.clear()
+    if home.is_made():
+        raise OSError(f"{home.href} cannot be removed")
 
 
-def sweep_unfinished(store: Store, ids: Iterable[str]) -> set[str]:
-    """Remove what is left of jobs that ended without a result some time ago, elsewhere and here.
+def settle(store: Store, kept: Kept) -> None:
+    """See to what a job that ended has left: first a minute later, and again after an hour.
 
-    Parameters
-    ----------
-    ids
-        Of jobs whose folders are there.
-
-    Returns
-    -------
-    tidy
-        Those of them that ended long ago and leave nothing: they need not be asked for again.
+    Of one whose result has expired, or that has none, nothing stays.
     """
-    # Workers may have the chunks of one that was just dismissed in hand.
-    before, long_ago = now(-_LET_GO_SECONDS), now(-_SETTLED_SECONDS)
-    tidy_ids = set()
-    for id in ids:
-        row = store.job(id)
-        if row is None or row.status in LIVE or row.updated >= before:
-            continue
-        if own_place(store.job_folder(id)).below(RECORDS).is_made():
-            tidy(store, row)
-        elif row.updated < long_ago:
-            tidy_ids.add(id)
-    return tidy_ids
-
-
-def sweep(store: Store) -> None:
-    """Remove what an earlier service left of jobs that have ended."""
-    if not isinstance(store.jobs_place, Folder):
-        return
-    for job in filter(lambda path: is_id(path.name), store.jobs_place.path.iterdir()):
-        row = store.job(job.name)
-        if row is not None and row.status not in LIVE:
-            tidy(store, row)
-            # Nobody writes now: what is hidden was never finished.
-            for path in job.glob(".*"):
-                path.unlink(missing_ok=True)
+    row = store.job(kept.id)
+    assert row is not None, "a job is forgotten after its result"
+    later = now(_SETTLED_SECONDS)
+    is_settled = kept.state == "whole" or row.updated <= now(-_SETTLED_SECONDS)
+    if row.status == "successful" and not row.has_expired:
+        tidy(store, row)
+        if is_settled:
+            store.settle(row.id, "whole", row.expires)
+        else:
+            store.settle(row.id, "incoming", min(filter(None, (later, row.expires))))
+    elif row.status == "dismissed" or (row.expires or "") <= now(-_OPENED_SECONDS):
+        remove(store, row)
+        if is_settled or row.has_expired:
+            store.forget(row.id)
+        else:
+            store.settle(row.id, "incoming", later)

@@ -1,4 +1,4 @@
-"""What has expired is removed while the service runs: results, datasets, leftovers."""
+"""What has expired is removed while the service runs: by one sweeper, row by row."""
 
 import asyncio
 import contextlib
@@ -9,20 +9,16 @@ from functools import partial
 from georesolve.service.clock import is_id, now
 from georesolve.service.datasets.library import Library, id_in
 from georesolve.service.errors import CannotStart
-from georesolve.service.jobs.endings import sweep_unfinished
-from georesolve.service.maps.cache import map_folder
-from georesolve.service.receiving.ingest import sweep as sweep_received
+from georesolve.service.jobs.endings import settle
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import database_exists, name_of_database
-from georesolve.service.store.store import Store
+from georesolve.service.store.store import LONG_AGO, Store
+from georesolve.workers.map_files import MapFolder
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECONDS = 60.0
 _SHORTEST_PAUSE_SECONDS = 1.0
-_ACCEPTED_SECONDS = 3600.0
-_ABANDONED_SECONDS = 3 * 3600.0
-"""No request waits so long for its turn to be decoded."""
 _SHOWN = 3
 
 
@@ -36,14 +32,13 @@ def unknown(store: Store) -> dict[str, Callable[[], None]]:
     # Listed before the database is asked: what is entered meanwhile is known.
     files = [(name, id_in(name)) for name in datasets.names()]
     folders = [name for name in jobs.folders() if is_id(name)] if jobs.is_made() else []
-    known, known_jobs = store.dataset_ids(), store.job_ids()
+    known = store.kept_ids()
     found: dict[str, Callable[[], None]] = {
         f"datasets/{name}": partial(datasets.remove, [name])
         for name, id in files
         if id and id not in known
     }
-    of_jobs = {f"jobs/{id}": jobs.below(id).clear for id in folders if id not in known_jobs}
-    return found | of_jobs
+    return found | {f"jobs/{id}": jobs.below(id).clear for id in folders if id not in known}
 
 
 def sweep_by_hand(
@@ -79,10 +74,9 @@ class Retention:
         self._settings = settings
         self._store = store
         self._library = library
-        self._maps = map_folder(settings, store.maps_folder)
+        self._maps = MapFolder(store.maps_folder, settings.index_bytes, settings.keep_free)
         lives = (settings.result_hours, settings.dataset_hours, settings.job_hours)
         tenth = 360 * min(filter(None, lives), default=1.0)
-        self._tidy: set[str] = set()
         self._has_told = False
         self._waits: str | None = None
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
@@ -107,7 +101,7 @@ class Retention:
             await asyncio.sleep(self._pause_seconds)
 
     def sweep(self) -> None:
-        """Remove what has expired by now; nothing of that after a jump of the clock.
+        """Remove what has expired; after a jump of the clock, only what nobody wants any more.
 
         What cannot be removed keeps nothing else, and is tried again by the next sweep.
         """
@@ -124,8 +118,17 @@ class Retention:
                 until,
             )
         self._waits = until
-        if until is None:
-            self._remove_expired()
+        for kept in self._store.expired(None if until is None else LONG_AGO):
+            try:
+                if kept.kind == "result":
+                    settle(self._store, kept)
+                elif self._library.discard(kept.id, only_expired=True):
+                    logger.info("the %s %s is removed", kept.kind, kept.id)
+            except Exception:
+                logger.exception("%s cannot be removed, and is tried again", kept.id)
+        if until is None and (hours := self._settings.job_hours):
+            for id in self._store.forget_jobs(now(-3600 * hours)):
+                logger.info("the job %s ended long ago and is forgotten", id)
 
     def _tell_unknown(self) -> None:
         if names := sorted(unknown(self._store)):
@@ -136,50 +139,3 @@ class Retention:
                 ", ".join(names[:_SHOWN]),
             )
         self._has_told = True
-
-    def _remove_expired(self) -> None:
-        store, jobs = self._store, self._store.jobs_place
-        kept = {name for name in jobs.folders() if is_id(name)}
-        # A request that found it just before it expired has the time to open it.
-        for id in store.expired_results(now(-_SHORTEST_PAUSE_SECONDS)) & kept:
-            self._try(self._expire_result, id)
-        self._tidy &= kept
-        for id in kept - self._tidy:
-            self._try(self._sweep_unfinished, id)
-        for id in store.expired_datasets():
-            self._try(self._expire_dataset, id)
-        if hours := self._settings.job_hours:
-            for id in store.old_jobs(now(-3600 * hours)):
-                self._try(self._forget_job, id)
-        sweep_received(self._settings, _ABANDONED_SECONDS)
-        # Of jobs whose end could not tidy up; what is younger may belong to a job not yet accepted.
-        for id in store.dataset_ids(registered=False, before=now(-_ACCEPTED_SECONDS)):
-            self._try(self._library.release, id)
-
-    def _try(self, remove: Callable[[str], object], id: str) -> None:
-        try:
-            remove(id)
-        except Exception:
-            logger.exception("%s cannot be removed, and is tried again", id)
-
-    def _expire_result(self, id: str) -> None:
-        self._store.jobs_place.below(id).clear()
-        if (job := self._store.job(id)) is not None:
-            for dataset in {job.observations, job.references}:
-                self._library.release(dataset)
-        logger.info("the result of the job %s has expired", id)
-
-    def _sweep_unfinished(self, id: str) -> None:
-        self._tidy |= sweep_unfinished(self._store, [id])
-
-    def _expire_dataset(self, id: str) -> None:
-        if self._library.expire(id):
-            logger.info("the dataset %s has expired", id)
-
-    def _forget_job(self, id: str) -> None:
-        # Of one whose result expired a moment ago.
-        folder = self._store.jobs_place.below(id)
-        folder.clear()
-        if not folder.is_made():
-            self._store.forget_job(id)
-            logger.info("the job %s ended long ago and is forgotten", id)

@@ -338,7 +338,8 @@ class Supervisor:
             is_full = isinstance(error, StorageFull) or is_disk_full(error)
             if is_full and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
-                remove(self._store, row)
+                with contextlib.suppress(OSError):
+                    remove(self._store, row)
             self._fail(id, problem)
         finally:
             clear(self._store, self._library, id)

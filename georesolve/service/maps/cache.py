@@ -6,11 +6,10 @@ import math
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from fcntl import LOCK_EX, flock
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -18,6 +17,7 @@ from typing import TypeVar
 
 from georesolve.service import pools
 from georesolve.service.clock import is_id
+from georesolve.service.disk import locked
 from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
@@ -42,21 +42,6 @@ _SWEEP_SECONDS = 10.0
 """So often it is asked, at most, which results are gone: the database may change at any moment."""
 
 
-def map_folder(settings: Settings, folder: Path) -> MapFolder:
-    """Where the maps of all jobs lie, and what they may take of the disk."""
-    return MapFolder(folder, settings.index_bytes, settings.keep_free)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        flock(descriptor, LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 @dataclass(frozen=True)
 class Drawn:
     """A result that can be drawn."""
@@ -70,8 +55,7 @@ class Maps:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._store = store
-        self._folder = map_folder(settings, store.maps_folder)
-        self._lie_apart = settings.store is not None
+        self._folder = MapFolder(store.maps_folder, settings.index_bytes, settings.keep_free)
         self._swept_at = -math.inf
         self._pool = pools.Pool("maps", _THREADS)
         self._turns = Turns(_THREADS)
@@ -132,34 +116,33 @@ class Maps:
         return drawn
 
     def forget_gone(self) -> None:
-        """Close the maps whose files were removed, by any process: until then they take the disk.
+        """Remove the maps of results that are gone, and close those that any process removed.
 
-        Those that lie apart from their results are removed here, once these are gone. Any thread
-        may call it. A disk that cannot be asked is asked again.
+        Any thread may call it. A disk that cannot be asked is asked again.
         """
-        if self._lie_apart and monotonic() > self._swept_at + _SWEEP_SECONDS:
+        if monotonic() > self._swept_at + _SWEEP_SECONDS:
             self._swept_at = monotonic()
             with suppress(OSError):
                 ids = [path.name for path in self._folder.path.iterdir() if is_id(path.name)]
                 for id in {*ids} - self._store.with_result(ids):
                     shutil.rmtree(self._folder.path / id, ignore_errors=True)
+        # Until they are closed they take the disk.
         for id in tuple(self._opened):
             with suppress(OSError):
                 if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
 
     def folder(self, id: str) -> Path:
-        """Where the map of a job lies: beside its result, or where that lies elsewhere, here."""
+        """Where the map of a job lies on this machine, made anew where it is missing."""
         folder = self._folder.path / id
-        if self._lie_apart:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def _made(self, id: str, manifest: Manifest, observations: Callable[[], Dataset]) -> Drawn:
-        # Of several fronts one makes it: the folder is there for as long as the job. Neither map
-        # nor distances keep all cores busy by themselves.
+        # Of several fronts one makes it. Neither map nor distances keep all cores busy by
+        # themselves.
         folder = self.folder(id)
-        with _locked(folder), ThreadPoolExecutor(1) as beside:
+        with locked(folder), ThreadPoolExecutor(1) as beside:
             distances = beside.submit(self.distances, id, manifest)
             return Drawn(self._map(folder, manifest, observations), distances.result())
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.message import Message
+from fcntl import LOCK_EX, flock
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from georesolve.intake.hrefs import Sources
 from georesolve.intake.sources import Source, Table
 from georesolve.service import pools
 from georesolve.service.clock import is_id, new_id
-from georesolve.service.disk import Disk
+from georesolve.service.disk import Disk, is_locked, locked
 from georesolve.service.errors import InvalidInput, TooLarge, step
 from georesolve.service.receiving.decoders import close_decoder, decode_in_child
 from georesolve.service.receiving.decoding import Limits
@@ -34,7 +35,9 @@ from georesolve.workers.datasets import Dataset, InMemory
 
 logger = logging.getLogger(__name__)
 
-INCOMING = "incoming"
+_LOCK = ".front-"
+"""The lock of a front begins so, and ends as its folders begin."""
+_NAME_CHARACTERS = 16
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -58,23 +61,6 @@ class Ingested(NamedTuple):
         if isinstance(file, InMemory):
             return int(file.file.size)
         return file.stat().st_size if isinstance(file, Path) else 0
-
-
-def sweep(settings: Settings, seconds: float = 0.0) -> None:
-    """Remove what killed processes received in part: its clients got no answer.
-
-    Parameters
-    ----------
-    seconds
-        Of what was last written to so long ago, or before.
-    """
-    before = time.time() - seconds
-    for folder in [path for path in (settings.data_dir / INCOMING).glob("*") if is_id(path.name)]:
-        # A request may end meanwhile, and its folder with it.
-        with suppress(FileNotFoundError):
-            if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) <= before:
-                shutil.rmtree(folder, ignore_errors=True)
-                logger.info("what was received of a request is removed: its process was killed")
 
 
 class Ingest:
@@ -106,11 +92,33 @@ class Ingest:
         self._decoding = Turns(settings.concurrent_decodes)
         self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._stop, self._stopper = Pipe(duplex=False)
-        self._incoming = settings.data_dir / INCOMING
+        self._incoming = settings.data_dir / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
+        self._name = new_id()[:_NAME_CHARACTERS]
+        # It ends with its process, whatever ends that.
+        self._lock = settings.data_dir / f"{_LOCK}{self._name}"
+        with locked(self._incoming):
+            self._sweep()
+            self._held = self._lock.open("w")
+            flock(self._held, LOCK_EX)
+
+    def _sweep(self) -> None:
+        """Remove what killed fronts received in part: their clients got no answer."""
+        alive = set()
+        for lock in self._lock.parent.glob(f"{_LOCK}*"):
+            if is_locked(lock):
+                alive.add(lock.name.removeprefix(_LOCK))
+            else:
+                lock.unlink(missing_ok=True)
+        for path in self._incoming.iterdir():
+            if is_id(path.name) and path.name[:_NAME_CHARACTERS] not in alive:
+                shutil.rmtree(path, ignore_errors=True)
+                logger.info("what was received of a request is removed: its process was killed")
 
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
+        self._held.close()
+        self._lock.unlink(missing_ok=True)
         self._stopper.close()
         close_decoder()
         self._decoders.shutdown(cancel_futures=True)
@@ -122,7 +130,7 @@ class Ingest:
 
         It is made by what first needs it: arrays do not.
         """
-        folder = self._incoming / new_id()
+        folder = self._incoming / f"{self._name}{new_id()[_NAME_CHARACTERS:]}"
         try:
             yield folder
         finally:

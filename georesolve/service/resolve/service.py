@@ -9,12 +9,12 @@ from georesolve.intake.addresses import Sinks
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.jobs.cluster import ClusterView
-from georesolve.service.jobs.quotas import Quotas
 from georesolve.service.metrics import Metrics
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve.at_hand import AtHand, Memory
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
+from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from georesolve.service.errors import CannotStart
-from georesolve.service.store.schema import datasets as _datasets
-from georesolve.service.store.schema import jobs as _jobs
+from georesolve.service.store.schema import kept as _kept
 from georesolve.service.store.schema import store as _store
 from georesolve.workers.places import Folder, Place
 
@@ -101,13 +100,10 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     ------
     CannotStart
     """
-    has_result = _jobs.c.status == "successful"
     with engine.connect() as connection:
         id = connection.execute(sa.select(_store.c.id)).scalar_one()
-        known = sum(
-            connection.execute(sa.select(sa.func.count(table.c.id)).where(*which)).scalar_one()
-            for table, *which in ((_datasets,), (_jobs, has_result))
-        )
+        has_bytes = sa.select(sa.func.count(_kept.c.id)).where(_kept.c.size_bytes > 0)
+        known = connection.execute(has_bytes).scalar_one()
     place = f"the data folder {root.path}" if isinstance(root, Folder) else f"the store {root.href}"
     given = None
     with suppress(FileNotFoundError), root.open(ID_FILE) as file:

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from georesolve.service.clock import is_id, now
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
 from georesolve.service.store.queries import Queries
-from georesolve.service.store.schema import datasets as _datasets
+from georesolve.service.store.schema import is_registered
+from georesolve.service.store.schema import kept as _kept
 from georesolve.service.store.schema import names as _names
 
 FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
@@ -125,8 +126,8 @@ class Names(Queries):
 
     def _newest(self, name: str) -> "sa.Select[tuple[str, str]]":
         return (
-            sa.select(_names.c.dataset, _datasets.c.sha256)
-            .join(_datasets, _datasets.c.id == _names.c.dataset)
+            sa.select(_names.c.dataset, _kept.c.sha256)
+            .join(_kept, _kept.c.id == _names.c.dataset)
             .where(self._own(_names) & (_names.c.name == name) & _IS_NEWEST)
         )
 
@@ -150,8 +151,8 @@ class Names(Queries):
         """
         of_name = self._own(_names) & (_names.c.name == name)
         count = sa.select(sa.func.max(_names.c.version)).where(of_name)
-        is_there = (_datasets.c.id == dataset) & _datasets.c.registered
-        keep = _datasets.update().where(is_there).values(expires=None)
+        is_there = (_kept.c.id == dataset) & is_registered
+        keep = _kept.update().where(is_there).values(expires=None)
         # One replaces a name at a time: each sees what those before it did.
         with self._accepting() as connection:
             if not connection.execute(keep).rowcount:
@@ -166,8 +167,8 @@ class Names(Queries):
             values = {"owner": self.owner, "name": name, "version": version, "dataset": dataset}
             connection.execute(_names.insert().values(**values, created=now()))
             if before:
-                old = (_datasets.c.id == before.dataset) & ~is_newest(_datasets.c.id)
-                connection.execute(_datasets.update().where(old).values(expires=expires))
+                old = (_kept.c.id == before.dataset) & ~is_newest(_kept.c.id)
+                connection.execute(_kept.update().where(old).values(expires=expires))
             return before is None
 
     def remove(self, name: str) -> list[str]:
@@ -180,7 +181,7 @@ class Names(Queries):
             named = sa.select(_names.c.dataset).where(of_name)
             ids = list(dict.fromkeys(connection.execute(named).scalars()))
             connection.execute(_names.delete().where(of_name))
-            unnamed = ~sa.exists().where(_names.c.dataset == _datasets.c.id)
-            alone = _datasets.c.id.in_(ids) & unnamed
-            connection.execute(_datasets.update().where(alone).values(expires=now(60)))
+            unnamed = ~sa.exists().where(_names.c.dataset == _kept.c.id)
+            alone = _kept.c.id.in_(ids) & unnamed
+            connection.execute(_kept.update().where(alone).values(expires=now(60)))
         return ids

@@ -1,6 +1,6 @@
 """Datasets and jobs as the database has them, and as the rest of the service does."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,18 +20,27 @@ REMOVED = "removed after its success"
 """The message of a job that was deleted when it had its result."""
 
 
+class Kept(NamedTuple):
+    """What is kept, whatever it is: see `schema.kept`."""
+
+    id: str
+    kind: Literal["dataset", "input", "result"]
+    state: Literal["incoming", "whole", "going"]
+    sha256: str | None
+
+
 @dataclass(frozen=True)
 class DatasetRow:
-    """A dataset that the service keeps.
+    """A set that the service keeps.
 
     Attributes
     ----------
+    kind
+        Whether a client registered it, or it came with a request and goes with its job.
     owner
         The id of the key that it was made with; empty without keys.
     expires
         When it may be removed; None for never.
-    registered
-        Whether a client registered it; the others came with a request and go with its job.
     size_bytes
         Of its file.
     seconds
@@ -39,10 +48,10 @@ class DatasetRow:
     """
 
     id: str
+    kind: Literal["dataset", "input"]
     owner: str
     created: str
     expires: str | None
-    registered: bool
     size_bytes: int
     dataset: Dataset
     seconds: dict[str, float]
@@ -124,8 +133,6 @@ class JobRow(JobState):
         Ids of its datasets.
     options
         How to match; of a dismissed job they are forgotten.
-    size_bytes
-        What it takes on the disk: until it ends, what it is expected to.
     request
         The id of the request that made it.
     held
@@ -137,7 +144,6 @@ class JobRow(JobState):
     observations: str
     references: str
     options: MatchOptions
-    size_bytes: int
     problem: dict[str, Any] | None
     report: dict[str, Any] | None
     request: str = ""
@@ -155,7 +161,7 @@ def stored_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
-    """A row of the table of datasets, with its file."""
+    """A set as `schema.kept` has it, with its file."""
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
     dataset = Dataset(
@@ -163,8 +169,8 @@ def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
         digest=stored.pop("sha256"),
         **vars(_FACTS.validate_python(stored)),
     )
-    fields = {name: row[name] for name in row if name != "sha256"}
-    return DatasetRow(**{**fields, "dataset": dataset})
+    own = {field.name: row[field.name] for field in fields(DatasetRow)}
+    return DatasetRow(**{**own, "dataset": dataset})
 
 
 def job_state(row: sa.RowMapping) -> JobState:
@@ -175,8 +181,8 @@ def job_state(row: sa.RowMapping) -> JobState:
 def job_row(row: sa.RowMapping, time: str) -> JobRow:
     """A row of the table of jobs, as it is at a time."""
     options = _OPTIONS.validate_python(row["options"])
-    fields = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
-    return JobRow(**fields, has_expired=row["expires"] is not None and row["expires"] <= time)
+    own = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
+    return JobRow(**own, has_expired=row["expires"] is not None and row["expires"] <= time)
 
 
 class Repeat(NamedTuple):

@@ -23,30 +23,41 @@ store = sa.Table(
     sa.Column("metrics", sa.String, nullable=False, server_default=""),
 )
 
-datasets = sa.Table(
-    "datasets",
+# What is kept, and where its bytes lie: sets at `datasets/<id>.parquet`, the result of a job at
+# `jobs/<id of the job>/`. The row is there before the bytes, and goes after them.
+kept = sa.Table(
+    "kept",
     metadata,
     sa.Column("id", sa.String, primary_key=True),
+    # `dataset`: registered; `input`: a set that came with a request; `result`.
+    sa.Column("kind", sa.String, nullable=False),
     sa.Column("owner", sa.String, nullable=False, server_default=""),
-    sa.Column("created", sa.String, nullable=False),
-    sa.Column("expires", sa.String, index=True),
-    sa.Column("sha256", sa.String, nullable=False, index=True),
-    sa.Column("registered", sa.Boolean, nullable=False),
+    # `incoming`: it is being made, or of an ended job, whose workers may still write; `whole`;
+    # `going`: its bytes are being removed.
+    sa.Column("state", sa.String, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("dataset", sa.JSON, nullable=False),
-    sa.Column("seconds", sa.JSON, nullable=False),
+    sa.Column("created", sa.String, nullable=False),
+    # From when on the sweeper sees to it; null while its job is live, and for ever.
+    sa.Column("expires", sa.String, index=True),
+    # The job that an input or a result is of.
+    sa.Column("needed_by", sa.String, index=True),
+    # Of sets alone.
+    sa.Column("sha256", sa.String),
+    sa.Column("dataset", sa.JSON),
+    sa.Column("seconds", sa.JSON),
 )
-sa.Index("datasets_of_owner", datasets.c.owner, datasets.c.created, datasets.c.id)
+sa.Index("kept_of_owner", kept.c.owner, kept.c.created, kept.c.id)
 # What an owner keeps is added up without the rows themselves.
-sa.Index("bytes_of_datasets", datasets.c.owner, datasets.c.size_bytes)
+sa.Index("bytes_of_owner", kept.c.owner, kept.c.size_bytes)
+is_registered = (kept.c.kind == "dataset") & (kept.c.state == "whole")
 # An owner registers content once, in however many requests at the same time.
 sa.Index(
     "registered_content",
-    datasets.c.owner,
-    datasets.c.sha256,
+    kept.c.owner,
+    kept.c.sha256,
     unique=True,
-    sqlite_where=datasets.c.registered,
-    postgresql_where=datasets.c.registered,
+    sqlite_where=is_registered,
+    postgresql_where=is_registered,
 )
 
 # A name stands for the dataset of its newest version: the one that is not replaced.
@@ -86,7 +97,8 @@ jobs = sa.Table(
     sa.Column("started", sa.String),
     sa.Column("finished", sa.String, index=True),
     sa.Column("updated", sa.String, nullable=False),
-    sa.Column("expires", sa.String, index=True),
+    # Until when its result is given to clients.
+    sa.Column("expires", sa.String),
     sa.Column("observations", sa.String, nullable=False),
     sa.Column("references", sa.String, nullable=False),
     sa.Column("options", sa.JSON, nullable=False),
@@ -94,7 +106,6 @@ jobs = sa.Table(
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("rows_done", sa.BigInteger, nullable=False),
     sa.Column("rows_a_second", sa.Float),
-    sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
     # Whether a runner has it in hand, and how many died with it since it last got on.
     sa.Column("held", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
@@ -104,7 +115,6 @@ jobs = sa.Table(
 )
 sa.Index("jobs_of_owner", jobs.c.owner, jobs.c.created, jobs.c.id)
 sa.Index("key_of_request", jobs.c.owner, jobs.c.key, unique=True)
-sa.Index("bytes_of_jobs", jobs.c.owner, jobs.c.status, jobs.c.expires, jobs.c.size_bytes)
 
 # A key itself is known to its holder alone: here stands its beginning, to name it by, and its hash.
 keys = sa.Table(

@@ -30,14 +30,16 @@ from georesolve.service.store.rows import (
     JobRow,
     JobState,
     JobStatus,
+    Kept,
     Repeat,
     dataset_row,
     job_row,
     job_state,
     stored_dataset,
 )
-from georesolve.service.store.schema import datasets as _datasets
+from georesolve.service.store.schema import is_registered as _is_registered
 from georesolve.service.store.schema import jobs as _jobs
+from georesolve.service.store.schema import kept as _kept
 from georesolve.service.store.schema import names as _names
 from georesolve.service.store.schema import store as _store
 from georesolve.workers.datasets import Dataset
@@ -52,15 +54,23 @@ _NUL = "\0"
 _DAY_SECONDS = 86400.0
 _STEP_BACK_SECONDS = 60.0
 """Clocks that are kept right are set back by less."""
-_LONG_AGO = "0001-01-01T00:00:00.000+00:00"
-"""When what is removed has expired: so to every front, whatever its clock says."""
+LONG_AGO = "0001-01-01T00:00:00.000+00:00"
+"""When what nobody wants any more has expired, whatever a clock says."""
+_LET_GO_SECONDS = 60.0
+"""After so long no worker has a job in hand that has ended."""
 _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
-_DATASET = sa.select(_datasets).where(_datasets.c.id == sa.bindparam("id"))
+_DATASET = sa.select(_kept).where((_kept.c.id == sa.bindparam("id")) & (_kept.c.kind != "result"))
 _STATE = [_jobs.c[field.name] for field in fields(JobState)]
 _ROW = [_jobs.c[field.name] for field in fields(JobRow) if field.name in _jobs.c]
+_KEPT = [_kept.c[name] for name in Kept._fields]
 _TOLD = sa.select(_store.c.beat, _store.c.cluster, _store.c.metrics)
+_IS_NEEDED = sa.exists().where(
+    _jobs.c.status.in_(LIVE)
+    & ((_jobs.c.observations == _kept.c.id) | (_jobs.c.references == _kept.c.id))
+)
+"""Whether a live job names a set."""
 
 
 class Store(Queries):
@@ -80,7 +90,7 @@ class Store(Queries):
     indexes_folder
         The folder of the indexes of datasets, which are this machine's own.
     maps_folder
-        The folder of the maps of jobs, one each: beside their results, or this machine's own.
+        The folder of the maps of jobs, one each, which are this machine's own, too.
     sees_all
         Whether the datasets and jobs of others are seen, too.
     keys
@@ -99,8 +109,7 @@ class Store(Queries):
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.datasets_place, self.jobs_place = self.root.below("datasets"), self.root.below("jobs")
         self.indexes_folder = data_dir / "datasets" / "indexes"
-        # Where results lie in a bucket, `jobs` may have those of before there was one.
-        self.maps_folder = data_dir / ("maps" if href else "jobs")
+        self.maps_folder = data_dir / "maps"
         self.changes = Changes(self._engine)
         self.bell = Bell(data_dir)
         self._fence: sa.ColumnElement[bool] = sa.true()
@@ -121,9 +130,13 @@ class Store(Queries):
         return own
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
-        # To an owner what has expired is not there; the service has it until no job needs it.
-        is_there = sa.true() if self.owner is None or table is _jobs else ~self._expired(table)
-        return is_there if self.sees_all else self._own(table) & is_there
+        return sa.true() if self.sees_all else self._own(table)
+
+    @property
+    def _is_there(self) -> sa.ColumnElement[bool]:
+        # To an owner what has expired is gone; the service has it until no job needs it.
+        has_it = sa.true() if self.owner is None else ~self._expired(_kept)
+        return self._seen(_kept) & (_kept.c.state != "going") & has_it
 
     def sees(self, owner: str) -> bool:
         """Whether what an owner has is there."""
@@ -139,9 +152,11 @@ class Store(Queries):
         self._fence = lease.is_held
         return lease
 
-    def forget_holder(self) -> None:
-        """Free the lease at once: no other process has the data folder."""
+    def take_over(self) -> None:
+        """Free the lease, and let go of what was being made: no other process has the store."""
         self._change(_store.update().values(holder="", cluster={}))
+        is_left = (_kept.c.state == "incoming") & _kept.c.expires.is_not(None)
+        self._change(_kept.update().where(is_left).values(expires=LONG_AGO))
 
     def told(self) -> "sa.Row[Any, Any, Any]":
         """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
@@ -186,31 +201,28 @@ class Store(Queries):
         place = self.jobs_place.below(id)
         return place.path if isinstance(place, Folder) else place
 
-    def dataset_ids(self, *, registered: bool | None = None, before: str | None = None) -> set[str]:
-        """Ids of all datasets, or of those that are registered or not, or made before a time."""
-        query = sa.select(_datasets.c.id).where(self._seen(_datasets))
-        if registered is not None:
-            query = query.where(_datasets.c.registered == registered)
-        if before is not None:
-            query = query.where(_datasets.c.created < before)
-        return set(self._scalars(query))
+    def kept_ids(self, *kinds: str) -> set[str]:
+        """Ids of all that is kept of some kinds, or of any."""
+        query = sa.select(_kept.c.id).where(self._seen(_kept))
+        return set(self._scalars(query.where(_kept.c.kind.in_(kinds)) if kinds else query))
 
     def registered_digests(self) -> set[str]:
         """The SHA-256 of all registered datasets."""
-        query = sa.select(_datasets.c.sha256).where(_datasets.c.registered & self._seen(_datasets))
-        return set(self._scalars(query))
+        return set(self._scalars(sa.select(_kept.c.sha256).where(_is_registered)))
 
     def add_dataset(self, row: DatasetRow, admit: "Admission") -> None:
-        """Enter a dataset, before its file is there; `admit` is as for `add_job`."""
+        """Enter a set, before its file is there; `admit` is as for `add_job`."""
         stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
         with self._accepting(admit) as connection:
-            connection.execute(_datasets.insert().values({**vars(row), **stored}))
+            values = {**vars(row), **stored, "state": "incoming"}
+            connection.execute(_kept.insert().values(values))
 
     def register_dataset(self, id: str, expires: str | None) -> bool:
         """Register a dataset; False when its owner has registered its content already."""
-        query = _datasets.update().where(_datasets.c.id == id)
+        is_made = (_kept.c.id == id) & (_kept.c.state == "incoming")
+        query = _kept.update().where(is_made).values(state="whole", expires=expires)
         try:
-            return bool(self._change(query.values(registered=True, expires=expires)))
+            return bool(self._change(query))
         except sa.exc.IntegrityError:
             return False
 
@@ -219,9 +231,9 @@ class Store(Queries):
         if _NUL in id:
             return None
         row = self._first(_DATASET, id=id)
-        if row is None or not self.sees(row["owner"]):
+        if row is None or not self.sees(row["owner"]) or row["state"] == "going":
             return None
-        # As `_seen` has it: to an owner what has expired is not there.
+        # As `_is_there` has it.
         if self.owner is not None and row["expires"] and row["expires"] <= now():
             return None
         return self._dataset(row)
@@ -234,9 +246,8 @@ class Store(Queries):
 
         The newest version of a name never does.
         """
-        is_there = (_datasets.c.id == id) & _datasets.c.registered
-        query = _datasets.update().where(is_there & self._own(_datasets))
-        later = sa.case((is_newest(_datasets.c.id), sa.null()), else_=expires)
+        query = _kept.update().where((_kept.c.id == id) & _is_registered & self._own(_kept))
+        later = sa.case((is_newest(_kept.c.id), sa.null()), else_=expires)
         return bool(self._change(query.values(expires=later)))
 
     def _reading(self, own: sa.Connection | None) -> AbstractContextManager[sa.Connection]:
@@ -245,87 +256,67 @@ class Store(Queries):
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets and results take, or are expected to once they are whole."""
-        is_kept = _jobs.c.status.in_(LIVE) | (
-            (_jobs.c.status == "successful") & ~self._expired(_jobs)
-        )
-        sums = [
-            sa.select(sa.func.sum(table.c.size_bytes)).where(self._own(table) & which)
-            for table, which in ((_datasets, sa.true()), (_jobs, is_kept))
-        ]
+        query = sa.select(sa.func.sum(_kept.c.size_bytes)).where(self._own(_kept))
         with self._reading(connection) as reading:
-            return sum(int(reading.execute(query).scalar() or 0) for query in sums)
+            return int(reading.execute(query).scalar() or 0)
 
     def keep_datasets_for_ever(self) -> None:
         """Let no dataset expire that is there."""
-        self._change(_datasets.update().values(expires=None))
-
-    def expired_datasets(self) -> list[str]:
-        """Ids of datasets that have expired, and are there still."""
-        return self._scalars(sa.select(_datasets.c.id).where(self._expired(_datasets)))
-
-    def expired_results(self, before: str) -> set[str]:
-        """Ids of jobs whose result has expired before a time."""
-        return set(self._scalars(sa.select(_jobs.c.id).where(_jobs.c.expires < before)))
-
-    def with_result(self, ids: list[str]) -> set[str]:
-        """Those of some jobs that have a result, and it has not expired."""
-        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
-        query = sa.select(_jobs.c.id).where(has_result)
-        batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
-        return {id for some in batches for id in self._scalars(query.where(_jobs.c.id.in_(some)))}
+        self._change(_kept.update().where(_is_registered).values(expires=None))
 
     def registered_dataset(self, like: Dataset) -> DatasetRow | None:
         """A registered dataset with the same content, be it expired, as long as it is there.
 
         The content names the coordinate and id columns too: they are in the file's metadata.
         """
-        same = (_datasets.c.sha256 == like.sha256) & _datasets.c.registered
-        row = self._first(sa.select(_datasets).where(same & self._own(_datasets)))
+        same = (_kept.c.sha256 == like.sha256) & _is_registered
+        row = self._first(sa.select(_kept).where(same & self._own(_kept)))
         return self._dataset(row) if row else None
 
     def registered_datasets(self, page: Page) -> list[DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
-        query = sa.select(_datasets).where(_datasets.c.registered & self._seen(_datasets))
-        return [self._dataset(row) for row in self._rows(page.of(query, _datasets))]
+        query = sa.select(_kept).where(_is_registered & self._is_there)
+        return [self._dataset(row) for row in self._rows(page.of(query, _kept))]
 
-    def remove_dataset(
-        self,
-        id: str,
-        remove_file: Callable[[], None] = lambda: None,
-        *,
-        only_expired: bool = False,
-        expires: str | None = None,
-    ) -> bool:
-        """Forget a dataset, unless a live job needs it; tells whether it was forgotten.
+    def expired(self, before: str | None = None, job: str | None = None) -> list[Kept]:
+        """What has expired by now or before a time, of all or of one job, and no live job needs."""
+        has_expired = (_kept.c.expires <= (before or now())) & ~_IS_NEEDED & self._seen(_kept)
+        query = sa.select(*_KEPT).where(has_expired)
+        query = query if job is None else query.where(_kept.c.needed_by == job)
+        return [Kept(**row) for row in self._rows(query.order_by(_kept.c.expires))]
 
-        One that came with a request stays, too, while a result needs its coordinates. Where
-        `expires` is given, one that expires at another time stays: it was used meanwhile. From the
-        first moment on nobody sees it. Its row goes after its file: where that cannot be removed,
-        or this process is killed, it has expired, and is removed by the next sweep.
+    def let_go(self, id: str, *, only_expired: bool = False, **as_it_was: str) -> Kept | None:
+        """Have a set be gone for everyone, before its file is; None while it is needed.
+
+        Parameters
+        ----------
+        only_expired
+            Whether one that has not expired by now, as it was used meanwhile, stays.
+        as_it_was
+            Columns: a set of which one has another value by now stays.
         """
-        # What comes after the lock sees the job that held it.
-        lock = sa.select(_datasets.c.id).where(_datasets.c.id == id).with_for_update()
-        is_input = (_jobs.c.observations == id) | (_jobs.c.references == id)
-        needed = sa.exists().where(_jobs.c.status.in_(LIVE) & is_input)
-        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
-        keeps_sets = _jobs.c.delivery["keeps_sets"].as_boolean()
-        kept = ~_datasets.c.registered & sa.exists().where(has_result & keeps_sets & is_input)
-        own = (_datasets.c.id == id) & self._seen(_datasets)
-        query = _datasets.update().where(own & ~needed & ~kept & ~is_newest(_datasets.c.id))
+        may_go = (_kept.c.id == id) & self._seen(_kept) & ~_IS_NEEDED & ~is_newest(_kept.c.id)
         if only_expired:
-            query = query.where(self._expired(_datasets))
-        if expires is not None:
-            query = query.where(_datasets.c.expires == expires)
-        query = query.values(registered=False, expires=_LONG_AGO)
-
-        with self._engine.begin() as connection:
-            connection.execute(lock)
-            if not connection.execute(query).rowcount:
-                return False
+            may_go &= self._expired(_kept)
+        for name, value in as_it_was.items():
+            may_go &= _kept.c[name] == value
+        gone = {"state": "going", "size_bytes": 0, "expires": LONG_AGO}
+        # No job that needs it is entered meanwhile.
+        with self._accepting() as connection:
+            query = _kept.update().where(may_go).values(gone).returning(*_KEPT)
+            row = connection.execute(query).mappings().first()
+            if row is None:
+                return None
             connection.execute(_names.delete().where(_names.c.dataset == id))
-        remove_file()
-        self._change(_datasets.delete().where(_datasets.c.id == id))
-        return True
+        return Kept(**row)
+
+    def forget(self, id: str) -> None:
+        """Forget what was kept: its bytes are gone."""
+        self._change(_kept.delete().where(_kept.c.id == id))
+
+    def settle(self, id: str, state: str, expires: str | None) -> None:
+        """Note of the result of a job in what state it is, and when to see to it again."""
+        self._change(_kept.update().where(_kept.c.id == id).values(state=state, expires=expires))
 
     def add_job(
         self,
@@ -355,15 +346,14 @@ class Store(Queries):
         KeyInUse
             When another process accepted a request with the key meanwhile.
         """
-        time = now()
+        id, owner, time = new_id(), self.owner or "", now()
         values: dict[str, Any] = {
             "process": "nearest",
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,
-            "size_bytes": size_bytes,
-            "id": new_id(),
-            "owner": self.owner or "",
+            "id": id,
+            "owner": owner,
             "status": "accepted",
             "request": subject("request_id"),
             "created": time,
@@ -374,21 +364,25 @@ class Store(Queries):
             "message": "waiting for a free place",
         }
         values |= repeat._asdict() if repeat else {}
-        sets = {observations.id, references.id}
-        # Postgres holds them until the job is entered; in SQLite one writes at a time.
-        lock = sa.select(_datasets.c.id).where(_datasets.c.id.in_(sets)).order_by(_datasets.c.id)
-        # One statement: a dataset cannot be removed between the look and the entry.
-        exist = (
-            sa.exists().where((_datasets.c.id == id) & self._seen(_datasets)) for id in sorted(sets)
-        )
-        row = sa.select(
-            *(sa.literal(value, _jobs.c[name].type) for name, value in values.items())
-        ).where(sa.and_(sa.true(), *exist))
-        insert = _jobs.insert().from_select(list(values), row).returning(_jobs.c.id)
+        result: dict[str, Any] = {
+            "id": id,
+            "kind": "result",
+            "owner": owner,
+            "state": "incoming",
+            "size_bytes": size_bytes,
+            "created": time,
+            "needed_by": id,
+        }
+        ids = {observations.id, references.id}
+        are_there = sa.select(sa.func.count()).where(_kept.c.id.in_(ids) & self._is_there)
+        inputs = _kept.update().where(_kept.c.id.in_(ids) & (_kept.c.kind == "input"))
         try:
             with self._accepting(admit) as connection:
-                connection.execute(lock.with_for_update(read=True, key_share=True))
-                id: str | None = connection.execute(insert).scalar()
+                if connection.execute(are_there).scalar() != len(ids):
+                    return None
+                connection.execute(_jobs.insert().values(values))
+                connection.execute(_kept.insert().values(result))
+                connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
         except sa.exc.IntegrityError:
             raise KeyInUse(
                 "another request with this Idempotency-Key was accepted meanwhile: send this again"
@@ -405,9 +399,12 @@ class Store(Queries):
         row = self._first(sa.select(_jobs.c.id, _jobs.c.fingerprint).where(own))
         return (row["id"], row["fingerprint"]) if row else None
 
-    def job_ids(self) -> set[str]:
-        """Ids of all jobs that are not forgotten."""
-        return set(self._scalars(sa.select(_jobs.c.id)))
+    def with_result(self, ids: list[str]) -> set[str]:
+        """Those of some jobs that have a result, and it has not expired."""
+        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        query = sa.select(_jobs.c.id).where(has_result)
+        batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
+        return {id for some in batches for id in self._scalars(query.where(_jobs.c.id.in_(some)))}
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
@@ -437,16 +434,16 @@ class Store(Queries):
         query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
         return [job_state(row) for row in self._rows(query.order_by(_jobs.c.created))]
 
-    def old_jobs(self, before: str) -> list[str]:
-        """Ids of the jobs that ended before a time; one whose result is kept is not among them."""
-        has_result = _jobs.c.status == "successful"
-        is_kept = has_result & ~self._expired(_jobs)
-        old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE) & ~is_kept
-        return self._scalars(sa.select(_jobs.c.id).where(old))
+    def forget_jobs(self, before: str) -> list[str]:
+        """Forget jobs that ended before a time and keep no result, with the keys of their requests.
 
-    def forget_job(self, id: str) -> None:
-        """Forget a job, with the key of its request."""
-        self._change(_jobs.delete().where(_jobs.c.id == id))
+        Returns their ids.
+        """
+        is_old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE)
+        keeps_result = sa.exists().where(_kept.c.id == _jobs.c.id)
+        query = _jobs.delete().where(is_old & ~keeps_result).returning(_jobs.c.id)
+        with self._single.begin() as connection:
+            return list(connection.execute(query).scalars())
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
@@ -544,20 +541,31 @@ class Store(Queries):
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = _jobs.c.rows
-            is_elsewhere = _jobs.c.delivery["output"].as_string().is_not(None)
-            size_bytes = (report or {}).get("size_bytes", 0)
-            values["size_bytes"] = sa.case((is_elsewhere, 0), else_=size_bytes)
-        else:
-            values["size_bytes"] = 0
         if status == "dismissed":
             values |= {"options": {}, "key": None}
-        return self._update_live(id, **values)
+        query = self._live(id).values(updated=now(), **values).returning(_jobs.c.delivery)
+        with self._engine.begin() as connection:
+            delivery = connection.execute(query).scalar()
+            if delivery is None:
+                return False
+            is_here = status == "successful" and not delivery["output"]
+            size_bytes = (report or {}).get("size_bytes", 0) if is_here else 0
+            # Its workers may have chunks of it in hand still.
+            look = min(filter(None, (now(_LET_GO_SECONDS), expires)))
+            result = _kept.update().where(_kept.c.id == id)
+            connection.execute(result.values(size_bytes=size_bytes, expires=look))
+            keeps_sets = status == "successful" and delivery["keeps_sets"]
+            inputs = (_kept.c.needed_by == id) & (_kept.c.kind == "input")
+            until = expires if keeps_sets else LONG_AGO
+            connection.execute(_kept.update().where(inputs).values(expires=until))
+        return True
+
+    def _live(self, id: str) -> sa.Update:
+        is_live = (_jobs.c.id == id) & _jobs.c.status.in_(LIVE)
+        return _jobs.update().where(is_live & self._seen(_jobs) & self._fence)
 
     def _update_live(self, id: str, **values: Any) -> bool:
-        query = _jobs.update().where(
-            (_jobs.c.id == id) & _jobs.c.status.in_(LIVE) & self._seen(_jobs) & self._fence
-        )
-        return bool(self._change(query.values(updated=now(), **values)))
+        return bool(self._change(self._live(id).values(updated=now(), **values)))
 
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""
@@ -569,5 +577,11 @@ class Store(Queries):
         )
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
-        values |= {"report": None, "options": {}, "size_bytes": 0, "key": None}
-        return bool(self._change(query.values(values)))
+        values |= {"report": None, "options": {}, "key": None}
+        size_bytes = sa.case((_kept.c.id == id, 0), else_=_kept.c.size_bytes)
+        gone = _kept.update().where(_kept.c.needed_by == id)
+        with self._engine.begin() as connection:
+            is_dismissed = bool(connection.execute(query.values(values)).rowcount)
+            if is_dismissed:
+                connection.execute(gone.values(size_bytes=size_bytes, expires=LONG_AGO))
+        return is_dismissed

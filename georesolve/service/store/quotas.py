@@ -29,12 +29,9 @@ class Quotas:
     def room(
         self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
     ) -> Admission:
-        """What refuses, in a transaction, what may not be kept besides what is kept.
+        """What refuses, in a transaction, so many bytes more than there are; `also` it does first.
 
-        Parameters
-        ----------
-        also
-            What else refuses it: `refuse_when_full` a job.
+        `refuse_when_full` is such a one, for a job.
         """
 
         def admit(connection: Connection) -> None:
@@ -45,12 +42,7 @@ class Quotas:
         return admit
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
-        """Refuse a job for which there is no place.
-
-        Raises
-        ------
-        QueueFull, TooManyJobs
-        """
+        """Refuse a job for which there is no place; raises QueueFull or TooManyJobs."""
         everyone, own = store.count_live(connection)
         if everyone >= self._queue:
             raise QueueFull(
@@ -78,12 +70,7 @@ class Quotas:
     def refuse_without_room(
         self, store: Store, size_bytes: int, connection: Connection | None = None
     ) -> None:
-        """Refuse what an owner may not keep besides what is kept.
-
-        Raises
-        ------
-        StorageFull
-        """
+        """Refuse what an owner may not keep besides what is kept; raises StorageFull."""
         left = self.left(store, connection)
         if left is not None and size_bytes > left:
             raise StorageFull(
