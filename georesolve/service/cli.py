@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from georesolve import __version__
 from georesolve.service.errors import CannotStart
 from georesolve.service.settings import SECRETS, Settings, misspelt
-from georesolve.service.store.roles import ROLES
+from georesolve.service.store.keys import ROLES
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "

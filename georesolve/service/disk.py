@@ -59,10 +59,7 @@ def is_locked(path: Path) -> bool:
 class Probe:
     """Tells whether something can be written: it is tried when asked, once in five seconds.
 
-    Parameters
-    ----------
-    write
-        What is tried, in a thread of its own: a disk or an object store may be silent.
+    A thread of its own tries it: a disk or an object store may be silent.
     """
 
     def __init__(self, write: Callable[[], object]) -> None:
@@ -76,10 +73,7 @@ class Probe:
     def trouble(self, patience_seconds: float = 0.0) -> Trouble | None:
         """Why it could not be written lately; None when it could be, or nobody knows yet.
 
-        Parameters
-        ----------
-        patience_seconds
-            How long this waits for a try that is under way.
+        Waits at most so long for a try that is under way.
         """
         with self._starting:
             if self._ended.is_set() and time.monotonic() - self._tried_at >= _PROBE_SECONDS:
@@ -115,18 +109,11 @@ class Probe:
 
 
 class Disk:
-    """Keeps some of the disk free: what runs and what looks after the service need room, too.
-
-    Attributes
-    ----------
-    holds_all
-        Whether sets and results lie on it, and not in an object store.
-    writable
-        Whether a small file can be written to the data folder.
-    """
+    """Keeps some of the disk free: what runs and what looks after the service need room, too."""
 
     def __init__(self, settings: Settings) -> None:
         self._folder = settings.data_dir
+        # Whether sets and results lie on it, and not in an object store.
         self.holds_all = settings.store is None
         self.must_stay_free = settings.keep_free
         self.writable = Probe(self._write)
@@ -155,17 +142,7 @@ class Disk:
         return self.free() - self.must_stay_free
 
     def refuse_when_low(self, coming: int = 0) -> None:
-        """Refuse what would be stored while there is no room for it.
-
-        Parameters
-        ----------
-        coming
-            Bytes that it is known to need.
-
-        Raises
-        ------
-        StorageFull
-        """
+        """Refuse to store so many bytes, or as many as come, without room: StorageFull."""
         free = self.free()
         if free - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""

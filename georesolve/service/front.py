@@ -23,7 +23,7 @@ from georesolve.service.http.accepting import Acceptor
 from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.service.store.ownership import PATIENCE_SECONDS
+from georesolve.service.store.identity import PATIENCE_SECONDS
 
 logger = logging.getLogger(__name__)
 

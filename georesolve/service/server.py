@@ -25,7 +25,7 @@ from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
 from georesolve.service.errors import CannotStart
 from georesolve.service.settings import Settings
-from georesolve.service.store.ownership import Ownership, owned
+from georesolve.service.store.identity import Ownership, owned
 from georesolve.service.store.store import Store
 from georesolve.workers.encryption import why_no_tls
 from georesolve.workers.gpus import NoGpuError, choose_device

@@ -16,8 +16,8 @@ from georesolve.service.jobs.retention import Retention, unknown
 from georesolve.service.receiving.ingest import Ingest, Ingested
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
+from georesolve.service.store.identity import owned
 from georesolve.service.store.listing import Page
-from georesolve.service.store.ownership import owned
 from georesolve.service.store.rows import Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions

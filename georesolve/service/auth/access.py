@@ -38,8 +38,7 @@ from georesolve.service.http.prefix import own_path
 from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
-from georesolve.service.store.roles import Role
+from georesolve.service.store.keys import Key, Keys, Role, hash_of, prefix_of
 from georesolve.service.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service.errors import CannotStart, is_disk_full
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import database_exists, name_of_database, open_database
-from georesolve.service.store.keys import Key, Keys, prefix_of
-from georesolve.service.store.roles import Role
+from georesolve.service.store.keys import Key, Keys, Role, prefix_of
 
 
 def run(settings: Settings, verb: str, **given: Any) -> int:

@@ -21,7 +21,7 @@ from georesolve.service.errors import (
 )
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.store.queries import Admission, admit_any
+from georesolve.service.store.engine import Admission, admit_any
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset, InMemory, looks_whole
@@ -63,17 +63,8 @@ def library_of(settings: Settings, store: Store) -> "Library":
 class Library:
     """Keeps datasets: a row is there before its file, and goes after it.
 
-    Parameters
-    ----------
-    dataset_hours
-        How long after its last use a registered dataset expires; 0 for never.
-    index_bytes, must_stay_free
-        What the indexes of registered datasets may take of the disk, and must leave free of it.
-
-    Attributes
-    ----------
-    indexes
-        Where the indexes of registered datasets are kept.
+    So many hours after its last use a registered one expires, and never for 0; `indexes` keeps the
+    indexes of those, which take so many bytes at most of the disk, and leave some of it free.
     """
 
     def __init__(
@@ -167,12 +158,7 @@ class Library:
         return replace(row, expires=expires)
 
     def get(self, id: str) -> DatasetRow:
-        """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one.
-
-        Raises
-        ------
-        NoSuchDataset
-        """
+        """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one."""
         row = self._store.dataset(self._id_of(id))
         if row is None:
             raise _unknown(id)
@@ -185,17 +171,9 @@ class Library:
         return id
 
     def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
-        """The dataset with this id, whose file is as it should be.
+        """The dataset with this id, unless its file is damaged: DatasetDamaged.
 
-        Parameters
-        ----------
-        every_byte
-            Whether to compare all of it with its checksum, which takes a second a gigabyte.
-
-        Raises
-        ------
-        NoSuchDataset
-        DatasetDamaged
+        With `every_byte` all of it is compared with its checksum: a second a gigabyte.
         """
         row = self.get(id)
         if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
@@ -214,13 +192,7 @@ class Library:
         )
 
     def use(self, id: str) -> DatasetRow:
-        """The dataset with this id, which from now on is kept for as long again.
-
-        Raises
-        ------
-        NoSuchDataset
-        DatasetDamaged
-        """
+        """The dataset with this id, which from now on is kept for as long again."""
         # A name is looked up each time: it may stand for another dataset now.
         id = self._id_of(id)
         used = self._used.get(id)
@@ -256,14 +228,7 @@ class Library:
         return self._store.sees(used.row.owner) and monotonic() <= used.until
 
     def remove(self, id: str) -> None:
-        """Remove a dataset and its file.
-
-        Raises
-        ------
-        NoSuchDataset
-        DatasetInUse
-            While a job that is not finished needs it.
-        """
+        """Remove a dataset and its file; DatasetInUse while a job that is not finished needs it."""
         row = self.get(id)
         if names := [name for name in self._store.names.of([row.id])[row.id] if "@" not in name]:
             is_others = row.owner != (self._store.owner or "")

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, PARQUET
@@ -13,7 +14,6 @@ from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
 from georesolve.service.clock import in_hours
 from georesolve.service.datasets.library import Library
-from georesolve.service.datasets.models import DatasetInfo, DatasetList
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     BYTES,
@@ -31,7 +31,7 @@ from georesolve.service.errors import InvalidRequest, NoSuchDataset, Preconditio
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.http.queries import PageQuery, links_of_page
-from georesolve.service.links import base_of
+from georesolve.service.links import Link, base_of
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.receiving import receive_body, receive_form
@@ -77,6 +77,51 @@ _UPLOAD: dict[str, Any] = {
         },
     }
 }
+
+
+class DatasetInfo(BaseModel):
+    """A registered dataset."""
+
+    id: str
+    names: list[str] = Field(
+        description="what else stands for it: `places` where it is the newest version of that "
+        "name, `places@3` as long as it is kept"
+    )
+    rows: int
+    invalid_rows: int
+    bbox: Annotated[list[float], Field(min_length=4, max_length=4)] | None = Field(
+        description="west, south, east and north of its valid points, in degrees"
+    )
+    columns: list[str]
+    lat: str
+    lon: str
+    id_column: str | None
+    sha256: str
+    size_bytes: int = Field(description="of its file, as the service keeps it")
+    created: str
+    expires: str | None = Field(description="when it is removed unless it is used again")
+    owner: str | None = Field(
+        None, description="the name of the key that it was made with, told to the role admin"
+    )
+
+    @classmethod
+    def of(cls, row: DatasetRow, names: list[str], owner: str | None) -> "DatasetInfo":
+        """What a client is told of a dataset; of its owner, if the client is told, the name."""
+        dataset = row.dataset
+        own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
+        return cls.model_validate(vars(dataset) | vars(row) | own)
+
+
+class DatasetList(BaseModel):
+    """Registered datasets, the newest first."""
+
+    datasets: list[DatasetInfo]
+    used_bytes: int = Field(
+        description="bytes that the datasets and results of the key take, and unfinished jobs are "
+        "expected to"
+    )
+    quota_bytes: int | None = Field(description="how many they may; null without keys")
+    links: list[Link]
 
 
 _ETAG = {"ETag": header("strong: its sha256")}
@@ -218,12 +263,7 @@ def _info(row: DatasetRow, service: Datasets, response: Response) -> DatasetInfo
 
 
 def _condition(request: Request) -> Condition:
-    """What must hold for a name to be replaced (RFC 9110, 13.1).
-
-    Raises
-    ------
-    InvalidRequest
-    """
+    """What must hold for a name to be replaced (RFC 9110, 13.1)."""
     matches, is_new = (request.headers.get(name) for name in ("if-match", "if-none-match"))
     if is_new not in (None, "*"):
         raise InvalidRequest(

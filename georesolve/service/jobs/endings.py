@@ -58,10 +58,7 @@ def end(
 def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
     """End a live job, which a runner that has it then lets go of, or remove a finished one.
 
-    Raises
-    ------
-    JobDismissed
-        When that was done before. What the job holds is left to the one who did it.
+    Raises JobDismissed when that was done before; what the job holds is left to who did it.
     """
     if end(store, metrics, id, "dismissed", "dismissed by the client"):
         row = store.job(id)
@@ -119,12 +116,8 @@ def tidy(store: Store, row: JobRow) -> None:
 def remove(store: Store, row: JobRow) -> None:
     """Remove all files of a job, but those of a result that was finished elsewhere.
 
-    Of one that was not, none stays there, unless the place is that of a later job by now.
-
-    Raises
-    ------
-    OSError
-        When some of them cannot be removed: then its folder stays, with its records.
+    Of one that was not, none stays there, unless the place is that of a later job by now. Raises
+    OSError when some cannot be removed: then its folder stays, with its records.
     """
     home, output = own_place(store.job_folder(row.id)), row.delivery.output
     is_unfinished = output and not row.has_succeeded and not store.has_successor(row)

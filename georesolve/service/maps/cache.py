@@ -85,21 +85,11 @@ class Maps:
     async def drawn(
         self, owner: str, id: str, manifest: Manifest, observations: Callable[[], Dataset]
     ) -> Drawn:
-        """The map of a job's result; however many ask for it, it is made once.
+        """The map of a job's result, for the owner who asks; however many ask, it is made once.
 
-        Parameters
-        ----------
-        owner
-            Who asks.
-        observations
-            Gives those of the job, if the map is to be made; raises a problem when they are gone.
-
-        Raises
-        ------
-        StorageFull
-            When the disk has no room for it.
-        OSError
-            When the result is gone or damaged.
+        `observations` gives those of the job if it is to be made, or raises that they are gone.
+        Raises StorageFull when the disk has no room for it, OSError when the result is gone or
+        damaged.
         """
         if (opened := self._opened.pop(id, None)) is not None:
             self._opened[id] = opened
@@ -166,13 +156,7 @@ class Maps:
         return Map(folder, manifest.digest)
 
     def distances(self, id: str, manifest: Manifest) -> Distances:
-        """How the distances of a job's result are spread: measured once, then read.
-
-        Raises
-        ------
-        OSError
-            When the result is gone or damaged.
-        """
+        """How the distances of a job's result are spread: measured once, then read."""
         folder = self.folder(id)
         path = folder / _DISTANCES_NAME
         with suppress(FileNotFoundError, ValueError, KeyError, TypeError):

@@ -28,15 +28,10 @@ _VERSION = {
 
 
 class Changes:
-    """Wakes those who wait for a job, or for anything, when the database has changed.
-
-    Attributes
-    ----------
-    stopping
-        Whether this process is about to end: those who wait are woken, and go.
-    """
+    """Wakes those who wait for a job, or for anything, when the database has changed."""
 
     def __init__(self, engine: sa.Engine) -> None:
+        # Whether this process is about to end: those who wait are woken, and go.
         self.stopping = False
         self._engine = engine
         self._version = _VERSION[engine.dialect.name]
@@ -49,13 +44,7 @@ class Changes:
 
     @contextmanager
     def watched(self, *also: Callable[[], None]) -> Iterator[None]:
-        """Look for changes from now on.
-
-        Parameters
-        ----------
-        also
-            What is called in the thread that looks, at the begin and after each change.
-        """
+        """Look for changes in a thread from now on; call `also` at the begin and after each."""
         self._is_open = True
         thread = threading.Thread(target=self._watch, args=(also,), name="changes", daemon=True)
         thread.start()

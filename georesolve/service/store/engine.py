@@ -1,11 +1,13 @@
 """The database of a service: SQLite in its data folder, or Postgres by URL; brought up to date."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from georesolve.service.clock import new_id
+from georesolve.service.clock import new_id, now
 from georesolve.service.errors import CannotStart
 from georesolve.service.store.identity import has_content, make_data_dir
 from georesolve.service.store.schema import VERSION, metadata, store
@@ -13,24 +15,72 @@ from georesolve.service.store.schema import VERSION, metadata, store
 _MIGRATION_LOCK = 0x67656F72
 """Names the lock of migrations among the advisory locks of a Postgres database."""
 _VERSION_TABLE = "alembic_version"
+_LOCK_ALL = {
+    "sqlite": "BEGIN IMMEDIATE",
+    # No row: who only notes something, as the holder of the lease does, does not wait.
+    "postgresql": f"SELECT pg_advisory_xact_lock({0x67656F61})",
+}
+
+Admission = Callable[[sa.Connection], None]
+"""Refuses what is about to be entered, in its transaction, by raising something."""
+
+
+def admit_any(connection: sa.Connection) -> None:
+    """Admit whatever is entered."""
+
+
+class Queries:
+    """Asks and changes a database, each time in a transaction of its own.
+
+    Attributes
+    ----------
+    owner
+        Whose rows are seen and made; None sees those of all and makes those of nobody.
+    """
+
+    def __init__(self, engine: sa.Engine, owner: str | None = None) -> None:
+        self._engine = engine
+        self._single = of_single_statements(engine)
+        self.owner = owner
+
+    def _own(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.true() if self.owner is None else table.c.owner == self.owner
+
+    def _expired(self, table: sa.Table) -> sa.ColumnElement[bool]:
+        return table.c.expires.is_not(None) & (table.c.expires <= now())
+
+    def _rows(self, query: "sa.Select[Any]") -> Sequence[sa.RowMapping]:
+        with self._single.connect() as connection:
+            return connection.execute(query).mappings().all()
+
+    def _first(self, query: "sa.Select[Any]", **values: Any) -> sa.RowMapping | None:
+        with self._single.connect() as connection:
+            return connection.execute(query, values).mappings().first()
+
+    def _scalars(self, query: "sa.Select[Any]") -> list[Any]:
+        with self._single.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def _change(self, query: sa.UpdateBase) -> int:
+        """Change rows; tells how many."""
+        with self._single.begin() as connection:
+            return connection.execute(query).rowcount
+
+    @contextmanager
+    def _accepting(self, admit: Admission = admit_any) -> Iterator[sa.Connection]:
+        """A transaction that enters something, if it is admitted; others wait meanwhile."""
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(_LOCK_ALL[self._engine.dialect.name])
+            admit(connection)
+            yield connection
 
 
 def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
-    """Open the database and bring its tables to this version of the schema.
+    """Open the SQLite file of a data folder, or Postgres by its URL; both are made when missing.
 
-    Parameters
-    ----------
-    data_dir
-        Folder of the SQLite file, which is made when it is missing.
-    url
-        ``postgresql://user:password@host/name`` to use that instead.
-
-    Raises
-    ------
-    CannotStart
-        When the URL is not one of Postgres, or its driver is not installed; when the database
-        cannot be connected to, or a newer version of the service has changed its tables; when the
-        data folder is not there and cannot be made, or has files and no database.
+    Raises CannotStart when the URL is not one of Postgres, or its driver is not installed; when
+    the database cannot be opened, or a newer version of the service has changed its tables; when
+    the folder cannot be made, or has files and no database.
     """
     if url:
         engine = _postgres(url)

@@ -1,9 +1,18 @@
-"""Which data folder and which database belong together: both hold the id of their store."""
+"""Which data folder and which database belong together, and which processes may work in them.
+
+Both hold the id of their store, and one service, or the processes of one, hold the folder's lock.
+"""
 
 import logging
+import os
 import re
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import sqlalchemy as sa
 
@@ -16,10 +25,64 @@ logger = logging.getLogger(__name__)
 
 ID_FILE = "store-id"
 """The file of a data folder that holds the id of its store."""
+PATIENCE_SECONDS = 3.0
+"""The children of a service that was killed are killed with it, and end some moments later."""
 _FOLDERS = ("datasets", "jobs", "incoming")
 # What a new disk comes with, and what is made before there is anything to lose.
 _UNCOUNTED = re.compile(r"\..*|lost\+found|lock|scratch|georesolve\.sqlite.*")
 _SHOWN = 3
+
+
+class Ownership(NamedTuple):
+    """The lock of a data folder, which all processes hold that were forked from this one.
+
+    Attributes
+    ----------
+    is_alone
+        Whether no other service and no other process of this one worked in the folder when it was
+        taken.
+    share
+        Lets others in, if they may be: what one who is alone does is done.
+    """
+
+    is_alone: bool
+    share: Callable[[], None]
+
+
+@contextmanager
+def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
+    """Own a data folder, with others if all of them share it; raises CannotStart.
+
+    The kernel ends the ownership with the last process that has it. Two that do not know of each
+    other would take up and sweep away each other's work.
+    """
+    make_data_dir(data_dir)
+    until = time.monotonic() + PATIENCE_SECONDS
+    with (data_dir / "lock").open("a+") as lock:
+        while not (is_alone := _holds(lock, LOCK_EX)):
+            if shared and _holds(lock, LOCK_SH):
+                break
+            if time.monotonic() > until:
+                lock.seek(0)
+                raise CannotStart(
+                    f"the data folder {data_dir} is in use by process {lock.read().strip()}: "
+                    "stop that one, or take another folder"
+                )
+            time.sleep(0.05)
+        if is_alone:
+            lock.truncate(0)
+            with suppress(OSError):
+                # On a full disk nobody is told the number; what makes room shall start.
+                os.write(lock.fileno(), f"{os.getpid()}\n".encode())
+        yield Ownership(is_alone, partial(flock, lock, LOCK_SH if shared else LOCK_EX))
+
+
+def _holds(lock: TextIO, kind: int) -> bool:
+    try:
+        flock(lock, kind | LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _content_of(data_dir: Path) -> list[str]:
@@ -40,18 +103,10 @@ def _shown(content: list[str]) -> str:
 
 
 def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
-    """Make a data folder where there is none.
+    """Make a data folder where there is none, for a SQLite file if its database is one.
 
-    Parameters
-    ----------
-    database
-        The SQLite file that belongs to it; None where the database is elsewhere.
-
-    Raises
-    ------
-    CannotStart
-        When that is not possible, or nothing can be written there, when it is not that of a
-        service, or has files and has lost its database.
+    Raises CannotStart when nothing can be written there, when the folder is not that of a service,
+    or has files and has lost its database.
     """
     lock = data_dir / "lock"
     try:
@@ -89,16 +144,8 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     """Refuse files and a database of different stores; mark a folder that has no id yet.
 
     A folder that is new has none. It then is that of a SQLite file which lies in it; with Postgres,
-    and for a prefix of an object store, neither of the two may have anything to lose.
-
-    Parameters
-    ----------
-    database
-        What to call the database before people.
-
-    Raises
-    ------
-    CannotStart
+    and for a prefix of an object store, neither of the two may have anything to lose. Raises
+    CannotStart, which calls the database as it is called here.
     """
     with engine.connect() as connection:
         id = connection.execute(sa.select(_store.c.id)).scalar_one()

@@ -3,36 +3,27 @@
 import hashlib
 import secrets
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
-from georesolve.service.store.queries import Queries
-from georesolve.service.store.roles import Role
+from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import keys as _keys
 
+Role = Literal["user", "admin", "metrics"]
+"""`user`: all that is its own; `admin`: what all keys make, too; `metrics`: `/metrics` alone."""
+ROLES: tuple[Role, ...] = get_args(Role)
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key; times are RFC 3339 in UTC.
+    """What is known of a key, whose id is the owner of what is made with it.
 
-    Attributes
-    ----------
-    id
-        The owner of what is made with it.
-    prefix
-        Its first characters, which are no secret.
-    sha256
-        Of the whole key. It has 256 random bits, so no slow hash is needed.
-    name
-        Who holds it, or what for.
-    created
-        When it was made, or got its last secret.
-    expires
-        When it ends by itself; None for never.
+    Its `prefix` is no secret; the whole key has 256 random bits, so that `sha256` needs no slow
+    hash. It was made, or got its last secret, when it was `created`.
     """
 
     id: str

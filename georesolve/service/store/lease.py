@@ -32,10 +32,7 @@ _LOOK_SECONDS = 0.5
 class Lease:
     """The lease of one database, as one that wants to hold it sees it.
 
-    Parameters
-    ----------
-    holder
-        The name to hold it by. Those who have the same never live at the same time.
+    Those who have the same name to hold it by never live at the same time.
     """
 
     def __init__(self, engine: sa.Engine, holder: str) -> None:
@@ -81,14 +78,8 @@ class Lease:
     ) -> AsyncIterator[None]:
         """Renew the lease from now on, and give it back in the end.
 
-        Parameters
-        ----------
-        tell
-            The columns that are told with it: how the cluster is, and metrics.
-        news
-            Is set when that should be told at once.
-        lost
-            Is called when another has taken the lease.
+        `tell` gives columns that are told with it, at once when `news` is set; `lost` is called
+        when another has taken the lease.
         """
 
         async def keep() -> None:

@@ -18,27 +18,13 @@ from georesolve.service.store.schema import jobs
 
 @dataclass(frozen=True)
 class Page:
-    """One page of a list.
-
-    Attributes
-    ----------
-    limit
-        How many rows it has at most.
-    cursor
-        Where it begins, as the page before told; None for the first one.
-    """
+    """One page of a list: so many rows from where the page before told, if it is not the first."""
 
     limit: int = 100
     cursor: str | None = None
 
     def of(self, query: "sa.Select[Any]", table: sa.Table) -> "sa.Select[Any]":
-        """A query for this page, and for one row more, which tells whether there is another.
-
-        Raises
-        ------
-        InvalidRequest
-            When the cursor is none.
-        """
+        """A query for this page, and for one row more, which tells whether there is another."""
         place = sa.tuple_(table.c.created, table.c.id)
         if self.cursor is not None:
             query = query.where(place < sa.tuple_(*_place_of(self.cursor)))
@@ -66,17 +52,7 @@ def _place_of(cursor: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which jobs.
-
-    Attributes
-    ----------
-    statuses, processes
-        Only those in one of these; all when empty.
-    created_from, created_to
-        Only those accepted in this time, both ends included.
-    shortest_seconds, longest_seconds
-        Only those that ran, or run already, so long.
-    """
+    """Which jobs: all, or those in one of some statuses, accepted in a time, that ran so long."""
 
     statuses: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()

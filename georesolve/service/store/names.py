@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from georesolve.service.clock import is_id, now
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
-from georesolve.service.store.queries import Queries
+from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import is_registered
 from georesolve.service.store.schema import kept as _kept
 from georesolve.service.store.schema import names as _names
@@ -37,32 +37,15 @@ class Named(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What must hold for a name to be replaced: the headers If-Match and If-None-Match.
+    """What must hold for a name to be replaced: the headers If-Match and If-None-Match."""
 
-    Attributes
-    ----------
-    only
-        SHA-256 of the datasets that may be replaced; None for any, and for none.
-    must_exist, must_be_new
-        Whether there must be a version already, or must be none.
-    """
-
+    # SHA-256 of the datasets that may be replaced; None for any, and for none.
     only: frozenset[str] | None = None
     must_exist: bool = False
     must_be_new: bool = False
 
     def check(self, name: str, sha256: str | None) -> None:
-        """Refuse to replace what has another digest.
-
-        Parameters
-        ----------
-        sha256
-            Of the newest version; None where there is none.
-
-        Raises
-        ------
-        PreconditionFailed
-        """
+        """Refuse to replace a newest version of this digest, None for no version."""
         if sha256 is None:
             if self.must_exist or self.only is not None:
                 raise PreconditionFailed(
@@ -108,13 +91,7 @@ class Names(Queries):
         return found
 
     def refuse_changed(self, name: str, condition: Condition) -> None:
-        """Refuse a name that cannot be one, or whose newest version is not as it should be.
-
-        Raises
-        ------
-        InvalidRequest
-        PreconditionFailed
-        """
+        """Refuse a name that cannot be one, or whose newest version is not as it should be."""
         named = Named.parse(name)
         if named is None or named.version is not None:
             raise InvalidRequest(
@@ -135,19 +112,8 @@ class Names(Queries):
         """Let a name stand for a dataset; tells whether it is a new name.
 
         `refuse_changed` has seen the name before. A dataset that it stands for already makes no new
-        version.
-
-        Parameters
-        ----------
-        expires
-            When the version that is replaced expires.
-
-        Raises
-        ------
-        NoSuchDataset
-            When the dataset was removed meanwhile.
-        PreconditionFailed
-            When the condition does not hold.
+        version; one that is replaced `expires`. Raises NoSuchDataset when the dataset was removed
+        meanwhile, PreconditionFailed when the condition does not hold.
         """
         of_name = self._own(_names) & (_names.c.name == name)
         count = sa.select(sa.func.max(_names.c.version)).where(of_name)

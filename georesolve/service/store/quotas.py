@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs
 from georesolve.service.settings import Settings
-from georesolve.service.store.queries import Admission
+from georesolve.service.store.engine import Admission
 from georesolve.service.store.store import Store
 
 

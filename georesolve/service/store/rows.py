@@ -31,20 +31,10 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A set that the service keeps.
+    """A set that the service keeps: a registered dataset, or an input, which goes with its job.
 
-    Attributes
-    ----------
-    kind
-        Whether a client registered it, or it came with a request and goes with its job.
-    owner
-        The id of the key that it was made with; empty without keys.
-    expires
-        When it may be removed; None for never.
-    size_bytes
-        Of its file.
-    seconds
-        Time that receiving and decoding it took.
+    `owner` is the id of the key that it was made with, empty without keys; `expires` is None for
+    never; `seconds` are what receiving and decoding it took.
     """
 
     id: str
@@ -91,14 +81,8 @@ _OPTIONS = TypeAdapter(MatchOptions)
 class JobState:
     """How far a job is, which is what lists show; times are RFC 3339 in UTC.
 
-    Attributes
-    ----------
-    owner
-        The id of the key that it was made with; empty without keys.
-    expires
-        When its result may be removed; None for never.
-    deaths
-        How often the runner has died while it ran the job, since the job last got on.
+    Its result `expires`, or never for None; `deaths` tells how often the runner has died while it
+    ran the job, since the job last got on.
     """
 
     id: str
@@ -127,18 +111,8 @@ class JobState:
 class JobRow(JobState):
     """A job with all that the store knows of it.
 
-    Attributes
-    ----------
-    observations, references
-        Ids of its datasets.
-    options
-        How to match; of a dismissed job they are forgotten.
-    request
-        The id of the request that made it.
-    held
-        Whether a runner has it in hand, or died with it.
-    has_expired
-        Whether its result was kept for as long as results are.
+    `observations` and `references` are ids of sets, `request` that of the request that made it; a
+    runner has a job that is `held` in hand, or died with it.
     """
 
     observations: str
@@ -186,15 +160,7 @@ def job_row(row: sa.RowMapping, time: str) -> JobRow:
 
 
 class Repeat(NamedTuple):
-    """A key and what was sent with it.
-
-    Attributes
-    ----------
-    key
-        As the client chose it.
-    fingerprint
-        Tells other content from the same.
-    """
+    """The Idempotency-Key that a client chose, and what tells other content from the same."""
 
     key: str
     fingerprint: str

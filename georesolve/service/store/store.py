@@ -15,13 +15,18 @@ from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.store.bell import Bell
 from georesolve.service.store.changes import Changes
-from georesolve.service.store.engine import name_of_database, open_database
+from georesolve.service.store.engine import (
+    Admission,
+    Queries,
+    admit_any,
+    name_of_database,
+    open_database,
+)
 from georesolve.service.store.identity import ID_FILE, refuse_other_store
 from georesolve.service.store.keys import Keys
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import ALL, Page, Selection
 from georesolve.service.store.names import Names, is_newest
-from georesolve.service.store.queries import Admission, Queries, admit_any
 from georesolve.service.store.rows import (
     LIVE,
     REMOVED,
@@ -74,48 +79,26 @@ _IS_NEEDED = sa.exists().where(
 
 
 class Store(Queries):
-    """Datasets and jobs in one database. Every method is one transaction.
-
-    Attributes
-    ----------
-    changes
-        Tells of changed jobs.
-    bell
-        Rings when a job is accepted.
-    root
-        Where the files of datasets and results lie: the data folder, or a prefix of an object
-        store, which processes share that share no folder.
-    datasets_place, jobs_place
-        Where the files of all datasets lie, and the folders of all jobs.
-    indexes_folder
-        The folder of the indexes of datasets, which are this machine's own.
-    maps_folder
-        The folder of the maps of jobs, one each, which are this machine's own, too.
-    sees_all
-        Whether the datasets and jobs of others are seen, too.
-    keys
-        The API keys in the same database.
-    writable
-        Whether the database can be written, and an object store answers.
-    """
+    """Datasets and jobs in one database. Every method is one transaction."""
 
     def __init__(
         self, data_dir: Path, database_url: str | None = None, href: str | None = None
     ) -> None:
         data_dir = data_dir.absolute()
         super().__init__(open_database(data_dir, database_url))
+        # Whether the datasets and jobs of others are seen, too.
         self.sees_all = False
+        # Where files lie: the data folder, or a prefix of an object store that processes share.
         folder = Folder(data_dir)
         self.root = Prefix(href.removeprefix("s3://").rstrip("/"), is_own=True) if href else folder
         self.datasets_place, self.jobs_place = self.root.below("datasets"), self.root.below("jobs")
-        self.indexes_folder = data_dir / "datasets" / "indexes"
-        self.maps_folder = data_dir / "maps"
-        self.changes = Changes(self._engine)
-        self.bell = Bell(data_dir)
+        # This machine's own.
+        self.indexes_folder, self.maps_folder = data_dir / "datasets" / "indexes", data_dir / "maps"
+        self.changes, self.bell = Changes(self._engine), Bell(data_dir)
+        self.keys = Keys(self._engine)
+        self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
         self._name = name_of_database(data_dir, database_url)
-        self.writable = Probe(self._try)
-        self.keys = Keys(self._engine)
 
     def _try(self) -> None:
         # Written, although nothing changes.
@@ -170,10 +153,7 @@ class Store(Queries):
     async def files(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """What a function returns that asks for files of datasets or results, called by a thread.
 
-        Raises
-        ------
-        NotReady
-            When a bucket is silent, and too many wait for it.
+        Raises NotReady when a bucket is silent, and too many wait for it.
         """
         if isinstance(self.root, Folder):
             return await pools.disk(function, *given, **named)
@@ -288,12 +268,8 @@ class Store(Queries):
     def let_go(self, id: str, *, only_expired: bool = False, **as_it_was: str) -> Kept | None:
         """Have a set be gone for everyone, before its file is; None while it is needed.
 
-        Parameters
-        ----------
-        only_expired
-            Whether one that has not expired by now, as it was used meanwhile, stays.
-        as_it_was
-            Columns: a set of which one has another value by now stays.
+        One stays, too, that was used meanwhile and so has not expired, or whose columns have other
+        values than it had.
         """
         may_go = (_kept.c.id == id) & self._seen(_kept) & ~_IS_NEEDED & ~is_newest(_kept.c.id)
         if only_expired:
@@ -328,23 +304,12 @@ class Store(Queries):
         size_bytes: int = 0,
         admit: Admission = admit_any,
     ) -> str | None:
-        """Accept a job, and keep the key that its request may be repeated by.
+        """Accept a job that is expected to take some bytes, with the key that it is repeated by.
 
         Once this returns neither is forgotten. Returns the id of the job; None when one of the
-        datasets has been removed meanwhile.
-
-        Parameters
-        ----------
-        size_bytes
-            What the job is expected to take on the disk.
-        admit
-            Is called with the connection of the transaction that enters the job, and may refuse it
-            by raising something. No other job is entered meanwhile.
-
-        Raises
-        ------
-        KeyInUse
-            When another process accepted a request with the key meanwhile.
+        datasets has been removed meanwhile. `admit` may refuse it in the transaction that enters
+        it, while no other is entered. Raises KeyInUse when another process accepted a request with
+        the key meanwhile.
         """
         id, owner, time = new_id(), self.owner or "", now()
         values: dict[str, Any] = {
@@ -453,12 +418,7 @@ class Store(Queries):
         return everyone, own
 
     def refuse_output_of_others(self, output: str, connection: sa.Connection) -> None:
-        """Refuse to write where the result of a live job will lie, of whatever owner.
-
-        Raises
-        ------
-        OutputTaken
-        """
+        """Refuse to write where the result of a live job of any owner will lie: OutputTaken."""
         theirs = _jobs.c.delivery["output"].as_string()
         query = sa.select(theirs).where(_jobs.c.status.in_(LIVE) & theirs.is_not(None))
         for other in connection.execute(query).scalars():
