@@ -32,7 +32,7 @@ from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job, with_id
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide
+from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide, way_of
 from georesolve.workers.result import provenance
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
@@ -84,6 +84,8 @@ class Plan:
         Names of its columns.
     device
         Where it would be searched.
+    search
+        By brute force, cells, packets or singles, and what decides that.
     seconds
         Order of magnitude of the search alone, from figures of one machine.
     remarks
@@ -97,6 +99,7 @@ class Plan:
     result_rows: int
     columns: list[str]
     device: Device
+    search: str
     seconds: float
     remarks: list[str]
 
@@ -241,6 +244,7 @@ def plan(
         job = _job(*sets, options, Path(name))
     of_observations, of_references = job.carried()
     ranks = ["rank"] if job.options.k > 1 else []
+    sizes = min(job.observations.rows, RESULT_ROWS // job.options.k), job.references.rows
     rate = rows_a_second(job.references.rows, job.options, chosen)
     return Plan(
         observations=job.observations.rows,
@@ -254,6 +258,7 @@ def plan(
             *(PREFIXES["references"] + name for name in of_references),
         ],
         device=chosen,
+        search=str(way_of(*sizes, job.options, chosen)),
         seconds=job.observations.rows / rate,
         remarks=_remarks(job, options),
     )

@@ -11,7 +11,7 @@ import numpy as np
 from georesolve.intake.columns import EVERY, PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
-from georesolve.kernels.nearest import Algorithm
+from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import How, MatchOptions
 

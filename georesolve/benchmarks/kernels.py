@@ -38,9 +38,9 @@ from georesolve.benchmarks.inputs import inputs as drawn
 from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.kernels import tree_cpu
 from georesolve.kernels.coordinates_cpu import distances, unit_vectors
-from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
+from georesolve.kernels.ways import Algorithm, Search
 
 ROOT = Path(__file__).resolve().parents[2]
 BRUTE_PAIRS = 2**33
@@ -152,10 +152,10 @@ def _ours(algorithm: Algorithm) -> Callable[[Any, Pair, int], np.ndarray]:
     )
 
 
-def _by_way(packets: bool) -> Callable[[Any, Pair, int], np.ndarray]:
+def _by_way(by: Search) -> Callable[[Any, Pair, int], np.ndarray]:
     def query(index: Any, points: Pair, k: int) -> np.ndarray:
         taken = Degrees(*points)
-        found = tree_cpu.search(index, taken, kernels.Query(k), cells=False, packets=packets)
+        found = tree_cpu.search(index, taken, kernels.Query(k), by=by)
         distances(found)
         return found.reference
 
@@ -170,10 +170,10 @@ METHODS = {
     "ours, auto": Method("numba", lambda r: kernels.build_index(*r), _ours("auto"), ours=True),
     "ours, tree": Method("numba", lambda r: kernels.build_index(*r), _ours("tree"), ours=True),
     "ours, packets": Method(
-        "numba", lambda r: kernels.build_index(*r), _by_way(packets=True), ours=True
+        "numba", lambda r: kernels.build_index(*r), _by_way("packets"), ours=True
     ),
     "ours, singles": Method(
-        "numba", lambda r: kernels.build_index(*r), _by_way(packets=False), ours=True
+        "numba", lambda r: kernels.build_index(*r), _by_way("singles"), ours=True
     ),
     "ours, brute": Method(
         "numba",

@@ -46,6 +46,7 @@ from georesolve import kernels
 from georesolve.benchmarks.inputs import cartesian, inputs
 from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.service import ROOT, running, until_successful
+from georesolve.kernels.devices import Device
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
@@ -312,13 +313,14 @@ class SearchByScipy(WorkerPlugin):
         """Called by Dask in every worker."""
         kernels.build_index = ScipyIndex  # type: ignore[assignment]
         kernels.nearest = nearest_by_scipy  # type: ignore[assignment]
-        kernels.taken = lambda *_: "tree"
         # A cKDTree is of no arrays that a file could hold: each worker builds its own.
         IndexFolder.index = lambda _folder, _sha256, build: build()  # type: ignore[assignment, method-assign]
 
 
 class ScipyIndex:
     """References in a cKDTree of unit vectors."""
+
+    device: Device = "cpu"
 
     def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
         self.tree = import_module("scipy.spatial").cKDTree(cartesian((lat_deg, lon_deg)))

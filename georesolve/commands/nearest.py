@@ -372,7 +372,8 @@ def _plan(given: argparse.Namespace) -> None:
         f"result        {planned.result_rows:,} rows at most",
         f"columns       {', '.join(planned.columns)}",
         f"device        {planned.device}",
-        f"search        about {planned.seconds:,.2f} s",
+        f"search        {planned.search}",
+        f"time          about {planned.seconds:,.2f} s",
         sep="\n",
     )
 

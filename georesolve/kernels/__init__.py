@@ -5,8 +5,9 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
-from georesolve.kernels.nearest import ALGORITHMS, Answer, find, measure, nearest, taken
+from georesolve.kernels.nearest import Answer, find, measure, nearest
 from georesolve.kernels.query import MAX_K, Found, Query, StepsSpent
+from georesolve.kernels.ways import ALGORITHMS, Way, way
 
 __all__ = [
     "ALGORITHMS",
@@ -16,11 +17,12 @@ __all__ = [
     "Query",
     "ReferenceIndex",
     "StepsSpent",
+    "Way",
     "build_index",
     "find",
     "index_of",
     "measure",
     "merge",
     "nearest",
-    "taken",
+    "way",
 ]

@@ -25,6 +25,11 @@ class ReferenceIndex(NamedTuple):
         return device_of(self.vectors)
 
     @property
+    def n_references(self) -> int:
+        """How many references there are, those that are not valid included."""
+        return int(self.vectors.shape[1 if self.device == "cuda" else 0])
+
+    @property
     def nbytes(self) -> int:
         """Memory that the index holds, in bytes."""
         return int(sum(getattr(array, "nbytes", 0) for array in (self.vectors, *self.tree)))

@@ -1,14 +1,12 @@
-"""`nearest`: checks, looks the algorithm and the device up in a table, calls."""
+"""`nearest`: checks, asks for the way, looks it and the device up in a table, calls."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
-from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
+from georesolve.kernels.devices import Array, Step, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Degrees, Found, Query
-
-Algorithm = Literal["auto", "tree", "brute"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
 
 
 class Answer(NamedTuple):
@@ -128,16 +126,6 @@ def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
     return _answer(own.reference, distances(own), max_distance_m)
 
 
-def taken(
-    index: ReferenceIndex, n_observations: int, query: Query, algorithm: Algorithm
-) -> Literal["tree", "brute"]:
-    """The algorithm that a search takes: the one that is asked for, or what is best by `auto`."""
-    if algorithm != "auto":
-        return algorithm
-    tree = implementation(index.device, "tree")
-    return "brute" if tree.prefers_brute(index, n_observations, query) else "tree"
-
-
 def _check_limit(max_distance_m: float | None) -> None:
     if max_distance_m is not None and not max_distance_m >= 0.0:
         raise ValueError(f"max_distance_m must be 0 or more, got {max_distance_m}")
@@ -161,8 +149,11 @@ def _search(
         raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
     if not 1 <= query.k <= MAX_K:
         raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
-    search = implementation(device, taken(index, lat_deg.size, query, algorithm)).search
-    found: Found = search(index, Degrees(lat_deg, lon_deg), query, measure=measure)
+    chosen = way(device, lat_deg.size, index.n_references, query, algorithm)
+    step: Step = "brute" if chosen.search == "brute" else "tree"
+    found: Found = implementation(device, step).search(
+        index, Degrees(lat_deg, lon_deg), query, measure=measure
+    )
     return found
 
 

@@ -1,24 +1,12 @@
-"""What a search takes of a GPU, and when cells pay: arithmetic that needs no CUDA.
+"""What a search takes of a GPU: arithmetic that needs no CUDA.
 
 So a process that may not touch a GPU can tell it, too.
 """
 
 from georesolve.kernels.query import Query
+from georesolve.kernels.ways import suits_cells
 
 WARP = 32
-_FROM = 1 << 21
-_FROM_A_REFERENCE = 64
-"""Observations, and observations for each reference, from which cells pay for themselves."""
-
-
-def suits_cells(n_references: int, n_observations: int, query: Query) -> bool:
-    """Whether cells may answer, and are likely to pay for themselves."""
-    return (
-        query.k == 1
-        and not query.exclude_self
-        and 0 < _FROM_A_REFERENCE * n_references <= n_observations
-        and n_observations >= _FROM
-    )
 
 
 def level_sizes(n_references: int) -> list[int]:
@@ -44,7 +32,7 @@ def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
     sort = 2 * (4 + 8) + 32 + 1
     # And the row of one that a walk gives up.
     answers = n_observations * (3 * 8 + 4 + k * (8 + 8 + 8))
-    if suits_cells(n_references, n_observations, Query(k)):
+    if suits_cells("cuda", n_observations, n_references, Query(k)):
         # Of each of the cells, which are half as many as observations at most, its middle, reach,
         # nearest reference and row of the table; and 24 for an observation that may be left over.
         answers += n_observations * (40 + 24)

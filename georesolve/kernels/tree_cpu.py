@@ -35,8 +35,9 @@ from georesolve.kernels.packets_cpu import LANES, search_packets, take
 from georesolve.kernels.query import Degrees, Found, Query, StepsSpent
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.ways import Search, walk, way
 
-__all__ = ["MAX_ROWS", "build", "prefers_brute", "search"]
+__all__ = ["MAX_ROWS", "build", "search"]
 
 _GRAIN = 256
 """Observations that are worth a thread."""
@@ -44,15 +45,6 @@ _TAKE_GRAIN = 1 << 15
 """Answers that are worth a thread."""
 _WINDOW = 1 << 20
 """Observations sorted at a time: their memory is used again for the next."""
-_PACKETS_FROM = 64
-_CELLS_FROM = 1 << 17
-_CELLS_SPREAD = 48
-"""Observations, and for each reference, from which a sample decides whether cells pay."""
-_SPREAD = 16
-_SPREAD_OF_LISTS = 4
-"""Observations, and references for each, from and up to which packets pay: measured. Sixteen
-observations that are far apart have little of their walks in common."""
-
 _SHARES = (1 / 64, 1 / 16)
 """Of the work of brute force, what an observation's walk may take before it is put off, and then
 before brute force takes it over. What is hard lies together in the order: put off, it is spread
@@ -62,27 +54,13 @@ _LEAST_PATIENCE = 1 << 12
 many, as they lie apart, and longer lists are made of more leaves."""
 
 
-def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
-    """Whether `auto` should take brute force: measured, and without effect on the answer.
-
-    A pair takes brute force 0.43 ns (k = 1), an observation takes the tree 30 ns and a call 25 us
-    more: that is where the lines cross. Brute force works on packets, however few fill the last.
-    """
-    n_references = index.vectors.shape[0]
-    pairs = n_references * LANES * -(-n_observations // LANES)
-    if query.k > 1:
-        return pairs <= 10_000 or n_references <= max(LANES, query.k)
-    return 0.43 * pairs <= 25_000 + 30 * n_observations
-
-
 def search(
     index: ReferenceIndex,
     observations: Degrees,
     query: Query,
     *,
     measure: bool = False,
-    cells: bool | None = None,
-    packets: bool | None = None,
+    by: Search | None = None,
     window: int | None = None,
 ) -> Found:
     """The k nearest references of every observation; as `kernels.brute_cpu.search`.
@@ -91,14 +69,11 @@ def search(
     ----------
     index, observations, query, measure
         As `kernels.brute_cpu.search` has them.
-    cells : bool, optional
-        Whether a table of cells answers what it can, for k = 1 and without `exclude_self`; left
-        out, what is measured to be faster.
-    packets : bool, optional
-        Whether observations are searched in packets; left out, what is measured to be faster.
+    by : {"cells", "packets", "singles"}, optional
+        How to search, cells for k = 1 and without `exclude_self`; left out, `way` decides.
     window : int, optional
-        Observations sorted at a time; left out, it depends on the number of references. None of
-        them has an effect on the answer.
+        Observations sorted at a time; left out, it depends on the number of references. Neither
+        has an effect on the answer.
     """
     lat_deg, lon_deg = readable(observations)
     n = lat_deg.size
@@ -109,17 +84,18 @@ def search(
         found.chord2.fill(np.nan if measure else np.inf)
         return found
     lists = query.k > 1 or query.exclude_self
-    tried = cells is None and _CELLS_FROM <= n >= _CELLS_SPREAD * tree.rows.size
-    if (cells or tried) and not lists and query.most_steps is None:
-        left = search_cells(index, Degrees(lat_deg, lon_deg), found, sampled=tried)
+    sizes = (n, tree.rows.size, query)
+    chosen = by or way("cpu", *sizes, "tree").search
+    if chosen == "cells":
+        left = search_cells(index, Degrees(lat_deg, lon_deg), found, sampled=by is None)
         if left is not None:
             rest = Degrees(lat_deg[left], lon_deg[left])
-            some = search(index, rest, query, cells=False, packets=packets, window=window)
+            walked = walk("cpu", left.size, tree.rows.size, query).search
+            some = search(index, rest, query, by=walked, window=window)
             found.reference[left], found.chord2[left] = some
             return Found(found.reference, distances(found)) if measure else found
-    if packets is None:
-        spread = _SPREAD_OF_LISTS if lists else _SPREAD
-        packets = n >= _PACKETS_FROM and n * spread >= tree.rows.size
+        chosen = walk("cpu", *sizes).search
+    packets = chosen == "packets"
     # A list is measured where it is made.
     measured = measure and lists and packets
     loop = search_singles if not packets else search_lists if lists else search_packets

@@ -10,28 +10,17 @@ from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.query import Degrees, Found, Query
-from georesolve.kernels.sizes_cuda import WARP, suits_cells
+from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
+from georesolve.kernels.ways import suits_cells, walk
 
 if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
 
-__all__ = ["MAX_ROWS", "Tree", "build", "prefers_brute", "search"]
+__all__ = ["MAX_ROWS", "Tree", "build", "search"]
 
-_SORT_FROM = 1 << 17
-_SORT_FROM_PLACES = 1 << 20
-"""Observations, or places in their lists, from which sorting observations pays."""
 SAMPLE = 1 << 20
 """Observations that tell where all of them lie, to order them: a few elsewhere do no harm."""
-_BRUTE_PAIRS = 1 << 26
-_BRUTE_REFERENCES = 1024
-"""Brute force is faster up to so many references and pairs: it neither sorts nor walks."""
-
-
-def prefers_brute(index: ReferenceIndex, n_observations: int, query: Query) -> bool:
-    """Whether `auto` should take brute force: measured, and without effect on the answer."""
-    n_references = int(index.vectors.shape[1])
-    return n_references <= _BRUTE_REFERENCES and n_references * n_observations <= _BRUTE_PAIRS
 
 
 def search(
@@ -77,11 +66,18 @@ def search(
     elif width is not None:
         _walk(index, observations, query, width, found, measure)
     elif not (
-        suits_cells(n_references, n, query) and _search_cells(index, observations, found, measure)
+        suits_cells("cuda", n, n_references, query)
+        and _search_cells(index, observations, found, measure)
     ):
-        many = n >= _SORT_FROM or n << (query.k - 1).bit_length() >= _SORT_FROM_PLACES
-        _walk(index, observations, query, WARP if many else 1, found, measure)
+        width = _width(n, n_references, query)
+        _walk(index, observations, query, width, found, measure)
     return found
+
+
+def _width(n_observations: int, n_references: int, query: Query) -> int:
+    """Observations that walk together in a warp."""
+    walked = walk("cuda", n_observations, n_references, query)
+    return WARP if walked.search == "packets" else 1
 
 
 def _walk(
@@ -110,7 +106,7 @@ def _search_cells(
         return False
     rows, some = left_over
     if rows.size:
-        width = WARP if rows.size >= _SORT_FROM else 1
+        width = _width(rows.size, index.vectors.shape[1], Query())
         answer = search(index, some, Query(), width=width)
         cells_cuda.fill_in(rows, answer, found, measure)
     return True

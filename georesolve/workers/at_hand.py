@@ -18,8 +18,8 @@ import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
 from georesolve.kernels import Answer, StepsSpent
-from georesolve.kernels.nearest import Algorithm
 from georesolve.kernels.threads_cpu import allowed
+from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
 from georesolve.workers.datasets import Dataset, InMemory, read_rows, valid_rows, write_dataset
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id

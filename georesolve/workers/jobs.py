@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from georesolve.kernels import MAX_K
-from georesolve.kernels.nearest import Algorithm
+from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.places import PARTS, Home, Place, own_place, place_of

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import NamedTuple
 
+from georesolve.kernels import Query, Way, way
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
@@ -200,3 +201,9 @@ def rows_a_second(n_references: int, options: MatchOptions, device: Device) -> f
     if options.algorithm == "brute":
         return _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references) / options.k
     return _TREE_ROWS_A_SECOND[device] / options.k
+
+
+def way_of(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> Way:
+    """Which search so many observations of a chunk take, and why."""
+    query = Query(options.k, options.exclude_self)
+    return way(device, n_observations, n_references, query, options.algorithm)

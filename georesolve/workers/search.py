@@ -17,6 +17,7 @@ from georesolve.workers.datasets import Dataset
 from georesolve.workers.frames import backend
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.plan import way_of
 from georesolve.workers.references import pieces, resident_index, take_piece
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,7 @@ def verify(
         return 0
     middle = slice((len(lat_deg) - n) // 2, (len(lat_deg) - n) // 2 + n)
     index = resident_index(references, (0, references.rows))
-    query = kernels.Query(options.k, options.exclude_self)
-    took = kernels.taken(index, len(lat_deg), query, options.algorithm)
+    took = way_of(len(lat_deg), references.rows, options, index.device).search
     other = replace(options, algorithm="tree" if took == "brute" else "brute")
     again = search(
         references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)

@@ -114,6 +114,8 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
     assert said["result"] == "600 rows at most"
     assert said["columns"].endswith("status, observation_id, reference_id, reference_name")
     assert said["device"] == ("cuda" if count_gpus() else "cpu")
+    assert said["search"].split(",")[0] in ("brute", "packets", "singles")
+    assert said["time"].startswith("about ")
     assert list(tmp_path.iterdir()) == []
 
 

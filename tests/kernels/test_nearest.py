@@ -148,9 +148,9 @@ def test_packets_in_windows_find_the_same(name, k):
     index = build_index(*references)
     brute = find(index, *observations, k=k, algorithm="brute")
     seen = Degrees(*observations)
-    for window, packets in ((10, True), (1000, True), (1000, False)):
-        found = tree_cpu.search(index, seen, Query(k), packets=packets, window=window)
-        assert same_bytes(found, brute), (window, packets)
+    for window, by in ((10, "packets"), (1000, "packets"), (1000, "singles")):
+        found = tree_cpu.search(index, seen, Query(k), by=by, window=window)
+        assert same_bytes(found, brute), (window, by)
 
 
 @settings(max_examples=60, deadline=None)
@@ -160,8 +160,8 @@ def test_packets_find_what_brute_force_finds(references, observations, k, exclud
     seen = Degrees(*observations)
     query = Query(k, exclude_self)
     whole = find(index, *observations, k=k, exclude_self=exclude_self, algorithm="brute")
-    for packets in (True, False):
-        assert same_bytes(tree_cpu.search(index, seen, query, packets=packets), whole), packets
+    for by in ("packets", "singles"):
+        assert same_bytes(tree_cpu.search(index, seen, query, by=by), whole), by
 
 
 @pytest.mark.parametrize("exclude_self", [False, True])
@@ -178,7 +178,7 @@ def test_lists_tell_apart_by_row_what_is_equally_near_however_much_they_have_see
     index = build_index(lat, lon)
     seen = Degrees(lat[:40] + 0.1, lon[:40])
     whole = find(index, *seen, k=k, exclude_self=exclude_self, algorithm="brute")
-    found = tree_cpu.search(index, seen, Query(k, exclude_self), packets=True)
+    found = tree_cpu.search(index, seen, Query(k, exclude_self), by="packets")
     assert same_bytes(found, whole)
 
 
@@ -187,7 +187,7 @@ def test_cells_find_the_same(name):
     references, observations = SETS[name]
     index = build_index(*references)
     brute = find(index, *observations, algorithm="brute")
-    found = tree_cpu.search(index, Degrees(*observations), Query(), cells=True)
+    found = tree_cpu.search(index, Degrees(*observations), Query(), by="cells")
     assert same_bytes(found, brute)
 
 
@@ -196,7 +196,7 @@ def test_cells_find_the_same(name):
 def test_cells_find_what_brute_force_finds(references, observations):
     index = build_index(*references)
     whole = find(index, *observations, algorithm="brute")
-    found = tree_cpu.search(index, Degrees(*observations), Query(), cells=True)
+    found = tree_cpu.search(index, Degrees(*observations), Query(), by="cells")
     assert same_bytes(found, whole)
 
 
@@ -232,18 +232,18 @@ def test_the_number_of_threads_does_not_show(threads, monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 9])
 @pytest.mark.parametrize(
-    ("algorithm", "packets"), [("tree", True), ("tree", False), ("brute", None), ("auto", None)]
+    ("algorithm", "by"), [("tree", "packets"), ("tree", "singles"), ("brute", None), ("auto", None)]
 )
-def test_a_search_ends_when_its_steps_are_spent(algorithm, packets, k):
+def test_a_search_ends_when_its_steps_are_spent(algorithm, by, k):
     # Of the pole all references are equally far, and a walk can leave out none of them.
     rng = np.random.default_rng(0)
     index = build_index(np.zeros(1 << 17), rng.uniform(-180, 180, 1 << 17))
     pole = Degrees(np.full(100, 90.0), np.zeros(100))
 
     def search(most_steps):
-        if packets is None:
+        if by is None:
             return find(index, *pole, k=k, algorithm=algorithm, most_steps=most_steps)
-        return tree_cpu.search(index, pole, Query(k, most_steps=most_steps), packets=packets)
+        return tree_cpu.search(index, pole, Query(k, most_steps=most_steps), by=by)
 
     for most_steps in (0, 1 << 10, 1 << 15, 1 << 20):
         with pytest.raises(StepsSpent):
@@ -269,14 +269,14 @@ def test_coincident_references_take_no_more_work_than_others(k, exclude_self):
 
 @pytest.mark.parametrize("exclude_self", [False, True])
 @pytest.mark.parametrize("k", [1, 8, 64])
-@pytest.mark.parametrize("packets", [True, False])
-def test_references_on_a_circle_take_little_more_work_than_brute_force(packets, k, exclude_self):
+@pytest.mark.parametrize("by", ["packets", "singles"])
+def test_references_on_a_circle_take_little_more_work_than_brute_force(by, k, exclude_self):
     rng = np.random.default_rng(3)
     index = build_index(*circle(rng, 60.0, 1 << 16))
     seen = Degrees(90 - rng.uniform(0, 1e-9, 64), rng.uniform(-180, 180, 64))
     steps = (64 << 16) * (1.0 if k == 1 else 2.5)
     query = Query(k, exclude_self, most_steps=int(1.5 * steps))
-    found = tree_cpu.search(index, seen, query, packets=packets)
+    found = tree_cpu.search(index, seen, query, by=by)
     rows = find(index, *seen, k=k, exclude_self=exclude_self, algorithm="brute")
     assert same_bytes(found, rows)
 

@@ -86,13 +86,13 @@ def test_chunks_begin_with_the_pieces_that_are_there(place_set, in_pieces, monke
     assert len(built) <= 4 + 4 * 2
 
 
-@pytest.mark.parametrize(("rows", "took"), [(20, "brute"), (5_000, "tree")])
+@pytest.mark.parametrize(("rows", "took"), [(20, "brute"), (5_000, "packets")])
 def test_what_auto_took_is_verified_by_the_other(tmp_path, monkeypatch, rows, took):
     places = store_points(points(100, 2), tmp_path / "references.parquet")
     lat, lon = sphere(rows, 1)
     answer = search(places, lat, lon, MatchOptions())
     assert verify(places, lat, lon, MatchOptions(), 0, answer) == 8
-    wrong = {"brute": tree_cpu, "tree": brute_cpu}[took]
+    wrong = {"brute": tree_cpu, "packets": brute_cpu}[took]
     right = wrong.search
 
     def searched(*of, **how):

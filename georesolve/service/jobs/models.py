@@ -123,6 +123,7 @@ class Account(BaseModel):
     )
     verification: Verification = Verification(observations=0)
     device: str
+    search: str = Field("", description="which search a chunk took, and why")
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]
     remarks: list[str] = Field(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import metadata
+from typing import Literal
 
 from georesolve import __version__
 from georesolve.intake.plausibility import remarks
@@ -13,6 +14,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import Progress
 from georesolve.workers.places import OutputFailed
+from georesolve.workers.plan import way_of
 from georesolve.workers.sources import SourceFailed
 from georesolve.workers.suspects import WorkerLost
 
@@ -22,11 +24,15 @@ _VERSIONS = {
 }
 
 
-def account_of(job: Job, result: Manifest, progress: Progress, device: str) -> Account:
+def account_of(
+    job: Job, result: Manifest, progress: Progress, device: Literal["cpu", "cuda"]
+) -> Account:
     """What a job did, from what its parts and its result say."""
     observations = job.observations
     if (seen := progress.evidence) is not None:
         observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)
+    chunks = max(1, sum(progress.chunks_by_worker.values()))
+    sizes = -(-progress.rows // chunks), job.references.rows
     return Account(
         counts=dict(progress.counts),
         seconds=dict(progress.seconds),
@@ -38,6 +44,7 @@ def account_of(job: Job, result: Manifest, progress: Progress, device: str) -> A
         observations_bbox=observations.bbox,
         references_bbox=job.references.bbox,
         device=device,
+        search=str(way_of(*sizes, job.options, device)),
         verification=Verification(observations=progress.verified),
         chunks_by_worker=dict(progress.chunks_by_worker),
         versions=_VERSIONS,

@@ -1,0 +1,109 @@
+"""`way`: which search runs for how many points, and why. Arithmetic alone, which needs no device.
+
+What decides was measured, and has no effect on the answer.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+from georesolve.kernels.devices import Device
+from georesolve.kernels.query import Query
+
+Algorithm = Literal["auto", "tree", "brute"]
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+Search = Literal["brute", "cells", "packets", "singles"]
+
+_LANES = 16
+"""Observations that a CPU's brute force compares at a time, however few fill the last."""
+_BRUTE_REFERENCES = 1024
+_BRUTE_PAIRS = 1 << 26
+"""On a GPU brute force is faster up to so many references and pairs: it neither sorts nor walks."""
+_CELLS: dict[Device, tuple[int, int]] = {"cpu": (1 << 17, 48), "cuda": (1 << 21, 64)}
+"""Observations, and for each reference, from which cells pay for themselves."""
+_PACKETS_FROM = 64
+_SPREAD = 16
+_SPREAD_OF_LISTS = 4
+"""Observations, and references for each, from and up to which packets pay on a CPU. Sixteen
+observations that are far apart have little of their walks in common."""
+_SORT_FROM = 1 << 17
+_SORT_FROM_PLACES = 1 << 20
+"""Observations, or places in their lists, from which sorting them pays on a GPU."""
+
+
+class Way(NamedTuple):
+    """How observations are searched.
+
+    Attributes
+    ----------
+    search
+        Each with all references by ``brute`` force, from a table of ``cells``, down the tree in
+        ``packets`` of neighbours, or as ``singles``.
+    why
+        What decides, in words.
+    """
+
+    search: Search
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.search}, because {self.why}"
+
+
+def way(
+    device: Device,
+    n_observations: int,
+    n_references: int,
+    query: Query,
+    algorithm: Algorithm = "auto",
+) -> Way:
+    """Which search runs, and why.
+
+    A table of cells answers what it can, and walks the rest. On a CPU a sample of the observations
+    decides whether it is made; of equal references the tree counts those that an answer can name.
+    """
+    if algorithm == "brute":
+        return Way("brute", "it was asked for")
+    if algorithm == "auto" and _prefers_brute(device, n_observations, n_references, query):
+        return Way("brute", "so few pairs take less time than a walk")
+    if suits_cells(device, n_observations, n_references, query):
+        return Way(
+            "cells", f"there are {_CELLS[device][1]} or more observations for each reference"
+        )
+    return walk(device, n_observations, n_references, query)
+
+
+def walk(device: Device, n_observations: int, n_references: int, query: Query) -> Way:
+    """How observations walk down the tree, and why."""
+    if device == "cuda":
+        places = n_observations << (query.k - 1).bit_length()
+        if n_observations >= _SORT_FROM or places >= _SORT_FROM_PLACES:
+            return Way("packets", "there are enough observations to sort them")
+        return Way("singles", "there are too few observations to sort them")
+    spread = _SPREAD_OF_LISTS if query.k > 1 or query.exclude_self else _SPREAD
+    if n_observations < _PACKETS_FROM:
+        return Way("singles", f"there are fewer than {_PACKETS_FROM} observations")
+    if n_observations * spread < n_references:
+        return Way("singles", f"there are more than {spread} references for each observation")
+    return Way("packets", f"there are at most {spread} references for each observation")
+
+
+def suits_cells(device: Device, n_observations: int, n_references: int, query: Query) -> bool:
+    """Whether cells may answer, and are likely to pay for themselves."""
+    least, spread = _CELLS[device]
+    return (
+        query.k == 1
+        and not query.exclude_self
+        and query.most_steps is None
+        and 0 < spread * n_references <= n_observations
+        and n_observations >= least
+    )
+
+
+def _prefers_brute(device: Device, n_observations: int, n_references: int, query: Query) -> bool:
+    if device == "cuda":
+        return n_references <= _BRUTE_REFERENCES and n_references * n_observations <= _BRUTE_PAIRS
+    pairs = n_references * _LANES * -(-n_observations // _LANES)
+    if query.k > 1:
+        return pairs <= 10_000 or n_references <= max(_LANES, query.k)
+    # A pair takes brute force 0.43 ns, an observation takes the tree 30 ns and a call 25 us more:
+    # that is where the lines cross.
+    return 0.43 * pairs <= 25_000 + 30 * n_observations
