@@ -30,7 +30,6 @@ from georesolve.service.ops import docs, health, landing
 from georesolve.service.ops import metrics as ops_metrics
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
-from georesolve.service.receiving.decoders import start_decoder
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve import estimate
 from georesolve.service.resolve import router as resolve
@@ -68,7 +67,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pools.refuse_default()
-        start_decoder()
         with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)

@@ -1,7 +1,7 @@
 """Threads for what waits, apart by what it waits for: a silent bucket holds up no key check.
 
 Each kind has a few of its own. Searches have theirs in `resolve.at_hand`, decoders in
-`uploads.ingest`, the cluster in `jobs.supervisor`; the default pool of asyncio is not used.
+`receiving.ingest`, the cluster in `jobs.supervisor`; the default pool of asyncio is not used.
 """
 
 import asyncio

@@ -12,6 +12,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from georesolve.service.receiving.children import Children
 from georesolve.service.receiving.decoders import decode_in_child
 from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.ingest import Ingest
-from georesolve.service.receiving.receiving import Upload
+from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from tests.conftest import NO_CLUSTER, ROOT, children_of, roles_of, running_service, wait_until
 
@@ -36,9 +37,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 
-def decode(path, format="parquet", names=None, **limits):
+own_decoders = cache(decoders.open_decoders)
+
+
+def decode(path, format="parquet", names=None, children=None, **limits):
     source = Source(path, format, Reading(**(names or {}), on_invalid="null"), "points")
-    return decode_in_child(source, path.with_suffix(".out"), replace(LIMITS, **limits))
+    target = path.with_suffix(".out")
+    return decode_in_child(source, target, replace(LIMITS, **limits), children or own_decoders())
 
 
 def write(path, **columns):
@@ -135,15 +140,14 @@ def test_a_file_may_be_larger_than_the_memory_that_it_is_decoded_in(tmp_path):
     assert dataset.file.stat().st_size > limit
 
 
-def test_time_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoders, "_children", Children(_sleep, []))
-    start = time.monotonic()
+def test_time_is_limited(tmp_path):
+    file, start = write(tmp_path / "f", lat=[0.0], lon=[0.0]), time.monotonic()
     with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
-        decode(write(tmp_path / "f", lat=[0.0], lon=[0.0]), seconds=0.5)
+        decode(file, children=Children(_sleep, []), seconds=0.5)
     assert time.monotonic() - start < 20
 
 
-def test_a_crash_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
+def test_a_crash_is_not_the_fault_of_the_file(tmp_path):
     file = write(tmp_path / "f", lat=[0.0], lon=[0.0])
     for work, words in (
         (_crash, r"exit code -11 and without an answer"),
@@ -151,13 +155,11 @@ def test_a_crash_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
         (_lie, "without an answer"),
         (_babble, "more than 16777216 bytes"),
     ):
-        monkeypatch.setattr(decoders, "_children", Children(work, []))
         with pytest.raises(decoders.DecoderFailed, match=words):
-            decode(file)
+            decode(file, children=Children(work, []))
         assert not file.with_suffix(".out").exists()
-    monkeypatch.setattr(decoders, "_children", Children(_abort_for_memory, []))
     with pytest.raises(TooLarge, match="took all memory"):
-        decode(file)
+        decode(file, children=Children(_abort_for_memory, []))
 
 
 def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):

@@ -5,6 +5,7 @@ import io
 import json
 import struct
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from georesolve.intake.columns import Reading
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, TooLarge
-from georesolve.service.receiving.decoders import decode_in_child
+from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits
 from tests.conftest import roles_of
 
+own_decoders = cache(open_decoders)
 LIMITS = Limits(memory_bytes=512 << 20, seconds=60, rows=10**6, columns=256)
 N = 400
 GOOD = pa.table(
@@ -74,7 +76,8 @@ def decode(tmp_path, content, format, **limits):
     path = tmp_path / "received"
     path.write_bytes(content)
     source = Source(path, format, Reading(), "points")
-    return decode_in_child(source, tmp_path / "dataset.parquet", replace(LIMITS, **limits))
+    target = tmp_path / "dataset.parquet"
+    return decode_in_child(source, target, replace(LIMITS, **limits), own_decoders())
 
 
 def bad_text():

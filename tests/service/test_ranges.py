@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from georesolve.workers.files import sha256_of
 
 N = 600_000
 CORES = 4
+own_decoders = cache(decoders.open_decoders)
 LIMITS = Limits(memory_bytes=2 << 30, seconds=120, rows=10**6, columns=10)
 
 
@@ -56,7 +58,7 @@ def table(**columns):
 
 def decode(path, format, **reading):
     source = Source(path, format, Reading(**reading), "points")
-    return decoders.decode_in_child(source, path.with_suffix(".out"), LIMITS)
+    return decoders.decode_in_child(source, path.with_suffix(".out"), LIMITS, own_decoders())
 
 
 def in_this_process(path, format, **reading):
@@ -212,7 +214,9 @@ def test_ranges_share_the_limits_of_one_file(tmp_path, tasks):
     source = Source(tmp_path / "f", "parquet", Reading(), "points")
     target = tmp_path / "out"
     with pytest.raises(TooLarge, match="600000 rows are more than the limit of 599999"):
-        decoders.decode_in_child(source, target, replace(LIMITS, rows=N - 1))
+        decoders.decode_in_child(source, target, replace(LIMITS, rows=N - 1), own_decoders())
     with pytest.raises(StorageFull, match="more than the 1000000 bytes"):
-        decoders.decode_in_child(source, target, replace(LIMITS, written_bytes=10**6))
+        decoders.decode_in_child(
+            source, target, replace(LIMITS, written_bytes=10**6), own_decoders()
+        )
     assert [one.name for one in tmp_path.iterdir()] == ["f"]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from georesolve.service.errors import InvalidRequest
-from georesolve.service.receiving.receiving import receive_form
+from georesolve.service.receiving.uploads import receive_form
 from tests.conftest import points, running_service, wait_until
 from tests.service.test_jobs import PARQUET, files_of, parquet
 

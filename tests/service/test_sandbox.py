@@ -136,12 +136,9 @@ def found(tmp_path_factory):
     path = folder / "received"
     path.write_text("given")
     source = Source(path, "csv", Reading(), str(other))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            decoders, "_children", Children(taken_over, ["georesolve.service.receiving.decoding"])
-        )
-        with pytest.raises(InvalidInput) as caught:
-            decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS)
+    children = Children(taken_over, ["georesolve.service.receiving.decoding"])
+    with pytest.raises(InvalidInput) as caught:
+        decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS, children)
     if all(HAS):
         assert other.read_text() == "secret"
         assert other.stat().st_mode & 0o777

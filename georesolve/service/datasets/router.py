@@ -34,7 +34,7 @@ from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import Link, base_of
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
-from georesolve.service.receiving.receiving import receive_body, receive_form
+from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.results.checks import Checks
 from georesolve.service.results.files import file_response
 from georesolve.service.settings import Settings

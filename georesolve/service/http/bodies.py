@@ -1,6 +1,8 @@
 """What holds for the body of every request: how large and slow it may be, its digest, gzip."""
 
 import asyncio
+import base64
+import hashlib
 import zlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,12 +15,12 @@ from georesolve.service import pools
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
 from georesolve.service.http.prefix import own_path
-from georesolve.service.receiving.receiving import Digest
 from georesolve.service.settings import Settings
 
 _WITH_BODY = ("POST", "PUT")
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
+_DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
 
 
 def media_type(headers: Headers) -> str:
@@ -76,6 +78,30 @@ def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
     return unpacker, bytes(piece), packed
 
 
+class _Digest:
+    """What a digest says of bytes (RFC 9530), as they come; unknown kinds say nothing."""
+
+    def __init__(self, header: str) -> None:
+        members = (one.strip().partition("=") for one in header.split(","))
+        self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
+        self._hashes = {name: _DIGESTS[name]() for name in self._expected}
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """Count the next bytes."""
+        for one in self._hashes.values():
+            one.update(piece)
+
+    def check(self) -> None:
+        """Compare, once all bytes are there."""
+        for name, digest in self._expected.items():
+            found = base64.b64encode(self._hashes[name].digest()).decode()
+            if found != digest:
+                raise InvalidRequest(
+                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
+                    f"{name}=:{found}: send it again"
+                )
+
+
 class _Body:
     """The body of one request, counted as it comes."""
 
@@ -96,7 +122,7 @@ class _Body:
         # that is a file is stored, whatever it is called.
         self._is_stored = self._is_coming and (not is_inline or path.startswith("/datasets"))
         self._size = self._looked_at = 0
-        self._digest = Digest(headers.get("content-digest", ""))
+        self._digest = _Digest(headers.get("content-digest", ""))
 
     async def receive(self) -> Message:
         """The next message, as ASGI has them."""

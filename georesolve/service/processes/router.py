@@ -1,11 +1,16 @@
-"""`/processes`: what can be run, what it takes and gives, and how it is run."""
+"""`/processes`: what can be run, what it takes and gives, and how it is run.
+
+What a process takes is written down once, in the model of its inputs; its description follows.
+"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from georesolve import __version__
+from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
 from georesolve.service.description import examples
 from georesolve.service.description.operations import (
     IN_DOCUMENT,
@@ -16,16 +21,51 @@ from georesolve.service.description.operations import (
     json_request,
     matches_answer,
 )
-from georesolve.service.links import Link, base_of
-from georesolve.service.processes.offers import PROCESSES, Process, ProcessSummary, process
-from georesolve.service.resolve.models import NearestExecution
+from georesolve.service.description.schemas import schema_of, without_null
+from georesolve.service.errors import NoSuchProcess
+from georesolve.service.links import OGC_RELATION, Link, base_of
+from georesolve.service.resolve.models import NearestExecution, NearestInputs
 from georesolve.service.resolve.requests import in_document, json_content, parsed
 from georesolve.service.resolve.router import answer
 from georesolve.service.resolve.service import ServiceContext
 from georesolve.service.resolve.sets import Asked, asked_by
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import Delivery, ProcessId
 
 router = APIRouter(tags=["processes"])
+
+
+class ProcessSummary(BaseModel):
+    """A process in a list."""
+
+    id: ProcessId
+    title: str
+    description: str
+    version: str = __version__
+    jobControlOptions: list[str]
+    outputTransmission: list[str]
+    links: list[Link] = []
+
+
+class OutputDescription(BaseModel):
+    """What a process gives under one name."""
+
+    title: str
+    description: str
+    schema_: dict[str, Any] = Field(serialization_alias="schema")
+
+
+class InputDescription(OutputDescription):
+    """What a process takes under one name."""
+
+    minOccurs: int = Field(ge=0)
+    maxOccurs: int = 1
+
+
+class Process(ProcessSummary):
+    """A process with all that it takes and gives."""
+
+    inputs: dict[str, InputDescription]
+    outputs: dict[str, OutputDescription]
 
 
 class ProcessList(BaseModel):
@@ -33,6 +73,62 @@ class ProcessList(BaseModel):
 
     processes: list[ProcessSummary]
     links: list[Link]
+
+
+def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
+    schema = schema_of(model)
+    required = schema.get("required", [])
+    return {
+        name: InputDescription(
+            title=name,
+            description=field["description"],
+            minOccurs=int(name in required),
+            schema_=without_null(field),
+        )
+        for name, field in schema["properties"].items()
+    }
+
+
+def _schema_of(format: Format) -> dict[str, Any]:
+    """What the matches are in a format, as OGC API - Processes 1.0 describes an output."""
+    about: dict[str, Any] = {"contentMediaType": format.media_type}
+    if format is JSON:
+        return {"type": "array", "items": {"type": "object"}, **about}
+    if format is POINTS:
+        return {"type": "object", **about}
+    return {"type": "string", **about} | ({} if format.is_text else {"contentEncoding": "binary"})
+
+
+_NEAREST = Process(
+    id="nearest",
+    title="The nearest reference of every observation",
+    description="For every observation the exactly nearest reference point on the globe, and "
+    "how many metres away it is.",
+    jobControlOptions=["sync-execute", "async-execute", "dismiss"],
+    outputTransmission=["value", "reference"],
+    inputs=_inputs(NearestInputs),
+    outputs={
+        "matches": OutputDescription(
+            title="matches",
+            description="a row an observation and neighbour: row of the observation, row of "
+            "the reference, metres between them, status",
+            schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
+        )
+    },
+)
+
+
+def _process(id: str, base: str) -> Process:
+    """The description of a process, with its links."""
+    if id != _NEAREST.id:
+        raise NoSuchProcess(f"there is no process {id[:80]!r}: there are {_NEAREST.id!r}")
+    here = f"{base}/processes/{id}"
+    links = [
+        Link(href=here, rel="self", title="this document"),
+        Link(href=f"{here}/execution", rel=f"{OGC_RELATION}execute", title="run it"),
+        Link(href=f"{base}/jobs?processID={id}", rel=f"{OGC_RELATION}job-list", title="its jobs"),
+    ]
+    return _NEAREST.model_copy(update={"links": links})
 
 
 @router.get("/processes", summary="All processes")
@@ -43,7 +139,7 @@ async def get_processes(
     """The processes on offer."""
     base = base_of(request)
     return ProcessList(
-        processes=[process(id, base) for id in list(PROCESSES)[:limit]],
+        processes=[_process(_NEAREST.id, base)],
         links=[Link(href=f"{base}/processes", rel="self", title="this document")],
     )
 
@@ -51,7 +147,7 @@ async def get_processes(
 @router.get("/processes/{id}", summary="What a process takes and gives")
 async def get_process_description(id: ProcessName, request: Request) -> Process:
     """The description of a process, with the schemas of its inputs and outputs."""
-    return process(id, base_of(request))
+    return _process(id, base_of(request))
 
 
 _MATCHES: Answers = {
@@ -86,4 +182,4 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
 @router.post("/processes/{id}/execution", include_in_schema=False)
 async def execute_unknown(id: str, request: Request) -> None:
     """Say which processes there are."""
-    process(id, base_of(request))
+    _process(id, base_of(request))

@@ -8,9 +8,8 @@ import multiprocessing
 import os
 import queue
 import signal
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
@@ -24,7 +23,6 @@ _START_SECONDS = 30.0
 """A server that has started no child for so long is replaced; it needs milliseconds."""
 _END_SECONDS = 5.0
 """A server that does not tell for so long how a killed child ended is replaced."""
-_LOOK_SECONDS = 0.2
 _STARTS = 3
 """Tries to start a child: on a busy machine a server may be replaced that only took long."""
 
@@ -43,107 +41,91 @@ class NotStarted(Exception):
 class Children:
     """Gives out processes that run a function, each once.
 
-    Parameters
-    ----------
-    work
-        What a process runs with its end of the pipe; it ends when that is closed, so also with
-        the service, however that ends. It writes nothing before it has read.
-    preload
-        Modules that the server process loads before it forks.
+    A process runs `work` with its end of the pipe, and ends when that is closed, so also with the
+    service, however that ends. It writes nothing before it has read. The server process loads the
+    modules `preload` before it forks.
     """
 
     def __init__(self, work: Callable[[Connection], None], preload: list[str]) -> None:
         _context.set_forkserver_preload(preload)
         self._work = work
-        self._ready: queue.SimpleQueue[Child | Exception] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Future[Child]] = queue.SimpleQueue()
+        self._given: set[Child] = set()
+        self._is_closed = False
         # One thread starts and reaps: `Process.start()` reaps finished children, which is not
         # thread-safe. It waits for the server without a limit; whoever waits for it kills that.
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="children")
 
     def make_ready(self) -> None:
         """Start a process in the background."""
-        self._helper.submit(self._add)
+        self._ready.put(self._helper.submit(self._start))
 
     @contextmanager
-    def child(self, seconds: float, stop: Connection | None = None) -> Iterator[Child]:
-        """A process of one's own; it is killed on exit, and has ended then.
+    def child(self, seconds: float) -> Iterator[Child]:
+        """A process of one's own, for which one waits so long; on exit it is killed, and has ended.
 
-        Parameters
-        ----------
-        seconds
-            How long to wait for one.
-        stop
-            Once its other end is closed, nothing is waited for.
-
-        Raises
-        ------
-        NotReady
-            When the service ends meanwhile.
-        NotStarted
+        Raises NotStarted, and NotReady when the service ends meanwhile.
         """
-        child = self._take(seconds, stop)
+        child = self._take(seconds)
+        self._given.add(child)
         try:
+            self.refuse_closed()
             yield child
         finally:
+            self._given.discard(child)
             child.connection.close()
             _kill(child)
             self._helper.submit(self._end, child)
+
+    def refuse_closed(self) -> None:
+        """Raise NotReady where processes end because the service does."""
+        if self._is_closed:
+            raise stopping()
 
     def exit_code(self, child: Child) -> int:
         """Wait for a process that ends; returns how it did."""
         return self._helper.submit(self._end, child).result()
 
     def close(self) -> None:
-        """Kill a server that hangs, so that no thread waits for it."""
+        """End the processes that are given out, and a server that hangs: a thread waits for it."""
+        self._is_closed = True
+        for child in [*self._given]:
+            _kill(child)
         try:
             self._helper.submit(lambda: None).result(_END_SECONDS)
         except TimeoutError:
             _kill_server()
 
-    def _take(self, seconds: float, stop: Connection | None) -> Child:
-        self.make_ready()
-        start = time.monotonic()
-        patience = min(_START_SECONDS, seconds / 2)
+    def _take(self, seconds: float) -> Child:
         while True:
+            self.make_ready()
+            started = self._ready.get()
             try:
-                child = self._ready.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                waited = time.monotonic() - start
-                if stop is not None and wait([stop], 0):
-                    raise stopping() from None
-                if waited > patience:
-                    _kill_server()
-                    patience = seconds
-                if waited > seconds:
+                child = started.result(min(_START_SECONDS, seconds / 2))
+            except TimeoutError:
+                _kill_server()
+                try:
+                    child = started.result(seconds)
+                except TimeoutError:
                     raise NotStarted from None
-                continue
-            if isinstance(child, Exception):
-                raise child
             # One that was killed while it waited has closed its end.
             if not child.connection.poll():
                 return child
             child.connection.close()
-            self.make_ready()
 
-    def _add(self) -> None:
+    def _start(self) -> Child:
         for _ in range(_STARTS):
+            self.refuse_closed()
+            own, other = _context.Pipe()
+            process = _context.Process(target=self._work, args=(other,), name="child", daemon=True)
             try:
-                self._ready.put(self._start())
-                return
+                with other, uninterrupted():
+                    process.start()
+                return Child(process, own)
             except (EOFError, ConnectionError):
                 # The server was killed meanwhile: the next start makes another one.
                 _kill_server()
-            except Exception as error:
-                self._ready.put(error)
-                return
-        self._ready.put(NotStarted())
-
-    def _start(self) -> Child:
-        own, other = _context.Pipe()
-        process = _context.Process(target=self._work, args=(other,), name="child", daemon=True)
-        with other, uninterrupted():
-            process.start()
-        return Child(process, own)
+        raise NotStarted
 
     def _end(self, child: Child) -> int:
         child.process.join(_END_SECONDS)

@@ -13,7 +13,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
@@ -30,7 +29,6 @@ from georesolve.service.errors import (
     StorageFull,
     TooLarge,
     problem_of,
-    stopping,
 )
 from georesolve.service.receiving import sandbox
 from georesolve.service.receiving.children import Child, Children, NotStarted
@@ -48,8 +46,6 @@ _LARGE_BYTES = 8 << 20
 """Files from this size on are decoded by several processes."""
 _MOST_PROCESSES = 16
 """As many for one file: several files are decoded at a time, and each process takes its memory."""
-# pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each child.
-_children = Children(serve, preload=["georesolve.service.receiving.decoding", "pandas"])
 
 
 class DecoderFailed(RuntimeError):
@@ -90,43 +86,24 @@ _A = TypeVar("_A", bound=_Answer)
 _NO_ANSWERS: TypeAdapter[_Refused | _Failed] = TypeAdapter(_Refused | _Failed)
 
 
-def start_decoder() -> None:
-    """Have a process ready, so that the first upload need not wait for one."""
+def open_decoders() -> Children:
+    """Processes that decode, of which one is ready, so that the first upload need not wait."""
     has = sandbox.available()
     if not all(has):
         logger.warning("files of strangers are decoded in half a sandbox, the kernel has %s", has)
-    _children.make_ready()
+    # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each.
+    children = Children(serve, preload=["georesolve.service.receiving.decoding", "pandas"])
+    children.make_ready()
+    return children
 
 
-def close_decoder() -> None:
-    """Let go of a process that would keep the service from its end."""
-    _children.close()
-
-
-def decode_in_child(
-    source: Source, target: Path, limits: Limits, stop: Connection | None = None
-) -> Dataset:
+def decode_in_child(source: Source, target: Path, limits: Limits, children: Children) -> Dataset:
     """Decode a file to the canonical dataset `target`, in a process of its own; blocks.
 
-    Parameters
-    ----------
-    stop
-        Once its other end is closed, this ends, and the process with it.
-
-    Raises
-    ------
-    NotReady
-        When it was stopped, or no process started in time.
-    InvalidInput
-        When the file is not what it says.
-    TooLarge
-        When it takes more memory, time, rows or columns than the limits allow.
-    StorageFull
-        When the dataset would be larger than they allow, or than the disk has room for.
-    DecoderFailed
-        When the process failed otherwise.
+    Raises a problem where the file, or the room for it, is to blame, NotReady when the service
+    ends or no process started in time, and DecoderFailed when the process failed otherwise.
     """
-    room = _Room(source, limits, time.monotonic() + limits.seconds, stop)
+    room = _Room(source, limits, time.monotonic() + limits.seconds, children)
     try:
         decoded = _in_ranges(room, target)
         if decoded is None:
@@ -146,7 +123,11 @@ class _Room(NamedTuple):
     source: Source
     limits: Limits
     deadline: float
-    stop: Connection | None
+    children: Children
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
 
     def share(self, number: int) -> "_Room":
         """That of one of several processes, whose files are joined afterwards."""
@@ -201,31 +182,25 @@ def _in_ranges(room: _Room, target: Path) -> Decoded | None:
 
 def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
     """Have a process of its own do a task."""
-    source, limits, deadline, stop = room
     # The process may write these files, and make none.
     for path in task.files[1]:
         path.touch()
-    seconds = max(0.0, deadline - time.monotonic())
     try:
-        with _children.child(seconds, stop) as child:
-            child.connection.send((task, limits))
+        with room.children.child(room.seconds_left) as child:
+            child.connection.send((task, room.limits))
             return _answer_of(_content(child, room), kind, child, room)
     except NotStarted:
         raise NotReady(
-            f"{source.file}: no process to decode it started within the limit of "
-            f"{limits.seconds:g} s, so what starts them was replaced: send it again"
+            f"{room.source.file}: no process to decode it started within the limit of "
+            f"{room.limits.seconds:g} s, so what starts them was replaced: send it again"
         ) from None
 
 
 def _content(child: Child, room: _Room) -> bytes:
     """All that a process writes until it closes its end."""
     content = bytearray()
-    ends = [child.connection] if room.stop is None else [child.connection, room.stop]
     while len(content) <= _ANSWER_BYTES:
-        ready = wait(ends, max(0.0, room.deadline - time.monotonic()))
-        if room.stop in ready:
-            raise stopping()
-        if not ready:
+        if not child.connection.poll(room.seconds_left):
             raise TooLarge(
                 f"{room.source.file}: decoding took longer than the limit of "
                 f"{room.limits.seconds:g} s"
@@ -248,7 +223,8 @@ def _answer_of(content: bytes, kind: type[_A], child: Child, room: _Room) -> _A:
     try:
         answer = _NO_ANSWERS.validate_json(last)
     except ValidationError:
-        code = _children.exit_code(child)
+        room.children.refuse_closed()
+        code = room.children.exit_code(child)
         if code == -signal.SIGKILL or b"std::bad_alloc" in said:
             raise TooLarge(
                 f"{room.source.file}: decoding took all memory that there was, at most the limit "

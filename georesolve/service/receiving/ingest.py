@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.message import Message
 from fcntl import LOCK_EX, flock
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +25,9 @@ from georesolve.service import pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked
 from georesolve.service.errors import InvalidInput, TooLarge, step
-from georesolve.service.receiving.decoders import close_decoder, decode_in_child
+from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits
-from georesolve.service.receiving.receiving import Upload
+from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset, InMemory
@@ -43,13 +42,7 @@ _CONVERTED_AT_A_TIME = 2
 
 
 class Ingested(NamedTuple):
-    """A dataset just made, in a folder that goes unless it is kept.
-
-    Attributes
-    ----------
-    seconds
-        By stage.
-    """
+    """A dataset just made, in a folder that goes unless it is kept; seconds by stage."""
 
     dataset: Dataset
     seconds: dict[str, float]
@@ -64,17 +57,10 @@ class Ingested(NamedTuple):
 
 
 class Ingest:
-    """Makes datasets in a folder of its own, from which the caller takes what it keeps.
+    """Makes datasets of uploads, arrays and addresses, in folders that go with their requests.
 
-    Parameters
-    ----------
-    disk
-        Where that folder is: a dataset may take no more than its room.
-
-    Attributes
-    ----------
-    converting
-        Places for those who make large datasets of arrays.
+    A dataset may take no more than the disk has room for. `converting` has places for those who
+    make large datasets of arrays.
     """
 
     def __init__(self, settings: Settings, disk: Disk) -> None:
@@ -91,7 +77,7 @@ class Ingest:
         self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
         self._decoding = Turns(settings.concurrent_decodes)
         self.converting = Turns(_CONVERTED_AT_A_TIME)
-        self._stop, self._stopper = Pipe(duplex=False)
+        self._children = open_decoders()
         self._incoming = settings.data_dir / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
         self._name = new_id()[:_NAME_CHARACTERS]
@@ -119,10 +105,8 @@ class Ingest:
         """End what is being decoded: Python itself would wait for it at its exit."""
         self._held.close()
         self._lock.unlink(missing_ok=True)
-        self._stopper.close()
-        close_decoder()
+        self._children.close()
         self._decoders.shutdown(cancel_futures=True)
-        self._stop.close()
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
@@ -141,14 +125,7 @@ class Ingest:
     async def from_upload(
         self, upload: Upload, reading: Reading, folder: Path, owner: str
     ) -> Ingested:
-        """Make a dataset of an uploaded file, in the turn of its owner.
-
-        Raises
-        ------
-        Problem
-            When the file is not a readable table with coordinates, or too large, or there is no
-            room for it, or the service ends meanwhile.
-        """
+        """Make a dataset of an uploaded file, in the turn of its owner."""
         start = time.perf_counter()
         format, is_packed = await pools.disk(
             format_of, upload.path, upload.media_type, upload.name, upload.file
@@ -168,18 +145,12 @@ class Ingest:
 
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.room()))
-        dataset = decode_in_child(source, target, limits, self._stop)
+        dataset = decode_in_child(source, target, limits, self._children)
         source.path.unlink()
         return dataset
 
     def from_href(self, href: str, reading: Reading, file: str) -> Ingested:
-        """Make a dataset of files that stay where they are; blocks while their footers are read.
-
-        Raises
-        ------
-        Refused
-            As `Sources.dataset` does.
-        """
+        """Make a dataset of files that stay where they are; blocks while their footers are read."""
         start = time.perf_counter()
         dataset = self._sources.dataset(href, reading, file)
         return Ingested(dataset, {"decode": time.perf_counter() - start})

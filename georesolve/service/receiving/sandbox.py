@@ -79,15 +79,7 @@ _TGKILL, _PRLIMIT = (234, 131), (302, 261)
 
 
 class Available(NamedTuple):
-    """What the kernel has of both.
-
-    Attributes
-    ----------
-    landlock
-        Version of its interface, 0 where there is none.
-    seccomp
-        Whether there is a filter for this kernel and machine.
-    """
+    """What the kernel has of both; `landlock` is a version, 0 where there is none."""
 
     landlock: int
     seccomp: bool
@@ -108,20 +100,10 @@ def available() -> Available:
 def confine(readable: Iterable[Path], writable: Iterable[Path], pipe: int) -> None:
     """Confine this process for good to some files, the libraries, and one pipe.
 
-    Parameters
-    ----------
-    readable, writable
-        Files that exist; those that are writable may be read, too.
-    pipe
-        The file descriptor that stays open; it gets what is written to standard error, too.
-
-    Raises
-    ------
-    OSError
-        When the kernel refuses what it said to have.
-    RuntimeError
-        When there are several threads: Landlock would hold for one of them.
+    The files exist; those that are writable may be read, too. The pipe is a file descriptor, which
+    gets what is written to standard error, too.
     """
+    # Landlock would hold for one of several.
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         raise RuntimeError(f"{threads} threads run before the sandbox, which would hold for one")

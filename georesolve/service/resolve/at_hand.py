@@ -33,10 +33,7 @@ T = TypeVar("T")
 class AtHand:
     """The few threads that answer small requests; owners take turns.
 
-    Attributes
-    ----------
-    trouble
-        Why they do not answer as soon as they ever will, in words; None when they do.
+    `trouble` says why they do not answer as soon as they ever will; None when they do.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -75,18 +72,12 @@ class AtHand:
     ) -> T:
         """What a function returns, called by a thread in the turn of its owner.
 
-        Parameters
-        ----------
-        quickly
-            Called first, and by this thread, that of the event loop, which would otherwise wait
-            for the other one to let go of Python's lock. It takes some milliseconds, waits for
-            nothing, and returns None where `function` is to be called. That is called, too, when
-            it fails other than with a refusal: to find out why may take reading a file.
+        `quickly` is called first, and by this thread, that of the event loop, which would otherwise
+        wait for the other one to let go of Python's lock. It takes some milliseconds, waits for
+        nothing, and returns None where `function` is to be called. That is called, too, when it
+        fails other than with a refusal: to find out why may take reading a file.
 
-        Raises
-        ------
-        QueueFull, TooManyJobs
-            When too many wait for theirs: of all owners, or of this one.
+        Refused when too many wait for theirs: of all owners, or of this one.
         """
         waiting, own = self._unanswered.total(), self._unanswered[owner]
         if waiting >= _MOST_UNANSWERED:

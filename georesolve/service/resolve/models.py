@@ -28,7 +28,7 @@ from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Ro
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.service.http.parameters import LISTS, Parameters
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
-from georesolve.service.receiving.receiving import Upload
+from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
 from georesolve.workers.datasets import Dataset

@@ -20,7 +20,7 @@ from georesolve.service import pools
 from georesolve.service.errors import InvalidRequest, TooLarge, invalid_request, step
 from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.http.parameters import parameters_of
-from georesolve.service.receiving.receiving import receive_body, receive_form
+from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Pointer

@@ -15,7 +15,7 @@ from georesolve.intake.matching import check_match
 from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
 from georesolve.service.receiving.ingest import Ingested
-from georesolve.service.receiving.receiving import Upload, keep_upload
+from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve.models import (
     ROLES,
     Arrays,
@@ -43,18 +43,10 @@ Pointer = Callable[[str], str]
 
 
 class Asked(NamedTuple):
-    """What a request asks for.
+    """What a request asks for: its sets, and how to match them, with all columns to carry.
 
-    Attributes
-    ----------
-    options
-        How to match the two sets, with the names of all columns to carry.
-    on_invalid
-        What becomes of rows with invalid coordinates.
-    pointer
-        For errors.
-    output
-        The address that the result is to be written to, if not into the folder of the service.
+    `pointer` is for errors; `output` is where the result is written, if not into the folder of the
+    service.
     """
 
     observations: PointSet
@@ -113,11 +105,8 @@ async def asked_by(
 ) -> Asked:
     """Make or find both sets, in a folder that goes with the request.
 
-    Parameters
-    ----------
-    is_short
-        Whether all of the request takes so few bytes that arrays of it are made a table at once,
-        and registered datasets that were used a moment ago are not looked at again.
+    Of a request that is short, arrays are made a table at once, and registered datasets that were
+    used a moment ago are not looked at again.
     """
     output = None if output is None else service.sinks.output(output.strip())
     observations, references = [

@@ -20,29 +20,17 @@ _LONGEST_WAIT_SECONDS = 60
 
 @dataclass(frozen=True)
 class Terms:
-    """How a client wants to be answered.
-
-    Attributes
-    ----------
-    respond_async
-        Whether it wants a job to ask again.
-    wait_seconds
-        How long it waits for the result, since its request was received, before it takes a job
-        instead; None where it did not say.
-    key
-        Its Idempotency-Key, if it sent one.
-    headers
-        What Accept stands in.
-    delivery
-        How an execution of OGC API wants its result, of which the job is the record. None for the
-        bare result: a small one leaves no job.
-    """
+    """How a client wants to be answered."""
 
     respond_async: bool
     wait_seconds: int | None
+    """How long it waits for the result before it takes a job instead; None if it did not say."""
     key: str | None
+    """Its Idempotency-Key."""
     headers: Headers
     delivery: Delivery | None = None
+    """How an execution of OGC API wants its result, of which the job is the record. None for the
+    bare result: a small one leaves no job."""
     since: float = field(default_factory=time.monotonic)
 
     @classmethod

@@ -1,16 +1,13 @@
-"""Files as they come in: the parts of a form, or a body that is a file, written while they stream.
+"""Uploads: the parts of a form, or a body that is a file, written while they stream.
 
 Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
 bounds them (bytes, room on the disk) and compares them with their digests stands in front of all
-requests: see `service.http.bodies`.
-What is left of a request that breaks off goes with its folder.
+requests: see `service.http.bodies`. What is left of a request that breaks off goes with its folder.
 """
 
-import base64
-import hashlib
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -27,27 +24,18 @@ from georesolve.service.errors import InvalidRequest, Problem
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-_WRITE_BYTES = 1 << 20
-"""So much is written at a time, and by another thread; what is less takes no time worth one."""
+_PIECE_BYTES = 1 << 20
+"""So much is read and written at a time, by another thread; less takes no time worth one."""
 _TEXT_BYTES = 1000
 _FIELDS_BYTES = 64 << 10
 """Of all fields of a form together, with their names: as many as a query has room for."""
-_DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
 
 
 class Upload(NamedTuple):
-    """A file that has been received.
+    """A file that has been received, until it is decoded; what decodes it removes it.
 
-    Attributes
-    ----------
-    path
-        Where it lies; whoever decodes it removes it.
-    media_type, name
-        What the client said of it.
-    file
-        What to call it in errors: the form field, or the file name.
-    seconds
-        Time from its first byte to its last.
+    `media_type` and `name` are what the client said of it, `file` is what errors call it. `seconds`
+    passed from its first byte to its last.
     """
 
     path: Path
@@ -57,108 +45,87 @@ class Upload(NamedTuple):
     seconds: float = 0.0
 
 
-class _Sink:
-    """A file in a folder, which is being received: the first thread that writes to it opens it."""
+class _File:
+    """A file in a folder, which is being received: the first thread that writes to it makes it."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / f"{uuid.uuid4().hex}.received"
+        self._path = folder / f"{uuid.uuid4().hex}.received"
         self._handle: BinaryIO | None = None
-        self._waiting = bytearray()
         self._start = time.perf_counter()
 
-    def add(self, piece: bytes) -> None:
-        """Take the next bytes; they are written with `drain`."""
-        self._waiting += piece
+    def write(self, content: bytes) -> None:
+        """Take the next bytes."""
+        if self._handle is None:
+            self._path.parent.mkdir(exist_ok=True)
+            self._handle = self._path.open("wb")
+        self._handle.write(content)
 
-    @property
-    def seconds(self) -> float:
-        """Since its first byte."""
-        return time.perf_counter() - self._start
-
-    async def drain(self) -> None:
-        """Write what waits, if it is much."""
-        if len(self._waiting) >= _WRITE_BYTES:
-            await pools.disk(self._write)
-
-    def end(self) -> None:
-        """Write the rest."""
-        self._write()
+    def upload(self, media_type: str | None, name: str | None, file: str) -> Upload:
+        """The file, once all of it is there."""
+        # There may have been nothing to write.
+        self.write(b"")
         self.close()
+        seconds = time.perf_counter() - self._start
+        return Upload(self._path, media_type, name, file, seconds)
 
     def close(self) -> None:
         """Let go of the file."""
         if self._handle is not None:
             self._handle.close()
 
-    def _write(self) -> None:
-        if self._handle is None:
-            self.path.parent.mkdir(exist_ok=True)
-            self._handle = self.path.open("wb", buffering=0)
-        content, self._waiting = memoryview(self._waiting), bytearray()
-        while content:
-            content = content[self._handle.write(content) or 0 :]
-
 
 async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
-    with closing(_Sink(folder)) as sink:
-        async for piece in request.stream():
-            sink.add(piece)
-            await sink.drain()
-        await pools.disk(sink.end)
-    media_type = request.headers.get("content-type")
-    return Upload(sink.path, media_type, None, "the body", sink.seconds)
+    with closing(_File(folder)) as file:
+        async for piece in _large_pieces(request):
+            await pools.disk(file.write, piece)
+        media_type = request.headers.get("content-type")
+        return await pools.disk(file.upload, media_type, None, "the body")
+
+
+async def _large_pieces(request: Request) -> AsyncIterator[bytes]:
+    """A body in pieces that are worth a thread; the first one as it comes, to refuse it early."""
+    waiting, least = bytearray(), 1
+    async for piece in request.stream():
+        waiting += piece
+        if len(waiting) >= least:
+            yield bytes(waiting)
+            waiting, least = bytearray(), _PIECE_BYTES
+    if waiting:
+        yield bytes(waiting)
 
 
 async def receive_form(
     request: Request, folder: Path, names: Collection[str], fields: Collection[str]
 ) -> "Form":
-    """Receive a form.
+    """Receive a form that must have the parts `names` once each, and may have the texts `fields`.
 
-    Parameters
-    ----------
-    names
-        The parts that it must have, once each.
-    fields
-        The texts that it may have beside them, each any number of times.
-
-    Raises
-    ------
-    InvalidRequest
-        When it is no form, has other parts, or breaks off; as soon as that is seen.
-    ClientDisconnect
-        When the client goes away meanwhile.
+    What is no such form is refused as soon as that is seen.
     """
     _, options = parse_options_header(request.headers.get("content-type"))
     with closing(Form(folder, names, fields)) as form:
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
-            async for piece in request.stream():
-                parser.write(piece)
-                await form.drain()
+            async for piece in _large_pieces(request):
+                await pools.disk(parser.write, piece)
         except FormParserError as error:
             raise InvalidRequest(f"the form cannot be read: {error}") from None
         form.refuse_partial()
         return form
 
 
-def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
+def keep_upload(content: bytes, folder: Path, media_type: str, name: str) -> Upload:
     """A file that came within something else."""
-    sink = _Sink(folder)
-    sink.add(content)
-    sink.end()
-    return Upload(sink.path, media_type, None, file, sink.seconds)
+    with closing(_File(folder)) as file:
+        file.write(content)
+        return file.upload(media_type, None, name)
 
 
 class Form:
     """What has come of a form so far; a parser calls its methods as it finds things.
 
-    Attributes
-    ----------
-    parts
-        Its files, or the texts in their place, by name.
-    fields
-        Names and texts of its other fields, in their order.
+    `parts` are its files, or the texts in their place, by name; `fields` the names and texts of its
+    other fields, in their order.
     """
 
     def __init__(self, folder: Path, names: Collection[str], fields: Collection[str]) -> None:
@@ -172,8 +139,7 @@ class Form:
         self._field = self._value = b""
         self._name = ""
         self._file_name: str | None = None
-        self._sink: _Sink | None = None
-        self._ended: list[_Sink] = []
+        self._file: _File | None = None
         self._text = b""
         self._is_whole = False
 
@@ -190,17 +156,10 @@ class Form:
             "on_end": self._end,
         }
 
-    async def drain(self) -> None:
-        """Write what waits, if it is much, and the rest of the files that have ended."""
-        while self._ended:
-            await pools.disk(self._ended.pop().end)
-        if self._sink is not None:
-            await self._sink.drain()
-
     def close(self) -> None:
         """Let go of the file that has come in part."""
-        if self._sink is not None:
-            self._sink.close()
+        if self._file is not None:
+            self._file.close()
 
     def refuse_partial(self) -> None:
         """Refuse a form that ends before all of it is there."""
@@ -246,11 +205,11 @@ class Form:
             raise self._refusal(found, "" if self._name in known else unknown)
         if b"filename" in options:
             self._file_name = options[b"filename"].decode(errors="replace")
-            self._sink = _Sink(self._folder)
+            self._file = _File(self._folder)
 
     def _add_to_part(self, data: bytes, start: int, end: int) -> None:
-        if self._sink is not None:
-            self._sink.add(data[start:end])
+        if self._file is not None:
+            self._file.write(data[start:end])
             return
         self._text += data[start:end]
         if self._name in self._field_names:
@@ -272,51 +231,12 @@ class Form:
         if self._name in self._field_names:
             self.fields.append((self._name, self._text.decode(errors="replace")))
             return
-        if self._sink is None:
+        if self._file is None:
             self.parts[self._name] = self._text.decode(errors="replace")
             return
-        self._ended.append(self._sink)
         media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
-        self.parts[self._name] = Upload(
-            self._sink.path, media_type, self._file_name, self._name, self._sink.seconds
-        )
-        self._sink = None
+        self.parts[self._name] = self._file.upload(media_type, self._file_name, self._name)
+        self._file = None
 
     def _end(self) -> None:
         self._is_whole = True
-
-
-class Digest:
-    """What a digest says of bytes (RFC 9530), as they come; unknown kinds say nothing.
-
-    Parameters
-    ----------
-    header
-        `Content-Digest`, empty where there is none.
-    """
-
-    def __init__(self, header: str) -> None:
-        members = (one.strip().partition("=") for one in header.split(","))
-        self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
-        self._hashes = {name: _DIGESTS[name]() for name in self._expected}
-
-    def add(self, piece: bytes | bytearray) -> None:
-        """Count the next bytes."""
-        for one in self._hashes.values():
-            one.update(piece)
-
-    def check(self) -> None:
-        """Compare, once all bytes are there.
-
-        Raises
-        ------
-        InvalidRequest
-            When they differ.
-        """
-        for name, digest in self._expected.items():
-            found = base64.b64encode(self._hashes[name].digest()).decode()
-            if found != digest:
-                raise InvalidRequest(
-                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
-                    f"{name}=:{found}: send it again"
-                )
