@@ -72,7 +72,6 @@ async def resolve_at_once(
     service: Service, asked: Asked, format: Format, start: float
 ) -> SmallAnswer:
     """The answer to a small request, and to no other: no job is made."""
-    asked.check()
     if why := why_too_large(asked):
         raise TooLarge(f"{why}: {_BEYOND}")
     try:
@@ -90,7 +89,6 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     """
     if not terms.takes_a_job:
         _refuse_large(service, asked)
-    asked.check()
     delivery = replace(terms.delivery or Delivery(), output=asked.output)
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)

@@ -43,17 +43,15 @@ Pointer = Callable[[str], str]
 
 
 class Asked(NamedTuple):
-    """What a request asks for: its sets, and how to match them, with all columns to carry.
+    """What a request asks for: two sets that can be matched, and how, with all columns to carry.
 
-    `pointer` is for errors; `output` is where the result is written, if not into the folder of the
-    service.
+    `output` is where the result is written, if not into the folder of the service.
     """
 
     observations: PointSet
     references: PointSet
     options: MatchOptions
     on_invalid: OnInvalid
-    pointer: Pointer
     output: str | None = None
 
     @property
@@ -66,22 +64,23 @@ class Asked(NamedTuple):
         """What both sets hold."""
         return self.observations.dataset, self.references.dataset
 
-    def check(self) -> None:
-        """Check that the two sets can be matched, as `intake.matching` does."""
-        observations, references = self.datasets
-        if isinstance(references.file, Manifest) and references.file.keeps_invalid:
+
+def _check(asked: Asked, pointer: Pointer) -> None:
+    """Check that the two sets can be matched, as `intake.matching` does."""
+    observations, references = asked.datasets
+    if isinstance(references.file, Manifest) and references.file.keeps_invalid:
+        raise InvalidInput(
+            f"references: those at {references.file.href} are not counted before they are "
+            "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
+        )
+    for role, one in zip(ROLES, asked.datasets, strict=True):
+        href = one.file.href if isinstance(one.file, Manifest) else None
+        if asked.output and href and _start_of(asked.output).startswith(_start_of(href)):
             raise InvalidInput(
-                f"references: those at {references.file.href} are not counted before they are "
-                "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
+                f"output: {asked.output} lies in the folder of the {role}, {href}, where "
+                "the result would be read as one of them: name another folder"
             )
-        for role, one in zip(ROLES, self.datasets, strict=True):
-            href = one.file.href if isinstance(one.file, Manifest) else None
-            if self.output and href and _start_of(self.output).startswith(_start_of(href)):
-                raise InvalidInput(
-                    f"output: {self.output} lies in the folder of the {role}, {href}, where "
-                    "the result would be read as one of them: name another folder"
-                )
-        check_match(observations, references, self.options, self.on_invalid, self.pointer)
+    check_match(observations, references, asked.options, asked.on_invalid, pointer)
 
 
 def _start_of(href: str) -> str:
@@ -103,7 +102,7 @@ async def asked_by(
     *,
     is_short: bool = False,
 ) -> Asked:
-    """Make or find both sets, in a folder that goes with the request.
+    """Make or find both sets, and check them, in a folder that goes with the request.
 
     Of a request that is short, arrays are made a table at once, and registered datasets that were
     used a moment ago are not looked at again.
@@ -116,7 +115,9 @@ async def asked_by(
         for role in ROLES
     ]
     options = inputs.options(observations.dataset, references.dataset)
-    return Asked(observations, references, options, inputs.on_invalid, pointer, output)
+    asked = Asked(observations, references, options, inputs.on_invalid, output)
+    _check(asked, pointer)
+    return asked
 
 
 async def planned_by(
