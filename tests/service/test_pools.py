@@ -8,18 +8,22 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from georesolve.commands import main
+from georesolve.intake.columns import Reading
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.health import get_health
-from georesolve.service.resolve import lookup
+from georesolve.service.resolve import lookup, sets
+from georesolve.service.resolve.models import Arrays
+from georesolve.service.turns import Turns
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -172,6 +176,23 @@ def test_a_search_that_asks_elsewhere_takes_one_core(monkeypatch):
     asked = SimpleNamespace(sets=(), datasets=(elsewhere, elsewhere))
     told = lookup.looked_up(SimpleNamespace(owner="a"), asked, None, 0.0)
     assert asyncio.run(told) == 1
+
+
+def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
+    """6 KB with 250 columns took 57 ms, however short the request was."""
+    threads = []
+    ingest = SimpleNamespace(
+        converting=Turns(1), from_arrays=lambda *_: threads.append(threading.current_thread())
+    )
+    service = SimpleNamespace(ingest=ingest, owner="a")
+
+    async def make(columns):
+        source = Arrays({f"c{i}": [1] for i in range(columns)}, "")
+        await sets._made(source, "/observations", service, Reading(), Path(), is_short=True)
+
+    asyncio.run(make(16))
+    asyncio.run(make(17))
+    assert [one is threading.main_thread() for one in threads] == [True, False]
 
 
 def test_no_room_makes_the_event_loop_wait(tmp_path):
