@@ -334,6 +334,7 @@ def test_content_is_registered_once_an_owner(tmp_path, store):
         answers = list(threads.map(register, range(6)))
     assert sorted(is_new for _, is_new in answers) == [False] * 4 + [True] * 2
     assert len({row.id for row, _ in answers}) == 2
+    assert store.kept_ids() == {row.id for row, _ in answers}
     assert len(list(store.datasets_place.path.iterdir())) == 2
 
 
@@ -458,12 +459,12 @@ def test_what_has_expired(tmp_path, store):
     assert store.finish_job(job, "successful", "done", report={}, expires=now(-10))
     assert [one.id for one in store.expired(now(-5))] == [job]
     assert store.expired(now(-15)) == []
-    assert not store.let_go(row.id, only_expired=True)
     assert store.prolong_dataset(row.id, now(-1))
     assert [(one.kind, one.id) for one in store.expired()] == [("result", job), ("dataset", row.id)]
     assert ours.dataset(row.id) is None
     assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
-    assert store.let_go(row.id, only_expired=True).sha256 == row.dataset.sha256
+    assert not store.let_go(row.id, expires=row.expires), "it was used meanwhile"
+    assert store.let_go(row.id, expires=store.expired()[1].expires).sha256 == row.dataset.sha256
     assert store.kept_ids() == {row.id, job, their_row.id, other}
     store.forget(row.id)
     assert store.kept_ids() == {job, their_row.id, other}

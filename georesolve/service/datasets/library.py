@@ -239,7 +239,10 @@ class Library:
                 )
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
             for name in names if is_others else [id]:
-                self._remove_name(name, row.owner)
+                for version in self._store.names_of(row.owner).remove(name):
+                    # Those that a job or another name needs go later.
+                    if not self.discard(version):
+                        self._store.prolong_dataset(version, now())
         elif not self.discard(row.id):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
@@ -251,15 +254,9 @@ class Library:
         if row.expires is not None:
             self.discard(row.id, expires=row.expires)
 
-    def _remove_name(self, name: str, owner: str) -> None:
-        """Remove an owner's name, and those of its versions that no job and no other name needs."""
-        for id in self._store.names_of(owner).remove(name):
-            if not self.discard(id):
-                self._store.prolong_dataset(id, now())
-
-    def discard(self, id: str, *, only_expired: bool = False, **as_it_was: str) -> bool:
+    def discard(self, id: str, **as_it_was: str) -> bool:
         """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""
-        kept = self._store.let_go(id, only_expired=only_expired, **as_it_was)
+        kept = self._store.let_go(id, **as_it_was)
         if kept is None:
             return False
         self._used.pop(id, None)
@@ -275,9 +272,9 @@ class Library:
         return self.indexes if isinstance(one, DatasetRow) and one.kind == "dataset" else None
 
     def release(self, id: str) -> None:
-        """Remove a set that came with a request whose job was not accepted."""
+        """Remove a set that was just made, unless it was registered or its job accepted."""
         try:
-            self.discard(id, kind="input")
+            self.discard(id, state="incoming")
         except OSError as error:
             logger.warning("the file of the dataset %s stays for now: %s", id, error)
 

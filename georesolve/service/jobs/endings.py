@@ -86,7 +86,7 @@ def clear(store: Store, library: Library, id: str) -> None:
         tidy(store, row)
         for kept in store.expired(job=id):
             if kept.kind == "input":
-                library.discard(kept.id, only_expired=True)
+                library.discard(kept.id, expires=kept.expires)
     except OSError as error:
         logger.warning("job %s: some of its files stay for now: %s", id, error)
 

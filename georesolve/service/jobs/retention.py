@@ -122,7 +122,7 @@ class Retention:
             try:
                 if kept.kind == "result":
                     settle(self._store, kept)
-                elif self._library.discard(kept.id, only_expired=True):
+                elif self._library.discard(kept.id, expires=kept.expires):
                     logger.info("the %s %s is removed", kept.kind, kept.id)
             except Exception:
                 logger.exception("%s cannot be removed, and is tried again", kept.id)

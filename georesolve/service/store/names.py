@@ -143,7 +143,7 @@ class Names(Queries):
         They expire in a minute: what the caller does not come to remove, the next sweep does.
         """
         of_name = self._own(_names) & (_names.c.name == name)
-        with self._engine.begin() as connection:
+        with self._accepting() as connection:
             named = sa.select(_names.c.dataset).where(of_name)
             ids = list(dict.fromkeys(connection.execute(named).scalars()))
             connection.execute(_names.delete().where(of_name))

@@ -21,11 +21,12 @@ REMOVED = "removed after its success"
 
 
 class Kept(NamedTuple):
-    """What is kept, whatever it is: see `schema.kept`."""
+    """What is kept and has expired, whatever it is: see `schema.kept`."""
 
     id: str
     kind: Literal["dataset", "input", "result"]
     state: Literal["incoming", "whole", "going"]
+    expires: str
     sha256: str | None
 
 

@@ -32,8 +32,8 @@ kept = sa.Table(
     # `dataset`: registered; `input`: a set that came with a request; `result`.
     sa.Column("kind", sa.String, nullable=False),
     sa.Column("owner", sa.String, nullable=False, server_default=""),
-    # `incoming`: it is being made, or of an ended job, whose workers may still write; `whole`;
-    # `going`: its bytes are being removed.
+    # `incoming`: it is being made, or waits for its job to be accepted, or its job has ended so
+    # lately that a worker may still write; `whole`; `going`: its bytes are being removed.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("created", sa.String, nullable=False),

@@ -265,15 +265,12 @@ class Store(Queries):
         query = query if job is None else query.where(_kept.c.needed_by == job)
         return [Kept(**row) for row in self._rows(query.order_by(_kept.c.expires))]
 
-    def let_go(self, id: str, *, only_expired: bool = False, **as_it_was: str) -> Kept | None:
+    def let_go(self, id: str, **as_it_was: str) -> Kept | None:
         """Have a set be gone for everyone, before its file is; None while it is needed.
 
-        One stays, too, that was used meanwhile and so has not expired, or whose columns have other
-        values than it had.
+        One stays, too, whose columns have other values than it had: it was used meanwhile.
         """
         may_go = (_kept.c.id == id) & self._seen(_kept) & ~_IS_NEEDED & ~is_newest(_kept.c.id)
-        if only_expired:
-            may_go &= self._expired(_kept)
         for name, value in as_it_was.items():
             may_go &= _kept.c[name] == value
         gone = {"state": "going", "size_bytes": 0, "expires": LONG_AGO}
