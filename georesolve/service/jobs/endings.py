@@ -134,7 +134,11 @@ def settle(store: Store, kept: Kept) -> None:
     Of one whose result has expired, or that has none, nothing stays.
     """
     row = store.job(kept.id)
-    assert row is not None, "a job is forgotten after its result"
+    if row is None:
+        # Its files could not be removed for as long as jobs are remembered.
+        own_place(store.job_folder(kept.id)).clear()
+        store.forget(kept.id)
+        return
     later = now(_SETTLED_SECONDS)
     is_settled = kept.state == "whole" or row.updated <= now(-_SETTLED_SECONDS)
     if row.status == "successful" and not row.has_expired:

@@ -361,10 +361,13 @@ class Store(Queries):
         row = self._first(sa.select(_jobs.c.id, _jobs.c.fingerprint).where(own))
         return (row["id"], row["fingerprint"]) if row else None
 
+    @property
+    def _has_result(self) -> sa.ColumnElement[bool]:
+        return (_jobs.c.status == "successful") & ~self._expired(_jobs)
+
     def with_result(self, ids: list[str]) -> set[str]:
         """Those of some jobs that have a result, and it has not expired."""
-        has_result = (_jobs.c.status == "successful") & ~self._expired(_jobs)
-        query = sa.select(_jobs.c.id).where(has_result)
+        query = sa.select(_jobs.c.id).where(self._has_result)
         batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
         return {id for some in batches for id in self._scalars(query.where(_jobs.c.id.in_(some)))}
 
@@ -402,8 +405,7 @@ class Store(Queries):
         Returns their ids.
         """
         is_old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE)
-        keeps_result = sa.exists().where(_kept.c.id == _jobs.c.id)
-        query = _jobs.delete().where(is_old & ~keeps_result).returning(_jobs.c.id)
+        query = _jobs.delete().where(is_old & ~self._has_result).returning(_jobs.c.id)
         with self._single.begin() as connection:
             return list(connection.execute(query).scalars())
 
