@@ -13,7 +13,7 @@ from georesolve.service import pools
 from georesolve.service.auth.access import Access
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
-from georesolve.service.description.openapi import DescribedApp
+from georesolve.service.description import DescribedApp
 from georesolve.service.disk import Disk
 from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
@@ -36,9 +36,9 @@ from georesolve.service.resolve import router as resolve
 from georesolve.service.resolve.at_hand import AtHand, Memory
 from georesolve.service.resolve.service import Service
 from georesolve.service.results import router as results
-from georesolve.service.results.checks import Checks
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
+from georesolve.service.store.checks import Checks
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from georesolve.service.results.checks import Checks
+from georesolve.service.store.checks import Checks
 from georesolve.workers.files import look_at, sha256_of
 
 SECONDS = 20

@@ -31,7 +31,7 @@ from georesolve.service.errors import (
     UnknownHost,
     store_away,
 )
-from georesolve.service.http.conditions import prefers_page
+from georesolve.service.http.answers import prefers_page
 from georesolve.service.http.handlers import problem_response
 from georesolve.service.http.journal import address_of
 from georesolve.service.http.prefix import own_path

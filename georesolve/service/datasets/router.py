@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
@@ -14,30 +14,28 @@ from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
 from georesolve.service.clock import in_hours
 from georesolve.service.datasets.library import Library
-from georesolve.service.description import examples
-from georesolve.service.description.operations import (
+from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
+from georesolve.service.http import examples
+from georesolve.service.http.answers import file_response
+from georesolve.service.http.bodies import media_type
+from georesolve.service.http.operations import (
     BYTES,
     FILE_HEADERS,
     Answers,
-    DatasetId,
-    DatasetName,
     created,
     file_answers,
     header,
     headers,
+    schema_of,
 )
-from georesolve.service.description.schemas import schema_of
-from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
-from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.http.queries import PageQuery, links_of_page
 from georesolve.service.links import Link, base_of
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import receive_body, receive_form
-from georesolve.service.results.checks import Checks
-from georesolve.service.results.files import file_response
 from georesolve.service.settings import Settings
+from georesolve.service.store.checks import Checks
 from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
@@ -47,6 +45,21 @@ from georesolve.workers.places import Folder
 from georesolve.workers.sources import Manifest
 
 router = APIRouter(tags=["datasets"])
+
+DatasetId = Annotated[
+    str,
+    Path(
+        description="the id of the dataset, or its name: `places`, or a version of it: `places@3`",
+        examples=[examples.DATASET_ID],
+    ),
+]
+DatasetName = Annotated[
+    str,
+    Path(
+        description="a letter, then up to 63 letters, digits, `.`, `_` and `-`, all lower case",
+        openapi_examples={"places": {"value": "places"}},
+    ),
+]
 
 _UPLOAD: dict[str, Any] = {
     "requestBody": {

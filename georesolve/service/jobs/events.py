@@ -10,9 +10,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
-from georesolve.service.description.operations import JobId
 from georesolve.service.jobs.models import StatusInfo
-from georesolve.service.jobs.router import SharedCluster, job_of
+from georesolve.service.jobs.router import JobId, SharedCluster, job_of
 from georesolve.service.links import base_of
 from georesolve.service.store.rows import LIVE, JobRow
 

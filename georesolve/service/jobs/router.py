@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
 from georesolve.service.datasets.library import Library
-from georesolve.service.description.operations import JobId
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
+from georesolve.service.http import examples
 from georesolve.service.http.parts import part
 from georesolve.service.http.queries import JobQuery, links_of_page
 from georesolve.service.jobs.cluster import ClusterView
@@ -19,6 +19,8 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
+
+JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 
 SharedCluster = Annotated[ClusterView, part("cluster")]
 

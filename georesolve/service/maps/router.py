@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
-from georesolve.service.description.operations import BYTES, UNCHANGED, answer_of, headers
 from georesolve.service.errors import NotThere, SetsGone
-from georesolve.service.http.conditions import is_known
+from georesolve.service.http.answers import unchanged
+from georesolve.service.http.operations import BYTES, UNCHANGED, answer_of, headers
 from georesolve.service.http.parts import part
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
@@ -118,8 +118,8 @@ class _JobMap(NamedTuple):
         manifest = await self.manifest()
         tag = "-".join(map(str, (manifest.digest, *tile, media_type)))
         told = {"ETag": f'"{tag}"', "Cache-Control": "private, max-age=86400, immutable"}
-        if is_known(request.headers, told["ETag"]):
-            return Response(status_code=304, headers=told)
+        if (known := unchanged(request, told)) is not None:
+            return known
 
         async def draw() -> bytes:
             return await self.run(partial(make, manifest, await self.drawn(manifest)))

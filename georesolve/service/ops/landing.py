@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from georesolve.service import pools
-from georesolve.service.http.conditions import prefers_page
+from georesolve.service.http.answers import prefers_page
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.page.router import page_response
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 
 from georesolve.service import pools
 from georesolve.service.errors import NotThere
-from georesolve.service.http.conditions import is_known
+from georesolve.service.http.answers import unchanged
 
 router = APIRouter(include_in_schema=False)
 
@@ -58,7 +58,7 @@ def show_file(digest: str, name: str, request: Request) -> Response:
         raise NotThere(f"{name[:80]!r} is no file of this version's page: load the page again")
     tag = f'"{hashlib.sha256(contents[name]).hexdigest()}"'
     headers = {**_SAFETY, "Cache-Control": "private, max-age=31536000, immutable", "ETag": tag}
-    if is_known(request.headers, tag):
-        return Response(status_code=304, headers=headers)
+    if (known := unchanged(request, headers)) is not None:
+        return known
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     return Response(contents[name], media_type=media_type, headers=headers)

@@ -3,35 +3,39 @@
 What a process takes is written down once, in the model of its inputs; its description follows.
 """
 
-from pathlib import Path
+import pathlib
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve import __version__
 from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
-from georesolve.service.description import examples
-from georesolve.service.description.operations import (
-    IN_DOCUMENT,
-    TAKEN,
+from georesolve.service.errors import NoSuchProcess
+from georesolve.service.http import examples
+from georesolve.service.http.operations import (
     Answers,
-    ProcessName,
     headers,
     json_request,
-    matches_answer,
+    schema_of,
+    without_null,
 )
-from georesolve.service.description.schemas import schema_of, without_null
-from georesolve.service.errors import NoSuchProcess
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.resolve.models import NearestExecution, NearestInputs
 from georesolve.service.resolve.requests import in_document, json_content, parsed
-from georesolve.service.resolve.router import answer
+from georesolve.service.resolve.router import TAKEN, answer
 from georesolve.service.resolve.service import ServiceContext
 from georesolve.service.resolve.sets import Asked, asked_by
+from georesolve.service.results.models import IN_DOCUMENT, matches_answer
 from georesolve.service.store.rows import Delivery, ProcessId
 
 router = APIRouter(tags=["processes"])
+
+# This one `/docs` fills in. Other ids are each user's own, and it would send those of an example.
+ProcessName = Annotated[
+    str,
+    Path(description="the id of the process", openapi_examples={"nearest": {"value": "nearest"}}),
+]
 
 
 class ProcessSummary(BaseModel):
@@ -168,7 +172,7 @@ _MATCHES: Answers = {
 async def execute_nearest(request: Request, service: ServiceContext) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
 
-    async def ask(folder: Path) -> tuple[Asked, Delivery]:
+    async def ask(folder: pathlib.Path) -> tuple[Asked, Delivery]:
         async with json_content(request, service) as content:
             execution = await parsed(service, content, NearestExecution)
             output = execution.output.href if execution.output else None

@@ -7,9 +7,9 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.matching import check_match
 from georesolve.service import pools
-from georesolve.service.description import examples
-from georesolve.service.description.operations import json_request
 from georesolve.service.errors import NotReady
+from georesolve.service.http import examples
+from georesolve.service.http.operations import json_request
 from georesolve.service.resolve.models import (
     ROLES,
     EstimateInputs,

@@ -13,11 +13,17 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
-from georesolve.service.description import examples
-from georesolve.service.description.operations import TAKEN, headers, json_request, matches_answer
-from georesolve.service.description.schemas import as_texts, schema_of
 from georesolve.service.errors import NotReady
+from georesolve.service.http import examples
 from georesolve.service.http.bodies import media_type
+from georesolve.service.http.operations import (
+    Answers,
+    as_texts,
+    created,
+    headers,
+    json_request,
+    schema_of,
+)
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
@@ -35,11 +41,20 @@ from georesolve.service.resolve.resolution import refuse_unready, resolve, resol
 from georesolve.service.resolve.service import Service, ServiceContext, service_of
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.resolve.terms import Terms
+from georesolve.service.results.models import matches_answer
 from georesolve.service.results.negotiation import wanted_format
 from georesolve.service.store.rows import LIVE, Delivery, JobRow
 
 router = APIRouter(tags=["resolve"])
 
+TAKEN: Answers = {
+    201: {
+        "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
+        "model": StatusInfo,
+        "headers": created("the job"),
+    }
+}
+"""The answer to a request that became a job."""
 _FILE = {
     "type": "string",
     "format": "binary",

@@ -28,11 +28,11 @@ from georesolve.service.errors import (
     SetsGone,
     StorageFull,
 )
+from georesolve.service.http.answers import BLOCK_BYTES, Piece, file_response
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.checks import Checks
-from georesolve.service.results.files import BLOCK_BYTES, Piece, file_response
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import pieces_of, stream_response, up_to
+from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset

@@ -6,19 +6,17 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
-from georesolve.service.description.operations import (
+from georesolve.service.http.operations import (
     BYTES,
     FILE_HEADERS,
-    IN_DOCUMENT,
     Answers,
     answer_of,
     file_answers,
     header,
-    matches_content,
 )
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
-from georesolve.service.results.models import Parts
+from georesolve.service.results.models import IN_DOCUMENT, Parts, matches_content
 from georesolve.service.results.response import OwnResults
 
 router = APIRouter(tags=["jobs"])

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import Format
 from georesolve.service.errors import ResultTooLarge
-from georesolve.service.results.files import Run
+from georesolve.service.http.answers import Run
 from georesolve.service.turns import Turns
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.places import Home

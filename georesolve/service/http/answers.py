@@ -1,4 +1,4 @@
-"""Bytes that never change as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14)."""
+"""Answers with an entity tag: whole, ranges of a file, or 304 (RFC 9110, 13 and 14)."""
 
 import asyncio
 import os
@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from georesolve.intake.representations import Format
 from georesolve.service.errors import BadRange, RangeNotSatisfiable
-from georesolve.service.http.conditions import is_known
 from georesolve.workers.files import Look
 
 BLOCK_BYTES = 1 << 20
@@ -41,6 +40,24 @@ class Piece(NamedTuple):
     start: int
     stop: int
     check: Callable[[], Awaitable[None]]
+
+
+def prefers_page(headers: Headers) -> bool:
+    """Whether a browser asks for something to look at: it names HTML, which no program does."""
+    return "text/html" in ",".join(headers.getlist("accept")).lower()
+
+
+def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
+    """304 with these headers, if `If-None-Match` names their `ETag`; else None.
+
+    A tag that a proxy has made weak is the same one. For other methods than GET the header means
+    something else, which no client of what is answered here can want.
+    """
+    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
+    etag = headers["ETag"]
+    if request.method == "GET" and known & {etag, f"W/{etag}", "*"}:
+        return Response(status_code=304, headers=dict(headers))
+    return None
 
 
 async def file_response(
@@ -80,11 +97,9 @@ async def file_response(
     FileNotFoundError
         When a file is not there any more.
     """
-    quoted = f'"{etag}"'
-    headers = {**(headers or {}), "ETag": quoted, "Cache-Control": "private, immutable"}
-    # For other methods it means something else, which no client of theirs can want.
-    if request.method == "GET" and is_known(request.headers, quoted):
-        return Response(status_code=304, headers=headers)
+    headers = {**(headers or {}), "ETag": f'"{etag}"', "Cache-Control": "private, immutable"}
+    if (known := unchanged(request, headers)) is not None:
+        return known
     return _Answer(
         _Content(run, await run(open_file), size_bytes, pieces),
         modified,

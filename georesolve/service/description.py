@@ -8,8 +8,8 @@ from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from georesolve.service.auth.access import OPEN_PATHS
-from georesolve.service.description.operations import Answers
 from georesolve.service.errors import PROBLEM_JSON
+from georesolve.service.http.operations import Answers
 
 _VALUES = ("example", "examples")
 """No schemas stand in these."""

@@ -1,1 +1,0 @@
-"""What OpenAPI and OGC API - Processes say of the service."""
