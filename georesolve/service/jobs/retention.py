@@ -44,13 +44,7 @@ def unknown(store: Store) -> dict[str, Callable[[], None]]:
 def sweep_by_hand(
     settings: Settings, *, believes_clock: bool, removes_unknown: bool
 ) -> Iterator[str]:
-    """What `georesolve sweep` does; tells the names of unknown files, once they are removed.
-
-    Raises
-    ------
-    CannotStart
-        When there is no store.
-    """
+    """What `georesolve sweep` does; tells the names of unknown files, once they are removed."""
     place = (settings.data_dir, settings.database)
     if not database_exists(*place):
         raise CannotStart(

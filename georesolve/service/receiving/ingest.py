@@ -103,10 +103,10 @@ class Ingest:
 
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
-        self._held.close()
-        self._lock.unlink(missing_ok=True)
         self._children.close()
         self._decoders.shutdown(cancel_futures=True)
+        self._held.close()
+        self._lock.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:

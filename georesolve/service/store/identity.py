@@ -34,18 +34,11 @@ _SHOWN = 3
 
 
 class Ownership(NamedTuple):
-    """The lock of a data folder, which all processes hold that were forked from this one.
+    """The lock of a data folder, which all processes hold that were forked from this one."""
 
-    Attributes
-    ----------
-    is_alone
-        Whether no other service and no other process of this one worked in the folder when it was
-        taken.
-    share
-        Lets others in, if they may be: what one who is alone does is done.
-    """
-
+    # Whether no other service and no other process of this one worked there when it was taken.
     is_alone: bool
+    # Lets others in, if they may be: what one who is alone does is done.
     share: Callable[[], None]
 
 

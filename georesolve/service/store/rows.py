@@ -50,28 +50,17 @@ class DatasetRow:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How the result of a job is given, in the words of OGC API - Processes 1.0.
+    """How the result of a job is given, in the words of OGC API - Processes 1.0."""
 
-    Attributes
-    ----------
-    response
-        ``raw``: the output as it is; ``document``: JSON with the output in it.
-    transmission
-        ``value``: the output itself; ``reference``: where it is.
-    media_type
-        Of the output; None for what the header Accept of who fetches it likes best.
-    keeps_sets
-        Whether the sets that came with the request are kept as long as the result, which has no
-        coordinates of its own.
-    output
-        The address that its parts are written to, with a slash at its end; None for the folder of
-        the service.
-    """
-
+    # The output as it is, or JSON with the output in it.
     response: Literal["raw", "document"] = "raw"
+    # The output itself, or where it is.
     transmission: Literal["value", "reference"] = "value"
+    # None for what the header Accept of who fetches it likes best.
     media_type: str | None = None
+    # Whether the inputs are kept as long as the result, which has no coordinates of its own.
     keeps_sets: bool = False
+    # The address that its parts are written to, with a slash at its end; None for the store.
     output: str | None = None
 
 
