@@ -16,7 +16,7 @@ from georesolve.service.clock import in_hours
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http import examples
-from georesolve.service.http.answers import file_response
+from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.operations import (
     BYTES,
@@ -346,16 +346,9 @@ async def download_dataset(id: DatasetId, service: OwnDatasets, request: Request
             ):
                 await service.store.files(service.library.whole, row.id, every_byte=True)
         found = await service.store.files(look)
-        return await file_response(
-            service.store.files,
-            partial(place.open, name),
-            found.size,
-            sha256,
-            found,
-            PARQUET,
-            request,
-            name="data.parquet",
-        )
+        opened, media_type = partial(place.open, name), PARQUET.media_type
+        file = File(opened, found.size, sha256, found, media_type, "data.parquet")
+        return await file_response(service.store.files, file, request)
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import CSV, PARQUET, Format
+from georesolve.service import pools
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
     JobDismissed,
@@ -28,10 +29,10 @@ from georesolve.service.errors import (
     SetsGone,
     StorageFull,
 )
-from georesolve.service.http.answers import BLOCK_BYTES, Piece, file_response
+from georesolve.service.http.answers import BLOCK_BYTES, File, Piece, Run, file_response
 from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.results.negotiation import format_of
-from georesolve.service.results.streams import pieces_of, stream_response, up_to
+from georesolve.service.results.streams import by_turns, pieces_of, stream_response, up_to
 from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
@@ -101,19 +102,20 @@ class Results:
         with result_of(job):
             if format != PARQUET:
                 pieces = pieces_of(folder, format, partial(self.set_of, job))
-                return await stream_response(self.store.files, pieces, format, headers)
+                return await stream_response(
+                    await self._making(job, format), pieces, format, headers
+                )
             manifest = await self.store.files(self.manifest_of, job)
-            return await file_response(
-                self.store.files,
+            file = File(
                 partial(_open, manifest),
                 manifest.size_bytes,
                 manifest.digest,
                 await self.store.files(look_at_manifest, folder),
-                format,
-                request,
-                headers,
-                pieces=self._pieces(job, manifest, manifest.extents()),
+                format.media_type,
+                format.name,
+                self._pieces(job, manifest, manifest.extents()),
             )
+            return await file_response(self.store.files, file, request, headers)
 
     async def part(self, job: JobRow, name: str, request: Request) -> Response:
         """A part of the result of a job, which is a Parquet file of its own."""
@@ -127,17 +129,16 @@ class Results:
                     f"/jobs/{job.id}/results/parts lists those that it has"
                 )
             extent = Extent(part, 0, part.size_bytes)
-            return await file_response(
-                self.store.files,
+            file = File(
                 partial(manifest.open, extent),
                 part.size_bytes,
                 part.digest,
                 await self.store.files(manifest.look, extent),
-                PARQUET,
-                request,
-                name=name,
-                pieces=self._pieces(job, manifest, [extent]),
+                PARQUET.media_type,
+                name,
+                self._pieces(job, manifest, [extent]),
             )
+            return await file_response(self.store.files, file, request)
 
     def manifest_of(self, job: JobRow) -> Manifest:
         """The manifest of a job's result."""
@@ -160,6 +161,17 @@ class Results:
                 "coordinates of its own: send the job again with registered datasets, or, to have "
                 "its sets kept as long as its result, with 'Accept: application/geo+json'"
             ) from None
+
+    async def _making(self, job: JobRow, format: Format) -> Run:
+        """What calls the makers of a format: by turns of the owner where a set lies elsewhere."""
+        asks_elsewhere = format.geometry != "" and await pools.database(self._asks_elsewhere, job)
+        if asks_elsewhere:
+            return partial(pools.remote, self.store.owner or "")
+        return partial(by_turns, self.store.files)
+
+    def _asks_elsewhere(self, job: JobRow) -> bool:
+        sets = (self.store.dataset(id) for id in (job.observations, job.references))
+        return any(one.dataset.lies_elsewhere for one in sets if one is not None)
 
     def _pieces(self, job: JobRow, manifest: Manifest, extents: list[Extent]) -> Iterator[Piece]:
         start = 0
@@ -193,7 +205,8 @@ class Results:
         for extent in manifest.extents():
             await self._check(job, manifest, extent)
         with result_of(job):
-            document = await self.store.files(self._in_document, job, format)
+            making = await self._making(job, format)
+            document = await making(self._in_document, job, format)
         if document is None:
             return _reference(job, format, request)
         return Response(document, media_type="application/json")

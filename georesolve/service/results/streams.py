@@ -5,7 +5,8 @@ reads. What is wrong with the first batch is told as a problem; what goes wrong 
 connection, so that no client takes half a result for the whole.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 
@@ -18,10 +19,13 @@ from georesolve.workers.manifest import open_matches
 from georesolve.workers.places import Home
 from georesolve.workers.result import Rows, opened
 
+T = TypeVar("T")
+
 CONVERTED_BYTES = 64 << 20
 """What is made in memory is not larger."""
 _making = Turns(2)
-"""For batches that are made at the same time, of however many results."""
+"""For batches that are made at the same time, of however many results. What asks servers takes
+turns of its owner instead: a silent one would hold all places."""
 
 
 def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
@@ -82,9 +86,9 @@ async def stream_response(
     Parameters
     ----------
     run
-        Calls what makes them in a thread: `Store.files`.
+        Calls what makes them in a thread.
     """
-    first = await _next(run, pieces)
+    first = await run(next, pieces, None)
     return StreamingResponse(
         _all(run, first, pieces),
         media_type=format.media_type,
@@ -101,10 +105,11 @@ async def _all(run: Run, first: bytes | None, pieces: Iterator[bytes]) -> AsyncI
     piece = first
     while piece is not None:
         yield piece
-        piece = await _next(run, pieces)
+        piece = await run(next, pieces, None)
 
 
-async def _next(run: Run, pieces: Iterator[bytes]) -> bytes | None:
+async def by_turns(run: Run, function: Callable[..., T], *given: Any) -> T:
+    """What a function makes that waits for no server, a few at a time."""
     async with _making.place(""):
-        made: bytes | None = await run(next, pieces, None)
+        made: T = await run(function, *given)
         return made
