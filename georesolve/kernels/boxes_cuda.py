@@ -216,13 +216,6 @@ def mark_kept(vectors, rows, kept):  # type: ignore[no-untyped-def]
 
     No answer holds a reference that has 65 equals of lower rows: 64 of them, without the
     observation itself, come before it.
-
-    Parameters
-    ----------
-    vectors, rows
-        As `fill_leaves` has them.
-    kept : bool array, shape (n,)
-        Written: whether not all of the 65 before a reference equal it and have lower rows.
     """
     i = cuda.grid(1)
     if i < rows.size:
@@ -248,20 +241,9 @@ def fill_leaves(  # type: ignore[no-untyped-def]
 ):
     """Copy the references into leaves and enclose each leaf, a warp a leaf.
 
-    Parameters
-    ----------
-    vectors : float64 array, shape (n, 4)
-        Unit vectors by row, from `kernels.order_cuda.order`.
-    rows : int64 array, shape (n,)
-        Rows in the order of the leaves.
-    places : uint32 array, shape (n,)
-        The references' cells, by row.
-    box : int32 array, shape (7,)
-        The box of all vectors. Written: what it has to say of the leaves.
-    fine, points, corners, boxes
-        Written: as `Tree` has them, boxes of the lowest level only.
-    n_boxes : int
-        Boxes of the lowest level, padding included.
+    Unit vectors (n, 4), rows and places come from `kernels.order_cuda.order`, the rows in the order
+    of the leaves. Writes what a `Tree` has, of its boxes the `n_boxes` of the lowest level, padding
+    included.
     """
     lane = cuda.threadIdx.x
     leaf = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
@@ -323,19 +305,9 @@ def fill_boxes(  # type: ignore[no-untyped-def]
 ):
     """Enclose each group of 32 boxes of a level by one of the next, a warp a group.
 
-    Parameters
-    ----------
-    points, fine, boxes
-        As `Tree` has them. Written: boxes of the next level.
-    starts : int32 array, shape (n_levels,)
-        Written: where the next level starts. Here, as a copy of it from the host takes longer than
-        all these kernels.
-    level : int
-        The next level.
-    start, n_boxes : int
-        Where the next level starts, and its boxes, padding included.
-    child_start, n_children : int
-        The same of the level below.
+    `level` is the next one; `start` says where it starts, `n_boxes` how many boxes it has, padding
+    included. `starts` is written here, as a copy of it from the host takes longer than all these
+    kernels.
     """
     parent = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     if parent >= n_boxes:
@@ -391,22 +363,7 @@ def beyond(low, high, x):  # type: ignore[no-untyped-def]
 def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
     """Sort references into leaves and enclose them in boxes.
 
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array of CuPy, shape (n,)
-        References; those that are not valid are never matched.
-
-    Returns
-    -------
-    vectors : float64 array, shape (3, n)
-        Unit vectors in row order; NaN where a reference is not valid.
-    tree : Tree
-        What `kernels.tree_cuda.search` goes down.
-
-    Raises
-    ------
-    ValueError
-        When there are more than `MAX_ROWS` references.
+    Gives unit vectors in row order, shape (3, n), NaN where a reference is not valid, and the tree.
     """
     import cupy as cp
 

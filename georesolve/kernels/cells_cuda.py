@@ -120,14 +120,8 @@ def _on_square(main, side, x, y, z):  # type: ignore[no-untyped-def]
 def bound_square(vectors, box, square):  # type: ignore[no-untyped-def]
     """Enclose references on the octahedral square, a thread a reference.
 
-    Parameters
-    ----------
-    vectors : float64 array, shape (3, n)
-        Unit vectors.
-    box : int32 array, shape (6,)
-        As `Tree` has it: it says where the square has its middle.
-    square : int32 array, shape (4,)
-        Holds the least int32. Written: the largest u, v, -u, -v, encoded.
+    The tree's box says where the square has its middle. `square`, which holds the least int32,
+    becomes the largest u, v, -u, -v, encoded.
     """
     main, side, _, _, _ = frame(box)
     high_u = high_v = low_u = low_v = float32(-2.0)
@@ -173,16 +167,8 @@ def _cell_at(u, v, first_u, first_v, step_u, step_v, bits):  # type: ignore[no-u
 def count_occupied(vectors, box, square, bits, occupied, count):  # type: ignore[no-untyped-def]
     """Count the cells that hold a reference, a thread a reference.
 
-    Parameters
-    ----------
-    vectors, box, square
-        As `bound_square` has them.
-    bits : int
-        Halvings of either side of the square.
-    occupied : int32 array, shape (4^bits,)
-        Holds 0. Written: 1 where a cell holds a reference.
-    count : int32 array, shape (1,)
-        Added to.
+    Either side of the square is halved `bits` times. `occupied`, which holds 0, becomes 1 where one
+    of the 4^bits cells holds a reference.
     """
     main, side, _, _, _ = frame(box)
     first_u, first_v, step_u, step_v = _grid(square, bits)
@@ -197,16 +183,9 @@ def count_occupied(vectors, box, square, bits, occupied, count):  # type: ignore
 
 @cuda.jit(cache=True)
 def fill_middles(box, square, bits, middles, reaches):  # type: ignore[no-untyped-def]
-    """Find the middle of each cell and how far the cell reaches from it, a thread a cell.
+    """Find the middle of each cell, a unit vector, and how far the cell reaches from it, a chord.
 
-    Parameters
-    ----------
-    box, square
-        As `bound_square` has them.
-    bits : int
-        Halvings of either side of the square that give the cells.
-    middles, reaches : float64 array, shape (3, 4^bits) and (4^bits,)
-        Written: unit vectors, and chords.
+    A thread a cell, of 4^bits.
     """
     main, side, _, _, _ = frame(box)
     first_u, first_v, step_u, step_v = _grid(square, bits)
@@ -236,21 +215,9 @@ def collect(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Find the candidates of 32 neighbouring cells a warp.
 
-    Grid ``(blocks,)``, block ``(32, warps)``.
-
-    Parameters
-    ----------
-    points, corners, boxes, starts, box, fine
-        A `Tree`.
-    vectors : float64 array, shape (3, n_references)
-        Unit vectors of the references, in row order.
-    middles, reaches
-        As `fill_middles` has them.
-    nearest, nearest_chord2 : int64 and float64 array, shape (n, 1)
-        The reference nearest to each middle.
-    table : int32 array, shape (n, 8)
-        Written: where a cell's candidates stand among the tree's points, and -1 behind the last;
-        -2 in the first place where there are too many.
+    Grid ``(blocks,)``, block ``(32, warps)``. `nearest` is the reference nearest to each middle. A
+    row of `table` becomes where a cell's candidates stand among the tree's points, and -1 behind
+    the last; -2 in the first place where there are too many.
     """
     masks = cuda.shared.array((WARPS, LEVELS), uint32)
     slots = cuda.shared.array((WARPS, PLACES, WARP), int32)
@@ -361,22 +328,8 @@ def look_up(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Find the nearest reference among the candidates of its cell, a thread an observation.
 
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array, shape (n,)
-        Observations; those that are not valid match nothing.
-    box, square, bits, table
-        As `fill_middles` and `collect` have them.
-    points : float64 array, shape (32 * n_leaves, 4)
-        As `Tree` has them.
-    measure : bool
-        Metres instead of squared chords.
-    reference, chord2 : int64 and float64 array, shape (n, 1)
-        Written: as `Found` has them.
-    rest, rest_lat_deg, rest_lon_deg : int64 and float64 array, shape (n,)
-        Written: rows and degrees of the observations that are left over, in no order.
-    count : int32 array, shape (1,)
-        Added to: how many those are.
+    With `measure`, metres stand in for squared chords. Rows and degrees of the observations that
+    are left over go to `rest`, in no order, and their number to `count`.
     """
     n = lat_deg.size
     lane = uint32(cuda.threadIdx.x % WARP)
@@ -428,19 +381,7 @@ def look_up(  # type: ignore[no-untyped-def]
 
 @cuda.jit(cache=True)
 def put(rows, found_reference, found_chord2, measure, reference, chord2):  # type: ignore[no-untyped-def]
-    """Put answers for some observations into the rows of these, a thread an answer.
-
-    Parameters
-    ----------
-    rows : int64 array, shape (n_some,)
-        Rows of the observations.
-    found_reference, found_chord2 : int64 and float64 array, shape (n_some, 1)
-        Their answers.
-    measure : bool
-        Metres instead of squared chords.
-    reference, chord2 : int64 and float64 array, shape (n, 1)
-        Written: as `Found` has them.
-    """
+    """Put answers for some observations into the rows of these, a thread an answer."""
     for i in range(cuda.grid(1), rows.size, cuda.gridsize(1)):
         distance = found_chord2[i, 0]
         if measure:
@@ -452,22 +393,9 @@ def put(rows, found_reference, found_chord2, measure, reference, chord2):  # typ
 def search(
     index: ReferenceIndex, observations: Degrees, found: Found, measure: bool
 ) -> tuple[cp.ndarray, Degrees] | None:
-    """Answer from cells, for k = 1.
+    """Answer from cells, for k = 1 and one reference at least.
 
-    Parameters
-    ----------
-    index : ReferenceIndex
-        References on the GPU, one at least.
-    observations : Degrees of CuPy
-        The observations; those that are not valid match nothing.
-    found : Found
-        Written: the answers.
-    measure : bool
-        Metres instead of squared chords.
-
-    Returns
-    -------
-    Rows and degrees of the observations that are left over; None where those are too many, or
+    Gives rows and degrees of the observations that are left over; None where those are too many, or
     references are not spread evenly enough for cells.
     """
     import cupy as cp

@@ -58,14 +58,8 @@ def resident_blocks(per_multiprocessor: int) -> int:
 def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
     """Start a kernel on CuPy's current stream; returns at once.
 
-    Parameters
-    ----------
-    kernel : numba CUDA kernel
-        Compiled on its first launch.
-    blocks, threads : int or tuple of int
-        Shape of the grid and of a block, each of one or two axes.
-    *arguments : C-contiguous array of CuPy, int or bool
-        What the kernel takes.
+    It is compiled on its first launch. Grid and block have one or two axes; arguments are
+    C-contiguous arrays of CuPy, integers or booleans.
     """
     import cupy as cp
 
@@ -94,12 +88,8 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
 class _Sent(threading.local):
     """Where a thread puts what it gives to a kernel; the driver has copied it when a launch ends.
 
-    Attributes
-    ----------
-    words
-        The arguments, as machine code takes them, one after the other.
-    addresses_at
-        The address of an array of their addresses.
+    `words` are the arguments, as machine code takes them, one after the other; at `addresses_at`
+    is an array of their addresses.
     """
 
     def __init__(self) -> None:

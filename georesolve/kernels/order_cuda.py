@@ -60,15 +60,9 @@ def box_corners(box):  # type: ignore[no-untyped-def]
 def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
     """Enclose points in a box, rounded to float32; those that are not valid are left out.
 
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array, shape (n,)
-        Points.
-    looked_at : int
-        How many of them are looked at: all, or some that are spread evenly over the rows. Their
-        fractions follow the golden ratio, so that no period in the rows hides a part of them.
-    box : int32 array, shape (6,)
-        Holds the least int32. Written: the largest x, y, z, -x, -y, -z, encoded.
+    `looked_at` of them, all or some that are spread evenly over the rows: their fractions follow
+    the golden ratio, so that no period in the rows hides a part of them. `box`, which holds the
+    least int32, becomes the largest x, y, z, -x, -y, -z, encoded.
     """
     low_x = low_y = low_z = high_x = high_y = high_z = float32(-2.0)
     seen = False
@@ -215,20 +209,10 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
 def place(lat_deg, lon_deg, box, finer, places, vectors):  # type: ignore[no-untyped-def]
     """Find every point's place on the Hilbert curve over a box, and its unit vector.
 
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array, shape (n,)
-        Points; those that are not valid come last.
-    box : int32 array, shape (6,)
-        Written by `bound`.
-    finer : int
-        How many parts a side of a cell is cut into: 1, or a power of 2^16 for the place on a curve
-        over one of the cells of the curve before.
-    places : uint32 array, shape (n,)
-        Written: place on the curve.
-    vectors : float64 array, shape (4 * n,)
-        Written: x, y, z and 0 of each point side by side, so that one memory transaction fetches a
-        point in whatever order they are wanted; NaN where it is not valid.
+    Points that are not valid come last, with NaN. A side of a cell is cut into `finer` parts: 1, or
+    a power of 2^16 for the place on a curve over one of the cells of the curve before. `vectors`
+    becomes x, y, z and 0 of each point side by side, so that one memory transaction fetches a point
+    in whatever order they are wanted.
     """
     # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
     stage = cuda.shared.array((_WARPS, _STAGE), float64)
@@ -282,20 +266,9 @@ def order(
 ) -> tuple[cp.ndarray, cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over a box; what lies beyond goes to its edge.
 
-    Parameters
-    ----------
-    finely : bool
-        Order the points of a cell along a curve over it, and again: then equal points follow each
-        other. That takes three times as long, and pays where points crowd.
-
-    Returns
-    -------
-    rows : int64 array, shape (n,)
-        Rows, equal places by ascending row.
-    vectors : float64 array, shape (n, 4)
-        Unit vectors, x, y, z and 0 of each point, by row.
-    places : uint32 array, shape (n,)
-        The point's place on the first curve, by row.
+    `finely`, the points of a cell lie along a curve over it, and again: then equal points follow
+    each other. That takes three times as long, and pays where points crowd. Equal places are by
+    ascending row. Gives rows, and by row unit vectors (n, 4) and places on the first curve.
     """
     import cupy as cp
 

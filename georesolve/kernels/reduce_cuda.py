@@ -86,16 +86,7 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
 
     Grid ``(slices, blocks)``, block ``(32, warps)``: the grid's x cuts the references into slices,
     a warp takes observations in turn (`_TILE` at a time for k = 1), and its lanes stride over the
-    slice.
-
-    Parameters
-    ----------
-    references, observations : float64 array, shape (3, n_references) and (3, n_observations)
-        Unit vectors.
-    k, exclude_self, first_row
-        As `Query` has them.
-    candidate_row, candidate_chord2 : int64 and float64 array, shape (slices, n_observations, k)
-        Written: as `Found` has them, for each slice.
+    slice. Candidates have the shape (slices, n_observations, k).
     """
     n_references = references.shape[1]
     n_observations = observations.shape[1]
@@ -144,12 +135,7 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
 def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # type: ignore[no-untyped-def]
     """Reduce the candidates of every observation to its answer, a warp an observation.
 
-    Parameters
-    ----------
-    candidate_row, candidate_chord2 : int64 and float64 array, shape (pieces, n_observations, k)
-        As `block_min_reduce` leaves them, or the `Found` of a reference set's pieces.
-    reference, chord2 : int64 and float64 array, shape (n_observations, k)
-        Written: as `Found` has them.
+    Candidates are as `block_min_reduce` leaves them, or the `Found` of a reference set's pieces.
     """
     lane = cuda.threadIdx.x
     pieces, n, k = candidate_row.shape
@@ -201,14 +187,8 @@ def hard_min_reduce(many: bool) -> Any:
         """Find the closest references of some observations: how many is known on the device alone.
 
         Grid ``(blocks,)``, block ``(32, warps)``. Few observations are each shared by all warps of
-        a block, which stride over the references; of many, a warp takes some by itself.
-
-        Parameters
-        ----------
-        references, k, exclude_self, first_row
-            As `block_min_reduce` has them.
-        observations, row_step, axis_step, hard, n_hard, measure, reference, chord2
-            As `kernels.walk_cuda.walk` has them.
+        a block, which stride over the references; of many, a warp takes some by itself. Parameters
+        are as `block_min_reduce` and `kernels.walk_cuda.walk` have them.
         """
         rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
         chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)

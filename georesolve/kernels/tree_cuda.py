@@ -31,26 +31,11 @@ def search(
     measure: bool = False,
     width: int | None = None,
 ) -> Found:
-    """The k nearest references of every observation.
+    """The k nearest references of every observation; of one that is not valid, none.
 
-    Parameters
-    ----------
-    index : ReferenceIndex
-        References on the GPU.
-    observations : Degrees of CuPy
-        The observations; those that are not valid match nothing.
-    query : Query
-        What is asked.
-    measure : bool
-        Metres instead of squared chords.
-    width : int, optional
-        Observations a warp: a power of two up to 32, after sorting them, or 1 as they come. Where
-        it is not given their number decides, and whether cells answer; the answer is the same.
-
-    Raises
-    ------
-    ValueError
-        When there are more than `MAX_ROWS` observations.
+    With `measure`, metres stand in for squared chords. `width` is the number of observations a
+    warp: a power of two up to 32, after sorting them, or 1 as they come. Where it is not given
+    their number decides, and whether cells answer; the answer is the same.
     """
     import cupy as cp
 

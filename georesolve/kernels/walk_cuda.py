@@ -162,30 +162,17 @@ def walk(places: int, fine: bool) -> Any:
         Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is
         taken by the whole warp: it depends on values that all lanes share.
 
-        Parameters
-        ----------
-        points, corners, boxes, starts, box
-            A `Tree`.
-        observations : float64 array, shape (n_values,)
-            Unit vectors; coordinate c of observation i is value ``i * row_step + c * axis_step``.
-        row_step, axis_step : int
-            How the unit vectors lie.
-        rows : int64 array, shape (n,) or (0,)
-            Rows of neighbouring observations; none to take them as they come.
-        width : int
-            Observations a warp, a power of two up to 32.
-        k, exclude_self, first_row
-            As `Query` has them.
-        measure : bool
-            Metres instead of squared chords; only lists heed it.
-        reference, chord2 : int64 and float64 array, shape (n, k)
-            Written: as `Found` has them.
-        share : int
-            Leaves, or ties in their place, that a walk opens before it gives up, where a smaller
-            group would not help.
-        hard, n_hard : int32 array, shape (n,) and (1,)
-            Written and added to: rows of observations that have no answer, in no order, and their
-            number.
+        Arrays and numbers are those of `Tree`, `Query` and `Found`, and:
+
+        - `observations`: unit vectors; coordinate c of observation i is value
+          ``i * row_step + c * axis_step``.
+        - `rows`: of neighbouring observations; none to take them as they come.
+        - `width`: observations a warp, a power of two up to 32.
+        - `measure`: metres instead of squared chords; only lists heed it.
+        - `share`: leaves, or ties in their place, that a walk opens before it gives up, where a
+          smaller group would not help.
+        - `hard`, `n_hard`: written and added to, rows of observations that have no answer, in no
+          order, and their number.
         """
         pending = cuda.shared.array((warps, LEVELS, WARP), int32)
         stage = cuda.shared.array((warps, 4, WARP), float64)
@@ -464,16 +451,7 @@ def launch_walk(
 ) -> None:  # fmt: skip
     """Walk for observations, and write what is found for each into its row.
 
-    Parameters
-    ----------
-    index : ReferenceIndex
-        The references, on the GPU.
-    vectors : float64 array of CuPy, shape (n, 4) or, by axis, (3, n)
-        Unit vectors of the observations.
-    query, found
-        What is asked, and where the answers go.
-    rows, by_axis, width, measure
-        As `walk` has them; no rows stand for all, as they come.
+    Unit vectors have the shape (n, 4) or, by axis, (3, n). No rows stand for all, as they come.
     """
     import cupy as cp
 
