@@ -183,7 +183,10 @@ class _Version:
         environment = {**os.environ, "PYTHONPATH": str(root)}
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", _PROGRAM, device]
-        process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        # From its own folder: Python looks for modules where it starts before it looks elsewhere.
+        process = subprocess.Popen(
+            command, cwd=root, env=environment, stdin=pipe, stdout=pipe, text=True
+        )
         self._process = stack.enter_context(process)
 
     def seconds(self, path: Path, search: Search) -> float:
@@ -197,7 +200,10 @@ class _Version:
 def main(arguments: list[str] | None = None) -> int:
     """Compare; returns 1 when a bound is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--old", type=Path, default=_HERE, help="sources of the other version")
+    parser.add_argument(
+        "--old", type=lambda text: Path(text).resolve(), default=_HERE,
+        help="sources of the other version",
+    )  # fmt: skip
     parser.add_argument("--device", choices=list(_BARS), default="cpu")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=[], help="words of the names of comparisons")

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -45,6 +46,22 @@ def test_versions_take_turns(capsys, device):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(turns.comparisons(device))
     assert all(" ratio " in line for line in lines)
+
+
+def test_the_other_version_is_that_of_its_own_folder(tmp_path):
+    package = tmp_path / "georesolve"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "kernels.py").write_text(
+        "from pathlib import Path\n"
+        "def build_index(*references): Path('called').touch()\n"
+        "def nearest(*arguments, **query): pass\n"
+    )
+    np.savez(tmp_path / "sets.npz", references=np.zeros((2, 1)), observations=np.zeros((2, 1)))
+    with ExitStack() as stack:
+        other = turns._Version(tmp_path, "cpu", stack)
+        assert other.seconds(tmp_path / "sets.npz", turns.Search("uniform", 1, 1)) > 0
+    assert (tmp_path / "called").exists()
 
 
 def test_the_bound_of_a_median_is_one_of_its_ratios():
