@@ -33,6 +33,10 @@ class _Threads:
     def _open(self) -> None:
         self._threads = ThreadPoolExecutor(self._most, self._kind)
 
+    def close(self) -> None:
+        """Wait for what runs, and take no more."""
+        self._threads.shutdown()
+
     def _begun(self, call: Callable[[], T]) -> Future[T]:
         # What is logged in the thread is about the same request.
         return self._threads.submit(copy_context().run, call)

@@ -39,10 +39,10 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
             supervisor = Supervisor(settings, store, library, metrics)
 
             def tell() -> dict[str, Any]:
-                return {"cluster": asdict(supervisor.state()), "metrics": metrics.counted()}
+                return {"cluster": asdict(supervisor.keeper.state()), "metrics": metrics.counted()}
 
             async with (
-                lease.kept(tell, supervisor.news, lost=_die),
+                lease.kept(tell, supervisor.keeper.news, lost=_die),
                 supervisor.running(),
                 Retention(settings, store, library).running(),
             ):
@@ -87,7 +87,7 @@ async def _run_until_told(settings: Settings, holder: str, addresses: str) -> No
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, stop)
     async with running(settings, holder) as supervisor:
-        await supervisor.opened()
+        await supervisor.keeper.opened.wait()
         if addresses:
             logger.info("answers at %s", addresses)
         await loop.create_future()

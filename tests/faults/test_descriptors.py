@@ -18,7 +18,7 @@ def test_a_job_waits_until_files_can_be_opened_again(tmp_path, device, long_job)
         # Fewer than are open: each new one is refused, with EMFILE.
         process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))
         try:
-            wait_until(lambda: "waits until files can be opened" in client.log.read_text())
+            wait_until(lambda: "waiting until files can be opened" in client.log.read_text())
         finally:
             process.rlimit(psutil.RLIMIT_NOFILE, before)
         info = finished(client, job)

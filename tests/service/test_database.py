@@ -145,8 +145,8 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
         ]
         job = store.add_job(*rows, MatchOptions(), Delivery())
         supervisor = Supervisor(settings, store, library, Metrics())
-        supervisor.cluster = cluster
-        supervisor._opened.set()
+        supervisor.keeper.cluster = cluster
+        supervisor.keeper.opened.set()
         results, held = [], contextlib.ExitStack()
         real_run, real_finish = supervisor_module.run, store.finish_job
 
@@ -166,7 +166,7 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
 
         monkeypatch.setattr(supervisor_module, "run", run_until_no_connection_is_left)
         monkeypatch.setattr(store, "finish_job", finish_before_one_is_back)
-        asyncio.run(supervisor._run_to_its_end(store.job(job)))
+        asyncio.run(supervisor._run(job))
         assert len(results) == 2, "its first end found a connection"
         assert store.job(job).status == "successful", store.job(job).problem
         assert read_manifest(store.job_folder(job)).digest == results[0]

@@ -1,15 +1,31 @@
-"""How the cluster is: told every other second by the runner that has it, read by all fronts."""
+"""The cluster: the runner keeps it open and tells fronts every other second how it is."""
 
+import asyncio
+import contextlib
+import logging
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from georesolve.service import pools
+from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.estimate import Capacity
+from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
+from georesolve.workers.estimate import Capacity, Pace, memory_of_worker
+from georesolve.workers.gpus import choose_device
+
+logger = logging.getLogger(__name__)
 
 _SILENCE_SECONDS = 10.0
-"""A runner that has told nothing for longer is taken for dead."""
+"""A runner that has told nothing for longer is taken for dead; a scheduler that has not answered
+for longer is asked for nothing on behalf of a client."""
+_REOPEN_SECONDS = 5.0
+_ASK_SECONDS = 2.0
+"""How often the scheduler is asked for its workers."""
+_OPENING = "workers start, compile kernels that are not cached, and check their device"
 
 
 @dataclass(frozen=True)
@@ -38,6 +54,149 @@ class ClusterState:
     workers: int = 0
     dashboard_url: str | None = None
     capacity: Capacity | None = None
+
+
+class ClusterKeeper:
+    """Keeps the cluster of a runner open.
+
+    Attributes
+    ----------
+    cluster
+        The open cluster; None while there is none.
+    opened
+        Is set while there is a cluster, whose scheduler has answered.
+    news
+        Is set when `state` tells something else than before.
+    pace
+        How long jobs take here, for estimates.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.cluster: Cluster | None = None
+        self.opened = asyncio.Event()
+        self.news = asyncio.Event()
+        self.pace = Pace()
+        self._settings = settings.cluster()
+        # As the scheduler told last: nobody waits for it to ask.
+        self._workers: dict[str, str] = {}
+        self._memory: tuple[int, int, int] | None = None
+        self._trouble = ""
+        # Since when it is being opened.
+        self._since: float | None = None
+        self._heard_at = 0.0
+        self._thread = pools.Pool("cluster", 1)
+        self._is_closing = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep it open from now on, and close it in the end.
+
+        Raises
+        ------
+        NoGpuError
+            When a GPU was asked for and there is none.
+        """
+        if not self._settings.is_existing:
+            choose_device(self._settings.device)
+        task = asyncio.create_task(self._keep_open())
+        try:
+            yield
+        finally:
+            self._is_closing = True
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def state(self) -> ClusterState:
+        """How the cluster is now."""
+        cluster, n_workers, now = self.cluster, len(self._workers), time.monotonic()
+        if cluster is None:
+            return ClusterState("; ".join(filter(None, (self._trouble, self._opening()))))
+        silence, trouble, capacity = now - self._heard_at, None, None
+        if silence > _SILENCE_SECONDS:
+            trouble = (
+                f"the scheduler has not answered for {silence:.0f} s; it had {n_workers} workers"
+            )
+        if self._memory is not None and n_workers:
+            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._memory)
+        return ClusterState(
+            trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
+        )
+
+    def _opening(self) -> str | None:
+        if self._since is None:
+            return None
+        seconds = time.monotonic() - self._since
+        return f"the cluster is being opened, for {seconds:.0f} s now: {_OPENING}"
+
+    async def _keep_open(self) -> None:
+        """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
+        # Not for ever: a client of Dask that closes after its scheduler was lost swallows the
+        # cancellation that was meant for this task.
+        while not self._is_closing:
+            opening = open_cluster(self._settings)
+            self._since = time.monotonic()
+            logger.info("the cluster is being opened: %s", _OPENING)
+            try:
+                cluster = await self._thread(opening.__enter__)
+            except Exception as error:
+                # Whatever it was, without another try there would be no cluster ever again.
+                self._trouble, self._since = f"the cluster cannot be opened: {error}", None
+                self.news.set()
+                logger.error(self._trouble, exc_info=not isinstance(error, OSError))
+                await asyncio.sleep(_REOPEN_SECONDS)
+                continue
+            self._workers, self._heard_at = {}, time.monotonic()
+            self.cluster, self._trouble, self._since = cluster, "", None
+            try:
+                await self._watch(cluster)
+                logger.error("the cluster was lost")
+            except Exception:
+                logger.exception("the cluster can no longer be watched, and is opened anew")
+            finally:
+                self.opened.clear()
+                self.cluster = None
+                self._trouble = "the cluster was lost"
+                self.news.set()
+                await self._thread(_close, opening)
+
+    async def _watch(self, cluster: Cluster) -> None:
+        """Keep the workers up, as long as the cluster is up."""
+        async with in_event_loop(cluster) as client:
+            while cluster.is_up():
+                cluster.restore()
+                try:
+                    workers = await workers_of(client)
+                    self._heard_at = time.monotonic()
+                    if workers != self._workers or self._memory is None:
+                        await self._meet(client, cluster, workers)
+                except OSError as error:
+                    # It is stopped, or lost. What was known of it gets old.
+                    logger.warning("%s", error)
+                if not self.opened.is_set():
+                    self.opened.set()
+                    self.news.set()
+                await asyncio.sleep(_ASK_SECONDS)
+
+    async def _meet(self, client: Any, cluster: Cluster, workers: dict[str, str]) -> None:
+        """Take note of workers, and of the memory that one of them has."""
+        self._memory = None
+        try:
+            if workers:
+                address = next(iter(workers.values()))
+                self._memory = await memory_of_worker(client, cluster.device, address)
+        finally:
+            self._workers = workers
+            self.news.set()
+
+
+def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
+    try:
+        opening.__exit__(None, None, None)
+    except OSError:
+        # A scheduler that is gone cannot be told good-bye.
+        pass
+    except Exception:
+        logger.exception("the lost cluster could not be closed")
 
 
 _STATE = TypeAdapter(ClusterState)

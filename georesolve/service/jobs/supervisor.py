@@ -1,13 +1,10 @@
-"""Keeps the cluster open and runs jobs on it, whichever process has accepted them."""
+"""Runs jobs on the cluster, whichever process has accepted them."""
 
 import asyncio
 import contextlib
-import contextvars
 import logging
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -24,17 +21,15 @@ from georesolve.service.errors import (
     is_disk_full,
     is_out_of_descriptors,
 )
-from georesolve.service.jobs.cluster import ClusterState
+from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.service.store.rows import JobRow, JobStatus
+from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
-from georesolve.workers.estimate import Capacity, Pace, memory_of_worker
-from georesolve.workers.gpus import choose_device
+from georesolve.workers.cluster import Cluster
 from georesolve.workers.jobs import Job
 from georesolve.workers.logs import about
 from georesolve.workers.pipeline import JobCancelled, Progress, run
@@ -43,12 +38,7 @@ from georesolve.workers.places import StoreFailed
 logger = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 0.5
-_REOPEN_SECONDS = 5.0
 _WATCH_SECONDS = 1.0
-_ASK_SECONDS = 2.0
-"""How often the scheduler is asked for its workers."""
-_SILENCE_SECONDS = 10.0
-"""A scheduler that has not answered for longer is asked for nothing on behalf of a client."""
 _MOST_DEATHS = 6
 """A job is failed when so many runners died that had it in hand, and it never got on meanwhile.
 From half of them on it runs alone: somebody else may have killed them, or a job beside it."""
@@ -59,14 +49,8 @@ class Supervisor:
 
     Attributes
     ----------
-    cluster
-        The open cluster; None while there is none.
-    workers
-        Addresses of its workers by name, as the scheduler told last: nobody waits for it to ask.
-    pace
-        How long jobs take here, for estimates.
-    news
-        Is set when `state` tells something else than before.
+    keeper
+        Keeps the cluster open that they run on.
     stopping
         Whether jobs are being stopped, because the process is about to end.
     """
@@ -74,26 +58,18 @@ class Supervisor:
     def __init__(
         self, settings: Settings, store: Store, library: Library, metrics: Metrics
     ) -> None:
-        self.cluster: Cluster | None = None
-        self.workers: dict[str, str] = {}
-        self.pace = Pace()
-        self.news = asyncio.Event()
-        self._memory: tuple[int, int, int] | None = None
+        self.keeper = ClusterKeeper(settings)
+        self.stopping = False
         self._settings = settings
         self._store = store
         self._library = library
         self._metrics = metrics
         self._disk = Disk(settings)
-        self._opened = asyncio.Event()
-        self._trouble = "the cluster is being opened"
-        self._heard_at = 0.0
         self._places = Turns(settings.concurrent_jobs)
-        self._threads = ThreadPoolExecutor(settings.concurrent_jobs, thread_name_prefix="job")
-        self._opening = pools.Pool("cluster", 1)
+        self._threads = pools.Pool("job", settings.concurrent_jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()
         self._dismissed: set[str] = set()
-        self.stopping = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -106,29 +82,21 @@ class Supervisor:
         NoGpuError
             When a GPU was asked for and there is none.
         """
-        if not self._settings.cluster().is_existing:
-            choose_device(self._settings.device)
-        self._store.jobs_place.make()
-        self._fail_guilty_jobs()
-        keeper = asyncio.create_task(self._keep_cluster_open())
-        looker = asyncio.create_task(self._look_for_jobs())
-        try:
-            yield
-        finally:
-            self.stopping = True
-            looker.cancel()
-            # A job without a cluster waits for one; one that runs sees that all is stopping.
-            if self.cluster is None:
-                for task in list(self._tasks.values()):
-                    task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-            keeper.cancel()
-            await asyncio.gather(keeper, looker, return_exceptions=True)
-            self._threads.shutdown()
-
-    async def opened(self) -> None:
-        """Wait until there is a cluster, whose scheduler has answered."""
-        await self._opened.wait()
+        async with self.keeper.running():
+            self._store.jobs_place.make()
+            self._fail_guilty_jobs()
+            looker = asyncio.create_task(self._look_for_jobs())
+            try:
+                yield
+            finally:
+                self.stopping = True
+                looker.cancel()
+                # A job without a cluster waits for one; one that runs sees that all is stopping.
+                if self.keeper.cluster is None:
+                    for task in self._tasks.values():
+                        task.cancel()
+                await asyncio.gather(looker, *self._tasks.values(), return_exceptions=True)
+                self._threads.close()
 
     async def _look_for_jobs(self) -> None:
         """Take up the jobs that are accepted, and let go of those that others have ended."""
@@ -147,9 +115,7 @@ class Supervisor:
                     await asyncio.sleep(_WATCH_SECONDS)
 
     def _start(self, id: str) -> None:
-        """Run an accepted job when its turn comes."""
-        task = asyncio.create_task(self._run(id), name=f"job {id}")
-        self._tasks[id] = task
+        self._tasks[id] = task = asyncio.create_task(self._run(id), name=f"job {id}")
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     async def _let_go(self, id: str) -> None:
@@ -180,136 +146,46 @@ class Supervisor:
                 clear(self._store, self._library, job.id)
 
     def _fail(self, id: str, problem: Problem) -> None:
-        self._end(id, "failed", problem.detail, problem=problem.document(f"/jobs/{id}"))
-
-    def state(self) -> ClusterState:
-        """How the cluster is now."""
-        cluster, n_workers = self.cluster, len(self.workers)
-        if cluster is None:
-            return ClusterState(self._trouble)
-        silence, trouble, capacity = time.monotonic() - self._heard_at, None, None
-        if silence > _SILENCE_SECONDS:
-            trouble = (
-                f"the scheduler has not answered for {silence:.0f} s; it had {n_workers} workers"
-            )
-        if self._memory is not None and n_workers:
-            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._memory)
-        return ClusterState(
-            trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
-        )
-
-    async def _keep_cluster_open(self) -> None:
-        """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
-        # Not for ever: a client of Dask that closes after its scheduler was lost swallows the
-        # cancellation that was meant for this task.
-        while not self.stopping:
-            opening = open_cluster(self._settings.cluster())
-            try:
-                cluster = await self._opening(opening.__enter__)
-            except Exception as error:
-                # Whatever it was, without another try there would be no cluster ever again.
-                self._trouble = f"the cluster cannot be opened: {error}"
-                self.news.set()
-                logger.error(self._trouble, exc_info=not isinstance(error, OSError))
-                await asyncio.sleep(_REOPEN_SECONDS)
-                continue
-            self.workers, self._heard_at = {}, time.monotonic()
-            self.cluster = cluster
-            try:
-                await self._watch(cluster)
-                logger.error("the cluster was lost")
-            except Exception:
-                logger.exception("the cluster can no longer be watched, and is opened anew")
-            finally:
-                self._opened.clear()
-                self.cluster = None
-                self._trouble = "the cluster was lost"
-                self.news.set()
-                await self._opening(_close, opening)
-
-    async def _watch(self, cluster: Cluster) -> None:
-        """Keep the workers up, as long as the cluster is up."""
-        async with in_event_loop(cluster) as client:
-            while cluster.is_up():
-                cluster.restore()
-                try:
-                    workers = await workers_of(client)
-                    self._heard_at = time.monotonic()
-                    if workers != self.workers or self._memory is None:
-                        await self._meet(client, cluster, workers)
-                except OSError as error:
-                    # It is stopped, or lost. What was known of it gets old.
-                    logger.warning("%s", error)
-                if not self._opened.is_set():
-                    self._opened.set()
-                    self.news.set()
-                await asyncio.sleep(_ASK_SECONDS)
-
-    def _end(self, id: str, status: JobStatus, message: str, **outcome: Any) -> bool:
-        return end(self._store, self._metrics, id, status, message, **outcome)
-
-    async def _meet(self, client: Any, cluster: Cluster, workers: dict[str, str]) -> None:
-        """Take note of workers, and of the memory that one of them has."""
-        self._memory = None
-        try:
-            if workers:
-                address = next(iter(workers.values()))
-                self._memory = await memory_of_worker(client, cluster.device, address)
-        finally:
-            self.workers = workers
-            self.news.set()
-
-    def _is_cancelled(self, id: str) -> bool:
-        return self.stopping or id in self._dismissed
+        outcome = problem.document(f"/jobs/{id}")
+        end(self._store, self._metrics, id, "failed", problem.detail, problem=outcome)
 
     async def _run(self, id: str) -> None:
+        """Run a job when its turn comes, again where a turn did not end it."""
         try:
             row = await pools.database(self._store.job, id)
-            if row is not None:
-                with about(job=id, **({"request_id": row.request} if row.request else {})):
-                    await self._run_to_its_end(row)
+            if row is None:
+                return
+            with about(job=id, **({"request_id": row.request} if row.request else {})):
+                while not self.stopping and not await self._turn(row):
+                    if id in self._dismissed:
+                        # Too late for its thread to notice: it need not wait for another turn.
+                        await self._store.files(clear, self._store, self._library, id)
+                        return
+                    await asyncio.sleep(_WATCH_SECONDS)
         finally:
-            self._begun.discard(id)
             self._dismissed.discard(id)
 
-    async def _run_to_its_end(self, row: JobRow) -> None:
-        while not self.stopping and not await self._run_once(row):
-            await asyncio.sleep(_WATCH_SECONDS)
+    async def _turn(self, row: JobRow) -> bool:
+        """Run a job in its turn; False when it is to be run again."""
+        await self.keeper.opened.wait()
+        async with self._places.place(row.owner, alone=row.deaths >= _MOST_DEATHS // 2):
+            cluster = self.keeper.cluster
+            if cluster is None or self.stopping:
+                return False
+            self._begun.add(row.id)
+            try:
+                return await self._threads(self._attempt, row.id, cluster)
+            except SQLAlchemyError:
+                # Its end could not be written down, so it is run again: its parts stand.
+                logger.exception("job %s: the store failed", row.id)
+                return False
+            finally:
+                self._begun.discard(row.id)
 
-    async def _run_once(self, row: JobRow) -> bool:
-        """Run a job when its turn comes; False when it is to be run again."""
-        try:
-            await self._opened.wait()
-            async with self._places.place(row.owner, alone=row.deaths >= _MOST_DEATHS // 2):
-                if self.cluster is None or self.stopping:
-                    return False
-                return await self._run_in_thread(row.id, self.cluster)
-        except SQLAlchemyError:
-            # Its end could not be written down, so it is run again: its parts stand.
-            logger.exception("job %s: the store failed", row.id)
-            return False
+    def _attempt(self, id: str, cluster: Cluster) -> bool:
+        """Run a job; the boundary that no error of a job passes, but those of the database.
 
-    async def _run_in_thread(self, id: str, cluster: Cluster) -> bool:
-        # What is logged in the thread is about the same job.
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        self._begun.add(id)
-        try:
-            has_ended = await loop.run_in_executor(
-                self._threads, context.run, self._run_blocking, id, cluster
-            )
-        finally:
-            self._begun.discard(id)
-        if not has_ended and id in self._dismissed:
-            # Dismissed too late for the thread to notice, and it need not wait for another turn.
-            await self._store.files(clear, self._store, self._library, id)
-            return True
-        return has_ended
-
-    def _run_blocking(self, id: str, cluster: Cluster) -> bool:
-        """Run a job to whatever end; the boundary that no error of a job passes.
-
-        Returns False when it is to be run again: the cluster was lost, or files cannot be opened.
+        Returns False when it is to be run again: see `_obstacle`.
         """
         try:
             if self._disk.is_low():
@@ -320,18 +196,11 @@ class Supervisor:
         except JobCancelled:
             logger.info("job %s stopped", id)
         except SQLAlchemyError:
-            raise  # of the store: the job is not at fault
+            raise
         except Exception as error:
-            if not cluster.is_up():
-                logger.warning("job %s lost its cluster and waits for it: %s", id, error)
-                return False
-            if is_out_of_descriptors(error):
-                # Clients have them, and go. The parts of the job stand for the next try.
-                logger.warning("job %s waits until files can be opened again: %s", id, error)
-                return False
-            if isinstance(error, StoreFailed):
-                logger.warning("job %s waits until the object store answers: %s", id, error)
-                self._note_wait(id, "waiting for the object store")
+            if (obstacle := _obstacle(error, cluster)) is not None:
+                logger.warning("job %s is %s: %s", id, obstacle, error)
+                self._note_wait(id, obstacle)
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or problem_of_failure(error)
@@ -374,27 +243,29 @@ class Supervisor:
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id, self._disk)
         start = time.monotonic()
-        result, progress = run(cluster, job, reporter, lambda: self._is_cancelled(id))
+        result, progress = run(
+            cluster, job, reporter, lambda: self.stopping or id in self._dismissed
+        )
         if not reporter.first_rows:
             # Of a job that was taken up again nobody knows how long the whole takes.
-            self.pace.note(cluster, job, time.monotonic() - start)
+            self.keeper.pace.note(cluster, job, time.monotonic() - start)
         account = account_of(job, result, progress, cluster.device)
         account.seconds |= seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
-        report = account.model_dump()
-        if self._end(id, "successful", "done", report=report, expires=expires):
+        outcome = {"report": account.model_dump(), "expires": expires}
+        if end(self._store, self._metrics, id, "successful", "done", **outcome):
             self._metrics.count_rows("job", progress.rows_done, account.counts)
             logger.info("job %s successful: %s", id, account.counts)
 
 
-def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
-    try:
-        opening.__exit__(None, None, None)
-    except OSError:
-        # A scheduler that is gone cannot be told good-bye.
-        pass
-    except Exception:
-        logger.exception("the lost cluster could not be closed")
+def _obstacle(error: Exception, cluster: Cluster) -> str | None:
+    """What a job waits for that was stopped by an error; None where the job is at fault."""
+    if not cluster.is_up():
+        return "waiting for its cluster, which was lost"
+    if is_out_of_descriptors(error):
+        # Clients have them, and go. The parts of the job stand for the next try.
+        return "waiting until files can be opened again"
+    return "waiting for the object store" if isinstance(error, StoreFailed) else None
 
 
 class _Reporter:
