@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import closing
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -20,7 +21,6 @@ from georesolve.service.http.handlers import install_error_handlers
 from georesolve.service.http.heads import HeadAsGet
 from georesolve.service.http.journal import Journal
 from georesolve.service.http.prefix import Prefix
-from georesolve.service.jobs import events
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
@@ -76,35 +76,30 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                 closing(AtHand(settings)) as at_hand,
                 store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
-                checks, quotas = Checks(), Quotas(settings)
-                # What each is called where a room takes it: see `service.http.parts`.
-                app.state.settings = settings
-                app.state.disk = disk
-                app.state.metrics = metrics
-                app.state.store = store
-                app.state.ingest = ingest
-                app.state.checks = checks
-                app.state.quotas = quotas
-                app.state.library = library
-                app.state.cluster = cluster
-                app.state.maps = open_maps
-                app.state.results = Results(store, library, checks, settings.inline_bytes)
-                app.state.service = Service(
-                    settings=settings,
-                    store=store,
-                    ingest=ingest,
+                checks = Checks()
+                parts: dict[str, Any] = {
+                    "settings": settings,
+                    "disk": disk,
+                    "metrics": metrics,
+                    "store": store,
+                    "ingest": ingest,
+                    "quotas": Quotas(settings),
+                    "library": library,
+                    "cluster": cluster,
+                    "results": Results(store, library, checks, settings.inline_bytes),
+                }
+                service = Service(
+                    **parts,
                     sinks=Sinks(settings.sinks),
-                    library=library,
-                    results=app.state.results,
-                    cluster=cluster,
                     at_hand=at_hand,
-                    disk=disk,
                     memory=Memory(settings),
-                    quotas=quotas,
-                    metrics=metrics,
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
                 )
+                # What each is called where a room takes it: see `service.http.parts`.
+                parts |= {"checks": checks, "maps": open_maps, "service": service}
+                for name, part in parts.items():
+                    setattr(app.state, name, part)
                 keep_what_is_loaded()
                 yield
 
@@ -137,7 +132,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         app.add_middleware(Prefix, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
-    of_resources = (estimate, datasets, processes, jobs, events, results, maps)
+    of_resources = (estimate, datasets, processes, jobs, results, maps)
     for module in (resolve, landing, *of_resources, health, ops_metrics, docs, page):
         app.include_router(module.router)
     return app

@@ -6,14 +6,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from georesolve import __version__
 from georesolve.service.errors import CannotStart
-from georesolve.service.settings import SECRETS, Settings, misspelt
-from georesolve.service.store.keys import ROLES
+from georesolve.service.settings import SECRETS, KeyRole, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
     "A flag not given is taken from its GEORESOLVE_* variable, or from the file of that name, in "
@@ -100,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
             verb.add_argument(
                 "--role",
                 dest="key_role",
-                choices=ROLES,
+                choices=get_args(KeyRole),
                 default="user",
                 help="user: all that it makes itself; admin: what all keys make, too; metrics: "
                 "/metrics alone (default: user)",

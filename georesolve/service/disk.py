@@ -135,9 +135,9 @@ class Disk:
 
     def is_low(self) -> bool:
         """Whether no job can begin, because what it writes lies here and too little is free."""
-        return self.holds_all and self.room() < 0
+        return self.holds_all and self.left() < 0
 
-    def room(self) -> int:
+    def left(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
         return self.free() - self.must_stay_free
 

@@ -26,15 +26,7 @@ class CannotStart(RuntimeError):
 
 
 class Problem(intake.Refused):
-    """Something that a client is told as problem+json.
-
-    Parameters
-    ----------
-    detail, errors
-        See `intake.errors.Refused`.
-    headers
-        Further headers of the answer.
-    """
+    """Something that a client is told as problem+json, with further headers of the answer."""
 
     status = 500
     type = "urn:georesolve:problem:internal-error"
@@ -54,17 +46,10 @@ class Problem(intake.Refused):
 
     def document(self, instance: str | None = None) -> dict[str, Any]:
         """The problem as a JSON object."""
-        document: dict[str, Any] = {
-            "type": self.type,
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-        }
-        if instance is not None:
-            document["instance"] = instance
-        if self.errors:
-            document["errors"] = self.errors
-        return document
+        about = ("type", "title", "status", "detail")
+        document: dict[str, Any] = {name: getattr(self, name) for name in about}
+        document |= {} if instance is None else {"instance": instance}
+        return document | ({"errors": self.errors} if self.errors else {})
 
 
 def _problem(

@@ -48,12 +48,7 @@ def addresses_of(sockets: list[socket.socket]) -> str:
 
 @contextlib.contextmanager
 def listening(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Sockets that listen on all addresses of the host, taken before anything else is begun.
-
-    Raises
-    ------
-    CannotStart
-    """
+    """Sockets that listen on all addresses of the host, taken before anything else is begun."""
     until = time.monotonic() + PATIENCE_SECONDS
     place = f"{settings.host or '*'} port {settings.port}"
     with contextlib.ExitStack() as stack:
@@ -152,12 +147,7 @@ def run(
 ) -> int:
     """Answer requests until a signal ends it; returns the exit code of the process.
 
-    Parameters
-    ----------
-    counts, own
-        See `Acceptor`.
-    metrics, name
-        See `Metrics`.
+    What `counts` and `own` are says `Acceptor`; what `metrics` and `name` are, `Metrics`.
     """
     raise_descriptors()
     acceptor = Acceptor(sockets, counts or [0], own)

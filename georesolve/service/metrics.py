@@ -54,12 +54,8 @@ class _Families(list[Metric], Collector):
 class Metrics:
     """The metrics of one process, in a registry of its own, and those that others have counted.
 
-    Parameters
-    ----------
-    folder
-        Where all fronts of this machine count; None for one alone.
-    name
-        Of this front, which another one has only after its end.
+    All fronts of this machine count in one folder, each by a name that another one has only after
+    its end. One that is alone needs neither.
     """
 
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
@@ -154,12 +150,7 @@ class Metrics:
     def text(self, of_runner: str, state: Iterable[Metric]) -> bytes:
         """All metrics in the text format of Prometheus.
 
-        Parameters
-        ----------
-        of_runner
-            What the runner has counted, in the same format.
-        state
-            How things are now.
+        What the runner has counted comes in the same format; `state` is how things are now.
         """
         counted = _Families([*self._added_up(of_runner), *state])
         return generate_latest(counted) + generate_latest(self._read)

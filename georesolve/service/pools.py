@@ -72,13 +72,7 @@ class SharedPool(_Threads):
     async def __call__(
         self, owner: str, function: Callable[P, T], *given: P.args, **named: P.kwargs
     ) -> T:
-        """What a function returns, called in one of the threads when it is its owner's turn.
-
-        Raises
-        ------
-        NotReady
-            When no thread came free in time.
-        """
+        """What a function returns, called in one of the threads when it is its owner's turn."""
         try:
             async with asyncio.timeout(_TURN_SECONDS):
                 await self._turns.take(owner)

@@ -23,13 +23,7 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
-    """Wait for the lease, then run jobs.
-
-    Parameters
-    ----------
-    holder
-        The name to hold the lease by.
-    """
+    """Wait for the lease, to be held by that name, then run jobs."""
     metrics = Metrics()
     with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
         lease = store.lease(holder)
@@ -58,12 +52,7 @@ def _die() -> None:
 def run(settings: Settings, holder: str | None = None, addresses: str = "") -> int:
     """Run jobs until a signal ends it; returns the exit code of the process.
 
-    Parameters
-    ----------
-    holder
-        As for `running`; None for a name of its own.
-    addresses
-        Where fronts of this service answer, for the log.
+    Without a `holder` it has a name of its own; the log says that fronts answer at `addresses`.
     """
     with suppress(asyncio.CancelledError):
         asyncio.run(_run_until_told(settings, holder or new_id(), addresses))

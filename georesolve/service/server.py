@@ -98,14 +98,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
 def prepare(settings: Settings, *, is_alone: bool) -> None:
     """Bring the database up to date, and refuse what the service cannot run with.
 
-    Parameters
-    ----------
-    is_alone
-        Whether no other process works in the data folder: then what earlier ones left is removed.
-
-    Raises
-    ------
-    CannotStart, NoGpuError
+    Where no other process works in the data folder, what earlier ones left is removed.
     """
     try:
         with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
@@ -191,13 +184,7 @@ def _fork(name: str, run: Callable[[], int | None]) -> int:
 
 
 def _keep_alive(runs: Mapping[str, Callable[[], int]]) -> int:
-    """Keep processes alive until a signal ends them, each in order; returns that signal.
-
-    Parameters
-    ----------
-    runs
-        What each of them runs, by name.
-    """
+    """Keep processes alive until a signal ends them, each in order; returns that signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _CAUGHT)
     processes = [_Process(name, run) for name, run in runs.items()]
     ending = 0

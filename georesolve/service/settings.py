@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from georesolve.intake.addresses import address_of, prefixes_of
@@ -23,12 +23,60 @@ _Hours = Annotated[float, Field(ge=0, le=876_600.0)]
 """What is to be kept for longer than a century is to be kept for ever."""
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, le=86_400.0)]
-Role = Literal["front", "runner"]
+KeyRole = Literal["user", "admin", "metrics"]
+"""What a key may do. `user`: all that is its own; `admin`: what all keys make, too; `metrics`:
+`/metrics` alone."""
 _PREFIX = "GEORESOLVE_"
 _NO_SETTINGS = ("TAG", "KEY")
 """Variables of the same prefix: docker-compose.yml's own, which `.env` passes on, and clients'."""
 _MOST_FRONTS = 16
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def _listed(given: str | None) -> tuple[str, ...]:
+    """The names, in small letters, that commas separate."""
+    names = (name.strip().lower() for name in (given or "").split(","))
+    return tuple(name for name in names if name)
+
+
+def _are_origins(given: str) -> str:
+    for origin in _listed(given):
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise ValueError(
+                f"{origin!r} is no origin: give scheme, host and port as a browser sends them, "
+                "such as https://map.example or http://localhost:3000, or * for any"
+            )
+    return given
+
+
+def _are_prefixes(given: str) -> str:
+    prefixes_of(given)
+    return given
+
+
+def _can_be_written(given: str) -> str:
+    if any(prefix.scheme == "https" for prefix in prefixes_of(given)):
+        raise ValueError("results are written to file:// and s3://, not to https://")
+    return given
+
+
+def _in_a_bucket(given: str) -> str:
+    address = address_of(given)
+    if address.scheme != "s3" or "*" in address.path or "/" not in address.path.strip("/"):
+        raise ValueError(
+            f"{given!r} is no prefix of a bucket: give one such as s3://bucket/georesolve/; a "
+            "folder is named with data_dir"
+        )
+    return f"s3://{address.path.strip('/')}/"
+
+
+def _is_path(given: str) -> str:
+    if not re.fullmatch(r"(/[\w.~-]+)*/?", given, re.ASCII):
+        raise ValueError(
+            f"{given!r} is no path: begin it with a slash, as in /georesolve, and use letters, "
+            "digits, '.', '_', '~' and '-'"
+        )
+    return given.rstrip("/")
 
 
 class Settings(BaseSettings):
@@ -38,7 +86,7 @@ class Settings(BaseSettings):
         env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
     )
 
-    role: Role | None = Field(
+    role: Literal["front", "runner"] | None = Field(
         None,
         description="front or runner, to run one of them alone: it answers requests, or runs jobs; "
         "by default both, each anew when it dies",
@@ -59,12 +107,12 @@ class Settings(BaseSettings):
         description="names that requests may call the service by, separated by commas, * for any; "
         "by default those of loopback and the host",
     )
-    cors_origins: str | None = Field(
+    cors_origins: Annotated[str, AfterValidator(_are_origins)] | None = Field(
         None,
         description="origins of pages that a browser lets use the service, separated by commas, "
         "e.g. https://map.example; * for any; by default none but its own",
     )
-    root_path: str = Field(
+    root_path: Annotated[str, AfterValidator(_is_path)] = Field(
         "", description="path below which a proxy shows the service, e.g. /georesolve"
     )
     proxies: str = Field(
@@ -73,7 +121,7 @@ class Settings(BaseSettings):
         "their X-Forwarded-For and X-Forwarded-Proto tell who asks, and how",
     )
     data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
-    store: str | None = Field(
+    store: Annotated[str, AfterValidator(_in_a_bucket)] | None = Field(
         None,
         description="s3://bucket/prefix, to keep datasets and results there instead of in the data "
         "folder, which then is each process's own",
@@ -152,12 +200,12 @@ class Settings(BaseSettings):
         60.0, description="time that a client may pause while it sends a body or reads an answer"
     )
     inline_bytes: _Count = Field(16 << 20, description="bytes of a JSON request")
-    sources: str | None = Field(
+    sources: Annotated[str, AfterValidator(_are_prefixes)] | None = Field(
         None,
         description="folders and buckets that inputs may be read from by address, separated by "
         "commas, e.g. file:///data/,s3://bucket/observations/,https://host/data/; by default none",
     )
-    sinks: str | None = Field(
+    sinks: Annotated[str, AfterValidator(_can_be_written)] | None = Field(
         None,
         description="folders and buckets that results may be written to by address, separated by "
         "commas, e.g. s3://bucket/results/; by default none",
@@ -193,48 +241,6 @@ class Settings(BaseSettings):
         pydantic.ValidationError
         """
         return cls(**{"_secrets_dir": SECRETS if SECRETS.is_dir() else None, **given})
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _are_origins(cls, given: str | None) -> str | None:
-        for origin in _listed(given):
-            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
-                raise ValueError(
-                    f"{origin!r} is no origin: give scheme, host and port as a browser sends them, "
-                    "such as https://map.example or http://localhost:3000, or * for any"
-                )
-        return given
-
-    @field_validator("sources", "sinks")
-    @classmethod
-    def _are_prefixes(cls, given: str | None, about: ValidationInfo) -> str | None:
-        prefixes = prefixes_of(given)
-        if about.field_name == "sinks" and any(one.scheme == "https" for one in prefixes):
-            raise ValueError("results are written to file:// and s3://, not to https://")
-        return given
-
-    @field_validator("store")
-    @classmethod
-    def _is_prefix(cls, given: str | None) -> str | None:
-        if given is None:
-            return None
-        address = address_of(given)
-        if address.scheme != "s3" or "*" in address.path or "/" not in address.path.strip("/"):
-            raise ValueError(
-                f"{given!r} is no prefix of a bucket: give one such as s3://bucket/georesolve/; a "
-                "folder is named with data_dir"
-            )
-        return f"s3://{address.path.strip('/')}/"
-
-    @field_validator("root_path")
-    @classmethod
-    def _is_path(cls, given: str) -> str:
-        if not re.fullmatch(r"(/[\w.~-]+)*/?", given, re.ASCII):
-            raise ValueError(
-                f"{given!r} is no path: begin it with a slash, as in /georesolve, and use letters, "
-                "digits, '.', '_', '~' and '-'"
-            )
-        return given.rstrip("/")
 
     @model_validator(mode="after")
     def _dashboard_on_loopback_only(self) -> Self:
@@ -319,12 +325,6 @@ def misspelt(variables: Iterable[str]) -> dict[str, str | None]:
             near = difflib.get_close_matches(name, known, 1)
             unknown[variable] = f"{_PREFIX}{near[0]}" if near else None
     return unknown
-
-
-def _listed(given: str | None) -> tuple[str, ...]:
-    """The names, in small letters, that commas separate."""
-    names = (name.strip().lower() for name in (given or "").split(","))
-    return tuple(name for name in names if name)
 
 
 def _resolved(scheme: Scheme, path: str) -> str:

@@ -10,12 +10,7 @@ class Turns:
     """Lets so many work at a time. A free place goes to the owner who holds the fewest.
 
     Owners who hold equally many take turns, and the work of one owner comes in the order in which
-    it was brought.
-
-    Parameters
-    ----------
-    most_of_one
-        Places that one owner may hold; by default all.
+    it was brought. One owner may hold all places, or `most_of_one`.
     """
 
     def __init__(self, places: int, most_of_one: int | None = None) -> None:

@@ -147,6 +147,7 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
         supervisor = Supervisor(settings, store, library, Metrics())
         supervisor.keeper.cluster = cluster
         supervisor.keeper.opened.set()
+        supervisor._live = {job}
         results, held = [], contextlib.ExitStack()
         real_run, real_finish = supervisor_module.run, store.finish_job
 

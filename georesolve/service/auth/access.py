@@ -37,8 +37,8 @@ from georesolve.service.http.journal import address_of
 from georesolve.service.http.prefix import own_path
 from georesolve.service.http.queries import refuse_repeated
 from georesolve.service.metrics import Metrics
-from georesolve.service.settings import Settings
-from georesolve.service.store.keys import Key, Keys, Role, hash_of, prefix_of
+from georesolve.service.settings import KeyRole, Settings
+from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
 from georesolve.service.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -63,12 +63,7 @@ _NETWORK_BITS = 64
 
 
 def refuse_unprotected(settings: Settings, keys: Keys) -> None:
-    """Refuse to listen where others can reach the service, unless keys protect it.
-
-    Raises
-    ------
-    CannotStart
-    """
+    """Refuse to listen where others can reach the service, unless keys protect it."""
     if settings.is_open or any(key.revoked is None for key in keys.all()):
         return
     folder = f"--data-dir {shlex.quote(str(settings.data_dir))}"
@@ -123,7 +118,7 @@ class Access:
                 f"{', '.join(self._hosts)}: name others in the setting allowed_hosts"
             )
 
-    async def _caller_of(self, connection: HTTPConnection) -> tuple[str, Role]:
+    async def _caller_of(self, connection: HTTPConnection) -> tuple[str, KeyRole]:
         keys: Keys = connection.app.state.store.keys
         valid = await _valid(keys)
         if not valid and self._is_open:

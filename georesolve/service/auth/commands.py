@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service.errors import CannotStart, is_disk_full
-from georesolve.service.settings import Settings
+from georesolve.service.settings import KeyRole, Settings
 from georesolve.service.store.engine import database_exists, name_of_database, open_database
-from georesolve.service.store.keys import Key, Keys, Role, prefix_of
+from georesolve.service.store.keys import Key, Keys, prefix_of
 
 
 def run(settings: Settings, verb: str, **given: Any) -> int:
@@ -20,7 +20,7 @@ def run(settings: Settings, verb: str, **given: Any) -> int:
     return 0
 
 
-def _create(keys: Keys, name: str, key_role: Role, expires: float) -> None:
+def _create(keys: Keys, name: str, key_role: KeyRole, expires: float) -> None:
     """Make a key for some hours, 0 for ever, and print it: this once, on a line of its own."""
     _print_secret(keys.create(name, key_role, expires), name)
 
@@ -87,13 +87,7 @@ def _tell(message: str) -> None:
 
 @contextmanager
 def _keys_of(settings: Settings, *, may_make: bool = False) -> Iterator[Keys]:
-    """The keys of the store, which is named on standard error.
-
-    Raises
-    ------
-    CannotStart
-        When there is none, and none may be made; when the disk is full.
-    """
+    """The keys of the store, which is named on standard error."""
     place = (settings.data_dir, settings.database)
     name = name_of_database(*place)
     is_there = database_exists(*place)

@@ -258,7 +258,7 @@ async def _registered(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
-        admit = service.quotas.room(service.store, ingested.size_bytes)
+        admit = service.quotas.admission(service.store, ingested.size_bytes)
         return await service.store.files(service.library.register, ingested, admit)
 
 

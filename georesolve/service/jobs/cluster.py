@@ -30,22 +30,10 @@ _OPENING = "workers start, compile kernels that are not cached, and check their 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """How the cluster of a runner is.
+    """How the cluster of a runner is, which has no silence and no device while it is not open.
 
-    Attributes
-    ----------
-    trouble
-        Why it cannot be asked, in words; None while it can.
-    silence_seconds
-        Time since its scheduler last answered; 0 while there is no cluster.
-    device
-        What its workers compute on; None while there is no cluster.
-    workers
-        How many have passed their check.
-    dashboard_url
-        Where the Dask dashboard answers, or None.
-    capacity
-        What estimates go by; None while it is not known.
+    `trouble` is why it cannot be asked, in words; `silence_seconds` is the time since its scheduler
+    last answered; `workers` have passed their check; `capacity` is what estimates go by.
     """
 
     trouble: str | None
@@ -59,16 +47,8 @@ class ClusterState:
 class ClusterKeeper:
     """Keeps the cluster of a runner open.
 
-    Attributes
-    ----------
-    cluster
-        The open cluster; None while there is none.
-    opened
-        Is set while there is a cluster, whose scheduler has answered.
-    news
-        Is set when `state` tells something else than before.
-    pace
-        How long jobs take here, for estimates.
+    `opened` is set while there is a cluster whose scheduler has answered, `news` when `state` tells
+    something else than before. `pace` is how long jobs take here, for estimates.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,13 +69,7 @@ class ClusterKeeper:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep it open from now on, and close it in the end.
-
-        Raises
-        ------
-        NoGpuError
-            When a GPU was asked for and there is none.
-        """
+        """Keep it open from now on, and close it in the end."""
         if not self._settings.is_existing:
             choose_device(self._settings.device)
         task = asyncio.create_task(self._keep_open())
@@ -203,14 +177,9 @@ _STATE = TypeAdapter(ClusterState)
 
 
 class ClusterView:
-    """The cluster as this process knows it: what the runner told last.
+    """The cluster as this process knows it: what the runner told last, since this process began.
 
-    Attributes
-    ----------
-    state
-        That; of the time before this process began nothing counts.
-    metrics
-        What the runner has counted, in the text format of Prometheus.
+    With it comes what the runner has counted, as the text of its `metrics`.
     """
 
     def __init__(self, store: Store) -> None:

@@ -41,25 +41,19 @@ class StatusInfo(BaseModel):
     def of(
         cls, row: JobState, base: str, waiting: str | None = None, owner: str | None = None
     ) -> "StatusInfo":
-        """What a client is told of a job.
+        """What a client is told of a job, who finds the service at `base`.
 
-        Parameters
-        ----------
-        base
-            Where the client finds the service.
-        waiting
-            Why no job gets on, if there is a reason.
-        owner
-            The name of its owner, if the client is told.
+        `waiting` is why no job gets on, if there is a reason; the owner is told to some.
         """
         here = f"{base}/jobs/{row.id}"
         links = [Link(href=here, rel="self", title="this document")]
         if row.status in LIVE:
             links.append(Link(href=here, rel="monitor", title="how far it is"))
         if row.status == "successful":
-            rel, kind = f"{OGC_RELATION}results", _media_type(row)
+            kind = (row.delivery.media_type or "application/vnd.apache.parquet").partition(";")[0]
+            kind = "application/json" if row.delivery.response == "document" else kind
+            rel = f"{OGC_RELATION}results"
             links.append(Link(href=f"{here}/results", rel=rel, type=kind, title="the result"))
-        if row.status == "successful":
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
         done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
         # A job is at 100 % when its result stands, not when its last row is resolved.
@@ -76,12 +70,6 @@ class StatusInfo(BaseModel):
             owner=owner,
             links=links,
         )
-
-
-def _media_type(row: JobState) -> str:
-    if row.delivery.response == "document":
-        return "application/json"
-    return (row.delivery.media_type or "application/vnd.apache.parquet").partition(";")[0]
 
 
 class JobList(BaseModel):

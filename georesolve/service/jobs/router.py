@@ -1,8 +1,12 @@
-"""`/jobs`: what became of accepted work, and its results."""
+"""`/jobs`: what became of accepted work; `/jobs/{id}/events` tells it while it happens."""
 
-from typing import Annotated
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
 from georesolve.service.auth.access import OwnStore
@@ -23,15 +27,20 @@ router = APIRouter(tags=["jobs"])
 JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 
 SharedCluster = Annotated[ClusterView, part("cluster")]
+_LOOK_SECONDS = 5.0
+"""How often a listener looks for itself: the service may be stopping."""
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "`status` first and when that changes, `progress` with every piece of work, "
+        "`end` last; each with the statusInfo",
+        "content": {"text/event-stream": {}},
+    },
+    204: {"description": "the job has ended, and `Last-Event-ID` says that the client knows it"},
+}
 
 
 def job_of(store: OwnStore, id: JobId) -> JobRow:
-    """The job with this id: what a handler takes whose path names it.
-
-    Raises
-    ------
-    NoSuchJob
-    """
+    """The job with this id: what a handler takes whose path names it."""
     row = store.job(id)
     if row is None:
         raise NoSuchJob(f"there is no job {id[:80]!r}")
@@ -104,3 +113,61 @@ async def dismiss_job(
         raise JobDismissed(f"the job {job.id!r} was dismissed already")
     await store.files(dismiss, store, library.of(store), metrics, job.id)
     return StatusInfo.of(await pools.database(job_of, store, job.id), base_of(request))
+
+
+def _event_id(row: JobRow) -> str:
+    """Names what a client knows of a job: it comes back with it after a lost connection."""
+    return f"{row.status}:{row.rows_done}"
+
+
+@pools.database.handler
+def _last_known(
+    id: JobId,
+    store: OwnStore,
+    response: Response,
+    last_event_id: Annotated[
+        str | None,
+        Header(description="what the client knows already; for example `running:400000`"),
+    ] = None,
+) -> str | None:
+    """What the client knows already; found out before the stream begins, as errors are."""
+    row = job_of(store, id)
+    if row.status not in LIVE and _event_id(row) == last_event_id:
+        # This ends an EventSource, which would otherwise come again and again.
+        response.status_code = 204
+    return last_event_id
+
+
+@router.get(
+    "/jobs/{id}/events",
+    response_class=EventSourceResponse,
+    summary="How far a job is, while it runs",
+    responses=_EVENTS,
+)
+async def get_events(
+    id: JobId,
+    request: Request,
+    store: OwnStore,
+    cluster: SharedCluster,
+    known: Annotated[str | None, Depends(_last_known)],
+) -> AsyncIterator[ServerSentEvent]:
+    """How far a job is, told while it runs; the stream ends with the job."""
+    told: JobRow | None = None
+    with store.changes.of(id) as changed:
+        while not store.changes.stopping:
+            changed.clear()
+            row = await pools.database(job_of, store, id)
+            has_ended = row.status not in LIVE
+            if _event_id(row) != known:
+                if has_ended:
+                    kind = "end"
+                else:
+                    kind = "progress" if told and told.status == row.status else "status"
+                waiting = cluster.waiting
+                info = StatusInfo.of(row, base_of(request), waiting).model_dump(exclude_none=True)
+                known, told = _event_id(row), row
+                yield ServerSentEvent(event=kind, data=info, id=known)
+            if has_ended:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)

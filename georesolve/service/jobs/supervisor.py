@@ -45,15 +45,7 @@ From half of them on it runs alone: somebody else may have killed them, or a job
 
 
 class Supervisor:
-    """Runs accepted jobs, as many at a time as the settings say.
-
-    Attributes
-    ----------
-    keeper
-        Keeps the cluster open that they run on.
-    stopping
-        Whether jobs are being stopped, because the process is about to end.
-    """
+    """Runs accepted jobs, as many at a time as the settings say, on the cluster of its keeper."""
 
     def __init__(
         self, settings: Settings, store: Store, library: Library, metrics: Metrics
@@ -68,19 +60,14 @@ class Supervisor:
         self._places = Turns(settings.concurrent_jobs)
         self._threads = pools.Pool("job", settings.concurrent_jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._live: set[str] = set()
         self._begun: set[str] = set()
-        self._dismissed: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Open the cluster and take up the jobs that are not finished; stop all on exit.
 
         Jobs that are stopped this way stay accepted: the next process takes them up again.
-
-        Raises
-        ------
-        NoGpuError
-            When a GPU was asked for and there is none.
         """
         async with self.keeper.running():
             self._store.jobs_place.make()
@@ -105,10 +92,12 @@ class Supervisor:
                 changed.clear()
                 try:
                     live = await pools.database(self._store.live_ids)
-                    ended = set(self._tasks).difference(live)
+                    self._live = set(live)
                     for id in [id for id in live if id not in self._tasks]:
                         self._start(id)
-                    await asyncio.gather(*map(self._let_go, ended))
+                    # One that runs leaves its workers within seconds; what it holds goes after it.
+                    waiting = self._tasks.keys() - self._live - self._begun
+                    await asyncio.gather(*map(self._let_go, waiting))
                     await changed.wait()
                 except (SQLAlchemyError, OSError, Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
@@ -119,17 +108,9 @@ class Supervisor:
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     async def _let_go(self, id: str) -> None:
-        """Let go of a job that was dismissed.
-
-        One that runs leaves its workers within seconds; one that waits for its turn is cleared away
-        at once.
-        """
-        if id in self._begun:
-            # What the job holds goes once its thread has let go of it.
-            self._dismissed.add(id)
-        elif id in self._tasks:
-            self._tasks[id].cancel()
-            await self._store.files(clear, self._store, self._library, id)
+        """Clear away a job that was dismissed while it waited for its turn."""
+        self._tasks[id].cancel()
+        await self._store.files(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems."""
@@ -151,19 +132,16 @@ class Supervisor:
 
     async def _run(self, id: str) -> None:
         """Run a job when its turn comes, again where a turn did not end it."""
-        try:
-            row = await pools.database(self._store.job, id)
-            if row is None:
-                return
-            with about(job=id, **({"request_id": row.request} if row.request else {})):
-                while not self.stopping and not await self._turn(row):
-                    if id in self._dismissed:
-                        # Too late for its thread to notice: it need not wait for another turn.
-                        await self._store.files(clear, self._store, self._library, id)
-                        return
-                    await asyncio.sleep(_WATCH_SECONDS)
-        finally:
-            self._dismissed.discard(id)
+        row = await pools.database(self._store.job, id)
+        if row is None:
+            return
+        with about(job=id, **({"request_id": row.request} if row.request else {})):
+            while not self.stopping and not await self._turn(row):
+                if id not in self._live:
+                    # Dismissed too late for its thread to notice: it need not wait for a turn.
+                    await self._store.files(clear, self._store, self._library, id)
+                    return
+                await asyncio.sleep(_WATCH_SECONDS)
 
     async def _turn(self, row: JobRow) -> bool:
         """Run a job in its turn; False when it is to be run again."""
@@ -244,7 +222,7 @@ class Supervisor:
         reporter = _Reporter(self._store, id, self._disk)
         start = time.monotonic()
         result, progress = run(
-            cluster, job, reporter, lambda: self.stopping or id in self._dismissed
+            cluster, job, reporter, lambda: self.stopping or id not in self._live
         )
         if not reporter.first_rows:
             # Of a job that was taken up again nobody knows how long the whole takes.

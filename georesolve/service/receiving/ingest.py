@@ -144,7 +144,7 @@ class Ingest:
         return Ingested(dataset, seconds)
 
     def _decode(self, source: Source, target: Path) -> Dataset:
-        limits = replace(self._limits, written_bytes=max(0, self._disk.room()))
+        limits = replace(self._limits, written_bytes=max(0, self._disk.left()))
         dataset = decode_in_child(source, target, limits, self._children)
         source.path.unlink()
         return dataset

@@ -89,7 +89,7 @@ async def _estimate(
         for of_sets in bytes_of_sets(observations, references, sizes)
     )
     left = await pools.database(service.quotas.left, service.store)
-    room = await pools.disk(service.disk.room) if service.disk.holds_all else on_disk
+    room = await pools.disk(service.disk.left) if service.disk.holds_all else on_disk
     rows = service.settings.dataset_rows
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),

@@ -170,7 +170,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         if delivery.output:
             store.refuse_output_of_others(delivery.output, connection)
 
-    admit = quotas.room(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
+    admit = quotas.admission(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
     kept: list[DatasetRow] = []
     try:
         kept.extend(

@@ -3,17 +3,14 @@
 import hashlib
 import secrets
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import sqlalchemy as sa
 
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
+from georesolve.service.settings import KeyRole
 from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import keys as _keys
 
-Role = Literal["user", "admin", "metrics"]
-"""`user`: all that is its own; `admin`: what all keys make, too; `metrics`: `/metrics` alone."""
-ROLES: tuple[Role, ...] = get_args(Role)
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""
 
@@ -33,7 +30,7 @@ class Key:
     created: str
     revoked: str | None
     last_used: str | None
-    role: Role
+    role: KeyRole
     expires: str | None
 
     @property
@@ -45,7 +42,7 @@ class Key:
 class Keys(Queries):
     """The keys of one database. Every method is one transaction."""
 
-    def create(self, name: str, role: Role = "user", hours: float = 0) -> str:
+    def create(self, name: str, role: KeyRole = "user", hours: float = 0) -> str:
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
         secret, values = _new_secret()
         values["expires"] = in_hours(hours)

@@ -26,7 +26,7 @@ class Quotas:
             # Or one key could fill the disk for all.
             self._bytes = min(self._bytes, shutil.disk_usage(settings.data_dir).total // 2)
 
-    def room(
+    def admission(
         self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
     ) -> Admission:
         """What refuses, in a transaction, so many bytes more than there are; `also` it does first.
