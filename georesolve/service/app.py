@@ -26,8 +26,9 @@ from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
-from georesolve.service.ops import docs, health, landing
+from georesolve.service.ops import docs, health
 from georesolve.service.ops import metrics as ops_metrics
+from georesolve.service.page import landing
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest

@@ -32,7 +32,7 @@ from georesolve.service.store.bell import Bell
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease
-from georesolve.service.store.listing import Page, Selection, cursor_after
+from georesolve.service.store.listing import Page, Selection
 from georesolve.service.store.rows import Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import Store
@@ -387,7 +387,7 @@ def test_pages_and_selections(tmp_path, store):
         store.add_job(row, row, MatchOptions(), Delivery())
         if len(rows) <= 2:
             break
-        page = Page(2, cursor_after(rows[1].created, rows[1].id))
+        page = Page(2, Page(2).next_cursor(rows))
     assert set(seen) == set(ids)
     assert len(seen) == 5
     first = store.job(ids[-1])

@@ -36,6 +36,7 @@ from georesolve.service.receiving.models import FeatureCollection, TableParamete
 from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.settings import Settings
 from georesolve.service.store.checks import Checks
+from georesolve.service.store.listing import Page
 from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
@@ -294,7 +295,7 @@ def get_datasets(
     request: Request, service: OwnDatasets, query: Annotated[PageQuery, Query()]
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
-    page = query.page()
+    page = Page(query.limit, query.cursor)
     rows = service.store.registered_datasets(page)
     names, owners = service.store.names.of([row.id for row in rows]), service.store.owners()
     return DatasetList(
@@ -303,7 +304,7 @@ def get_datasets(
         ],
         used_bytes=service.store.kept_bytes(),
         quota_bytes=service.quotas.bytes_of(service.store),
-        links=links_of_page(request, rows, page),
+        links=links_of_page(request, page.next_cursor(rows)),
     )
 
 

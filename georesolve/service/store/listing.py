@@ -6,13 +6,14 @@ removed meanwhile moves nothing.
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from georesolve.service.errors import InvalidRequest
+from georesolve.service.store.rows import DatasetRow, JobState
 from georesolve.service.store.schema import jobs
 
 
@@ -30,10 +31,13 @@ class Page:
             query = query.where(place < sa.tuple_(*_place_of(self.cursor)))
         return query.order_by(table.c.created.desc(), table.c.id.desc()).limit(self.limit + 1)
 
-
-def cursor_after(created: str, id: str) -> str:
-    """The cursor of the page that begins after a row."""
-    return base64.urlsafe_b64encode(f"{created} {id}".encode()).decode().rstrip("=")
+    def next_cursor(self, rows: Sequence[DatasetRow | JobState]) -> str | None:
+        """The cursor of the page after rows of this one; None where they are the last."""
+        if len(rows) <= self.limit:
+            return None
+        last = rows[self.limit - 1]
+        text = f"{last.created} {last.id}"
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def _place_of(cursor: str) -> tuple[str, str]:
