@@ -20,7 +20,7 @@ from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
 from georesolve.service.http.heads import HeadAsGet
 from georesolve.service.http.journal import Journal
-from georesolve.service.http.prefix import Prefix
+from georesolve.service.http.prefix import BelowRootPath
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
@@ -130,7 +130,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         )
     app.add_middleware(Journal, metrics=metrics)
     if settings.root_path:
-        app.add_middleware(Prefix, root_path=settings.root_path)
+        app.add_middleware(BelowRootPath, root_path=settings.root_path)
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)

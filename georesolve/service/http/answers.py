@@ -30,7 +30,7 @@ Run = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in a thread."""
 
 
-class Piece(NamedTuple):
+class Span(NamedTuple):
     """Bytes of an answer that lie in one file.
 
     Attributes
@@ -59,7 +59,7 @@ class File(NamedTuple):
         A file that tells since when they are so.
     name
         What a browser calls them when it saves them.
-    pieces
+    spans
         What of them is checked before it is read.
     """
 
@@ -69,7 +69,7 @@ class File(NamedTuple):
     modified: Look
     media_type: str
     name: str
-    pieces: Iterable[Piece] = ()
+    spans: Iterable[Span] = ()
 
 
 def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
@@ -168,21 +168,21 @@ class _Answer(FileResponse):
 
 
 class _Content:
-    """What Starlette reads an answer from: a file, each piece of which is checked before."""
+    """What Starlette reads an answer from: a file, each span of which is checked before."""
 
     def __init__(self, run: Run, content: BinaryIO, file: File) -> None:
         self._run = run
         self._content = content
         self.size_bytes = file.size_bytes
-        self._unchecked = list(file.pieces)
+        self._unchecked = list(file.spans)
         self._reading = threading.Lock()
         self._has_ended = False
 
     async def check(self, start: int, stop: int) -> None:
-        """Check the pieces that some bytes lie in; raises their problem."""
-        for piece in [one for one in self._unchecked if one.start < stop and start < one.stop]:
-            await piece.check()
-            self._unchecked.remove(piece)
+        """Check the spans that some bytes lie in; raises their problem."""
+        for span in [one for one in self._unchecked if one.start < stop and start < one.stop]:
+            await span.check()
+            self._unchecked.remove(span)
 
     async def seek(self, offset: int) -> None:
         """Go elsewhere."""

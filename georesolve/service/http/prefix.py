@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Prefix:
+class BelowRootPath:
     """Puts all requests below that path, whether or not the proxy has taken it off them.
 
     `path` then has it, and `root_path` is it: links and redirects carry it, routes do not know it.

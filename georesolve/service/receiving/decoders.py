@@ -103,11 +103,11 @@ def decode_in_child(source: Source, target: Path, limits: Limits, children: Chil
     Raises a problem where the file, or the room for it, is to blame, NotReady when the service
     ends or no process started in time, and DecoderFailed when the process failed otherwise.
     """
-    room = _Room(source, limits, time.monotonic() + limits.seconds, children)
+    budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
-        decoded = _in_ranges(room, target)
+        decoded = _in_ranges(budget, target)
         if decoded is None:
-            decoded = _answer_to(Decode(source, target), _Decoded, room).of(target)
+            decoded = _answer_to(Decode(source, target), _Decoded, budget).of(target)
         return replace(decoded.dataset, digest=sha256_of(target))
     except BaseException:
         target.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def decode_in_child(source: Source, target: Path, limits: Limits, children: Chil
             source.unpacked.unlink(missing_ok=True)
 
 
-class _Room(NamedTuple):
+class _Budget(NamedTuple):
     """What a file may take, and until when."""
 
     source: Source
@@ -129,7 +129,7 @@ class _Room(NamedTuple):
     def seconds_left(self) -> float:
         return max(0.0, self.deadline - time.monotonic())
 
-    def share(self, number: int) -> "_Room":
+    def share(self, number: int) -> "_Budget":
         """That of one of several processes, whose files are joined afterwards."""
         limits = replace(
             self.limits,
@@ -139,20 +139,20 @@ class _Room(NamedTuple):
         return self._replace(limits=limits)
 
 
-def _in_ranges(room: _Room, target: Path) -> Decoded | None:
+def _in_ranges(budget: _Budget, target: Path) -> Decoded | None:
     """Decode a large file in as many processes as there are cores.
 
     None where it has to be read in one go. So has what a range is refused for, be it the file or
     its cuts: then the rows that are told are those of the file, and the limits are those of one
     process.
     """
-    source = room.source
+    source = budget.source
     cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     if cores < 2 or source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES:
         return None
     targets: list[Path] = []
     try:
-        ranges = _answer_to(Cut(source, cores), _Cut, room).ranges
+        ranges = _answer_to(Cut(source, cores), _Cut, budget).ranges
         if len(ranges) < 2:
             return None
         targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
@@ -160,13 +160,13 @@ def _in_ranges(room: _Room, target: Path) -> Decoded | None:
             Decode(source._replace(range=one), its)
             for one, its in zip(ranges, targets, strict=True)
         ]
-        share = room.share(len(tasks))
+        share = budget.share(len(tasks))
         with ThreadPoolExecutor(len(tasks), "range") as threads:
             answers = list(threads.map(lambda task: _answer_to(task, _Decoded, share), tasks))
         # A column may hold numbers in one range, and text in another.
         if len({(one.facts.columns, *one.types) for one in answers}) > 1:
             return None
-        _answer_to(Join(source, target, targets[1:]), _Answer, room)
+        _answer_to(Join(source, target, targets[1:]), _Answer, budget)
     except (InvalidInput, TooLarge, StorageFull):
         return None
     finally:
@@ -180,30 +180,30 @@ def _in_ranges(room: _Room, target: Path) -> Decoded | None:
     return decoded
 
 
-def _answer_to(task: Task, kind: type[_A], room: _Room) -> _A:
+def _answer_to(task: Task, kind: type[_A], budget: _Budget) -> _A:
     """Have a process of its own do a task."""
     # The process may write these files, and make none.
     for path in task.files[1]:
         path.touch()
     try:
-        with room.children.child(room.seconds_left) as child:
-            child.connection.send((task, room.limits))
-            return _answer_of(_content(child, room), kind, child, room)
+        with budget.children.child(budget.seconds_left) as child:
+            child.connection.send((task, budget.limits))
+            return _answer_of(_content(child, budget), kind, child, budget)
     except NotStarted:
         raise NotReady(
-            f"{room.source.file}: no process to decode it started within the limit of "
-            f"{room.limits.seconds:g} s, so what starts them was replaced: send it again"
+            f"{budget.source.file}: no process to decode it started within the limit of "
+            f"{budget.limits.seconds:g} s, so what starts them was replaced: send it again"
         ) from None
 
 
-def _content(child: Child, room: _Room) -> bytes:
+def _content(child: Child, budget: _Budget) -> bytes:
     """All that a process writes until it closes its end."""
     content = bytearray()
     while len(content) <= _ANSWER_BYTES:
-        if not child.connection.poll(room.seconds_left):
+        if not child.connection.poll(budget.seconds_left):
             raise TooLarge(
-                f"{room.source.file}: decoding took longer than the limit of "
-                f"{room.limits.seconds:g} s"
+                f"{budget.source.file}: decoding took longer than the limit of "
+                f"{budget.limits.seconds:g} s"
             )
         try:
             piece = os.read(child.connection.fileno(), _PIECE_BYTES)
@@ -215,7 +215,7 @@ def _content(child: Child, room: _Room) -> bytes:
     raise DecoderFailed(f"the process answered more than {_ANSWER_BYTES} bytes")
 
 
-def _answer_of(content: bytes, kind: type[_A], child: Child, room: _Room) -> _A:
+def _answer_of(content: bytes, kind: type[_A], child: Child, budget: _Budget) -> _A:
     # Before the answer stands what libraries wrote to standard error.
     said, _, last = content.rpartition(b"\n")
     with suppress(ValidationError):
@@ -223,16 +223,16 @@ def _answer_of(content: bytes, kind: type[_A], child: Child, room: _Room) -> _A:
     try:
         answer = _NO_ANSWERS.validate_json(last)
     except ValidationError:
-        room.children.refuse_closed()
-        code = room.children.exit_code(child)
+        budget.children.refuse_closed()
+        code = budget.children.exit_code(child)
         if code == -signal.SIGKILL or b"std::bad_alloc" in said:
             raise TooLarge(
-                f"{room.source.file}: decoding took all memory that there was, at most the limit "
-                f"of {room.limits.memory_bytes / 2**20:.0f} MiB: send it in smaller pieces"
+                f"{budget.source.file}: decoding took all memory that there was, at most the limit "
+                f"of {budget.limits.memory_bytes / 2**20:.0f} MiB: send it in smaller pieces"
             ) from None
         raise DecoderFailed(
-            f"the process that decoded a {room.source.format} file ended with exit code {code} and "
-            f"without an answer:\n{_quoted(content.decode(errors='replace'))}"
+            f"the process that decoded a {budget.source.format} file ended with exit code {code} "
+            f"and without an answer:\n{_quoted(content.decode(errors='replace'))}"
         ) from None
     if isinstance(answer, _Refused):
         kinds = {kind.__name__: kind for kind in (InvalidInput, TooLarge, StorageFull)}

@@ -29,7 +29,7 @@ from georesolve.service.errors import (
     SetsGone,
     StorageFull,
 )
-from georesolve.service.http.answers import BLOCK_BYTES, File, Piece, Run, file_response
+from georesolve.service.http.answers import BLOCK_BYTES, File, Run, Span, file_response
 from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.results.negotiation import format_of
 from georesolve.service.results.streams import by_turns, pieces_of, stream_response, up_to
@@ -113,7 +113,7 @@ class Results:
                 await self.store.files(look_at_manifest, folder),
                 format.media_type,
                 format.name,
-                self._pieces(job, manifest, manifest.extents()),
+                self._spans(job, manifest, manifest.extents()),
             )
             return await file_response(self.store.files, file, request, headers)
 
@@ -136,7 +136,7 @@ class Results:
                 await self.store.files(manifest.look, extent),
                 PARQUET.media_type,
                 name,
-                self._pieces(job, manifest, [extent]),
+                self._spans(job, manifest, [extent]),
             )
             return await file_response(self.store.files, file, request)
 
@@ -173,11 +173,11 @@ class Results:
         sets = (self.store.dataset(id) for id in (job.observations, job.references))
         return any(one.dataset.lies_elsewhere for one in sets if one is not None)
 
-    def _pieces(self, job: JobRow, manifest: Manifest, extents: list[Extent]) -> Iterator[Piece]:
+    def _spans(self, job: JobRow, manifest: Manifest, extents: list[Extent]) -> Iterator[Span]:
         start = 0
         for extent in extents:
             check = partial(self._check, job, manifest, extent)
-            yield Piece(start, start := start + extent.size_bytes, check)
+            yield Span(start, start := start + extent.size_bytes, check)
 
     async def _check(self, job: JobRow, manifest: Manifest, extent: Extent) -> None:
         """Compare the file that an extent lies in with its digest."""
