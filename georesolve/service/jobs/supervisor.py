@@ -96,8 +96,7 @@ class Supervisor:
                     for id in [id for id in live if id not in self._tasks]:
                         self._start(id)
                     # One that runs leaves its workers within seconds; what it holds goes after it.
-                    waiting = self._tasks.keys() - self._live - self._begun
-                    await asyncio.gather(*map(self._let_go, waiting))
+                    await asyncio.gather(*map(self._let_go, self._tasks.keys() - self._live))
                     await changed.wait()
                 except (SQLAlchemyError, OSError, Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
@@ -108,9 +107,10 @@ class Supervisor:
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     async def _let_go(self, id: str) -> None:
-        """Clear away a job that was dismissed while it waited for its turn."""
-        self._tasks[id].cancel()
-        await self._store.files(clear, self._store, self._library, id)
+        """Clear away a job that was dismissed, unless it has begun: then its thread does so."""
+        if id in self._tasks and id not in self._begun:
+            self._tasks[id].cancel()
+            await self._store.files(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems."""
