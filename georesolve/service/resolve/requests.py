@@ -25,10 +25,8 @@ from georesolve.service.resolve.models import ROLES, JobParameters, NearestInput
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Pointer
 
-SHORT_BYTES = 64 << 10
-"""So much is read, and made a table, in some milliseconds: a thousand observations have 40 KB."""
-_QUICKLY_READ = 1 << 18
-"""Bytes of JSON that are read in some milliseconds."""
+SHORT_BYTES = 1 << 18
+"""So much JSON is read in some milliseconds: a thousand observations have 40 KB."""
 _PLAIN_ARRAY = re.compile(rb'\[[^][{}"]*\]')
 """An array without texts, arrays and objects in it; or a part of a text that looks like one."""
 _NAME = re.compile(rb'"[^"]*"(?=\s*:)')
@@ -86,7 +84,7 @@ async def read_stream(request: Request, folder: Path) -> tuple[NearestInputs, Po
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large."""
-    if len(content) <= _QUICKLY_READ and _nested(content) <= _QUICKLY_NESTED:
+    if len(content) <= SHORT_BYTES and _nested(content) <= _QUICKLY_NESTED:
         return _read_json(model, content)
     async with service.reading.place(service.owner):
         start = time.monotonic()

@@ -6,7 +6,7 @@ decoded in a sandbox, and the footers of files elsewhere are read.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -40,8 +40,8 @@ PlannedSet = int | PointSet
 """A set of a job, or how many rows it will have."""
 Pointer = Callable[[str], str]
 """Tells the JSON pointer of an option or a set in a request."""
-_FEW_COLUMNS = 16
-"""Each takes up to half a millisecond to make, in which the event loop waits."""
+_FEW_COLUMNS, _FEW_VALUES = 16, 12_000
+"""So many are made a table in some milliseconds, in which the event loop waits."""
 
 
 class Asked(NamedTuple):
@@ -106,7 +106,7 @@ async def asked_by(
 ) -> Asked:
     """Make or find both sets, and check them, in a folder that goes with the request.
 
-    Of a request that is short, arrays are made a table at once, and registered datasets that were
+    Of a request that is short, small arrays are made a table at once, and datasets that were
     used a moment ago are not looked at again.
     """
     output = None if output is None else service.sinks.output(output.strip())
@@ -160,11 +160,15 @@ async def _made(
                 keep_upload, content, folder, "application/geo+json", place + inside
             )
             return await ingest.from_upload(upload, reading, folder, owner)
-        case Arrays(columns, inside) if is_short and len(columns) <= _FEW_COLUMNS:
+        case Arrays(columns, inside) if is_short and _are_few(columns):
             return ingest.from_arrays(columns, reading, place + inside)
         case Arrays(columns, inside):
             async with ingest.converting.place(owner):
                 return await pools.compute(ingest.from_arrays, columns, reading, place + inside)
+
+
+def _are_few(columns: dict[str, list[Any]]) -> bool:
+    return len(columns) <= _FEW_COLUMNS and sum(map(len, columns.values())) <= _FEW_VALUES
 
 
 def sizes_of(
