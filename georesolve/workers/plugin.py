@@ -1,5 +1,6 @@
 """What a worker does before it takes work: open its log, pass a check, rehearse a job."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -26,6 +27,7 @@ _KNOWN_DISTANCE_M = [423_599.70775974633, 2_155_893.5760072444, 111_195.08023353
 # Few observations and many take different ways through the same search, and from 2048 references a
 # GPU cuts them into slices.
 _CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 3_000, (100, 10_000)
+_BEAT_SECONDS = 1.0
 
 
 class WorkerCheckError(RuntimeError):
@@ -52,10 +54,17 @@ class Warmup(WorkerPlugin):
         self.choice = device
         self.references_a_piece = references_a_piece
 
-    def setup(self, worker: Worker) -> None:
-        """Called by Dask in every worker, before it takes work."""
+    async def setup(self, worker: Worker) -> None:
+        """Called by Dask in every worker, before it takes work.
+
+        On a busy machine it takes minutes to compile all kernels. Dask gives a worker up that is
+        silent for `worker-ttl`, and one that joins is silent until its plugins are set up.
+        """
+        preparing = asyncio.get_running_loop().run_in_executor(None, self.prepare, worker)
         try:
-            self._prepare(worker)
+            while not (await asyncio.wait([preparing], timeout=_BEAT_SECONDS))[0]:
+                await worker.heartbeat()
+            await preparing
         except Exception as error:
             # Of a worker that joins an open cluster Dask would log the error and give it work. With
             # its nanny: a device that fails now would fail again at once.
@@ -63,7 +72,8 @@ class Warmup(WorkerPlugin):
             worker.loop.add_callback(worker.close, reason="its device failed the check")
             raise
 
-    def _prepare(self, worker: Worker) -> None:
+    def prepare(self, worker: Worker) -> None:
+        """Choose the device, check it and rehearse a job."""
         device = choose_device(self.choice)
         # Dask sets a worker's environment after its process has started, which may have imported
         # numba by then: NUMBA_NUM_THREADS must count before the first parallel kernel.

@@ -4,13 +4,14 @@ import gc
 import json
 import os
 import signal
+import time
 
 import dask
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from cryptography import x509
-from distributed import Client
+from distributed import Client, LocalCluster
 
 from georesolve.workers import plugin
 from georesolve.workers.cluster import open_cluster
@@ -19,7 +20,7 @@ from georesolve.workers.gpus import NoGpuError, choose_device, count_gpus, count
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
-from georesolve.workers.plugin import WorkerCheckError, check_known_answer
+from georesolve.workers.plugin import Warmup, WorkerCheckError, check_known_answer
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     free_port,
@@ -151,6 +152,25 @@ def test_a_cluster_that_was_lost_stays_lost(device):
     finally:
         for process in processes:
             kill_with_children(process)
+
+
+def test_a_worker_that_compiles_for_long_is_not_given_up(tmp_path):
+    class SlowWarmup(Warmup):
+        def prepare(self, worker):
+            with (tmp_path / "pids").open("a") as file:
+                print(os.getpid(), file=file)
+            time.sleep(6)
+
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with (
+        dask.config.set({"distributed.scheduler.worker-ttl": "2s"}),
+        LocalCluster(n_workers=0, **options) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        client.register_plugin(SlowWarmup("cpu", None))
+        local.scale(1)
+        pid = client.submit(os.getpid).result(timeout=60)
+    assert (tmp_path / "pids").read_text().split() == [str(pid)]
 
 
 def test_workers_have_little_to_look_through_when_they_end(cluster):
