@@ -18,9 +18,8 @@ from georesolve.service.description import DescribedApp
 from georesolve.service.disk import Disk
 from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
-from georesolve.service.http.heads import HeadAsGet
 from georesolve.service.http.journal import Journal
-from georesolve.service.http.prefix import BelowRootPath
+from georesolve.service.http.scopes import BelowRootPath, HeadAsGet
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
@@ -97,7 +96,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
                 )
-                # What each is called where a room takes it: see `service.http.parts`.
+                # What each is called where a room takes it: see `service.auth.access.part`.
                 parts |= {"checks": checks, "maps": open_maps, "service": service}
                 for name, part in parts.items():
                     setattr(app.state, name, part)

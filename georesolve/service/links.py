@@ -18,3 +18,12 @@ class Link(BaseModel):
 def base_of(request: Request) -> str:
     """The address of the service as the client wrote it, without a slash at its end."""
     return str(request.base_url).rstrip("/")
+
+
+def links_of_page(request: Request, cursor: str | None) -> list[Link]:
+    """The links of a list: to itself and, where it has a cursor, to the next page."""
+    links = [Link(href=str(request.url), rel="self", title="this document")]
+    if cursor is not None:
+        url = request.url.include_query_params(cursor=cursor)
+        links.append(Link(href=str(url), rel="next", title="the next page"))
+    return links

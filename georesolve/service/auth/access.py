@@ -11,7 +11,7 @@ import math
 import shlex
 import time
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio.functools import lru_cache
 from fastapi import Depends, Request
@@ -34,8 +34,8 @@ from georesolve.service.errors import (
 from georesolve.service.http.answers import prefers_page
 from georesolve.service.http.handlers import problem_response
 from georesolve.service.http.journal import address_of
-from georesolve.service.http.prefix import own_path
-from georesolve.service.http.queries import refuse_repeated
+from georesolve.service.http.parameters import refuse_repeated
+from georesolve.service.http.scopes import own_path
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import KeyRole, Settings
 from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of
@@ -188,6 +188,18 @@ async def own_store(request: Request) -> Store:
 
 
 OwnStore = Annotated[Store, Depends(own_store)]
+
+
+def part(name: str) -> Any:
+    """A dependency that gives the part of the application with this name in `app.state`.
+
+    It is async: FastAPI calls any other one in a thread.
+    """
+
+    async def found(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(found)
 
 
 @lru_cache(maxsize=None, ttl=_READ_SECONDS)

@@ -28,9 +28,8 @@ from georesolve.service.http.operations import (
     headers,
     schema_of,
 )
-from georesolve.service.http.parameters import parameters_of
-from georesolve.service.http.queries import PageQuery, links_of_page
-from georesolve.service.links import Link, base_of
+from georesolve.service.http.parameters import PageQuery, parameters_of
+from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import receive_body, receive_form

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from georesolve.service.clock import new_id
 from georesolve.service.errors import Problem
 from georesolve.service.http.handlers import problem_response
-from georesolve.service.http.prefix import own_path
+from georesolve.service.http.scopes import own_path
 from georesolve.service.metrics import Metrics
 from georesolve.workers.logs import about
 

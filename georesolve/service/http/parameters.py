@@ -1,12 +1,13 @@
 """What clients may say to an operation, in a query, a form or JSON: these names and no others."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
+from starlette.requests import HTTPConnection
 
 from georesolve.intake.columns import EVERY
 from georesolve.intake.errors import meant
@@ -16,6 +17,8 @@ from georesolve.workers.jobs import MatchOptions
 _UNKNOWN_SHOWN = 10
 LISTS = frozenset(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
 """Options that may be given several times."""
+_QUERY_LISTS = LISTS | {"processID", "status", "type"}
+"""What a query may give several times: columns, and the lists of `jobs.models.JobQuery`."""
 Texts = Iterable[tuple[str, str]]
 """Names and texts, of a query or of the fields of a form, in their order."""
 
@@ -49,6 +52,13 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
         {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)
+
+
+class PageQuery(Parameters):
+    """Which page of a list."""
+
+    limit: int = Field(100, ge=1, le=1000, description="rows on a page")
+    cursor: str | None = Field(None, description="where the page begins: see the link `next`")
 
 
 P = TypeVar("P", bound=Parameters)
@@ -102,6 +112,19 @@ def refuse_query(query: Texts) -> None:
         raise _refusal(
             f"/query/{step(name)}", "with a JSON body the options stand in it, beside the sets"
         )
+
+
+def refuse_repeated(request: HTTPConnection) -> None:
+    """Refuse a query that gives a parameter twice where one value counts."""
+    if not request.scope["query_string"]:
+        return
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    for name, times in counts.items():
+        if times > 1 and name not in _QUERY_LISTS:
+            raise InvalidRequest(
+                f"/query/{name[:80]}: given {times} times, and one value counts: send it once",
+                [{"pointer": f"/query/{name}", "detail": f"given {times} times"}],
+            )
 
 
 def _by_name(pairs: Texts) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from georesolve.service.errors import InvalidRequest
-from georesolve.service.http.queries import PageQuery
+from georesolve.service.http.parameters import PageQuery
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.store.listing import Selection
 from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId

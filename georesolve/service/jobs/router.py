@@ -9,16 +9,14 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
-from georesolve.service.auth.access import OwnStore
+from georesolve.service.auth.access import OwnStore, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http import examples
-from georesolve.service.http.parts import part
-from georesolve.service.http.queries import links_of_page
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, JobQuery, Report, StatusInfo
-from georesolve.service.links import base_of
+from georesolve.service.links import base_of, links_of_page
 from georesolve.service.metrics import Metrics
 from georesolve.service.store.listing import Page
 from georesolve.service.store.rows import LIVE, JobRow

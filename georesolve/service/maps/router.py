@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from georesolve.intake.representations import features
+from georesolve.service.auth.access import part
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.answers import unchanged
 from georesolve.service.http.operations import BYTES, UNCHANGED, answer_of, headers
-from georesolve.service.http.parts import part
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps

@@ -8,8 +8,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
+from georesolve.service.auth.access import part
 from georesolve.service.disk import Trouble
-from georesolve.service.http.parts import part
 from georesolve.service.receiving import sandbox
 from georesolve.service.resolve.service import Service
 

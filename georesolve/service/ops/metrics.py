@@ -9,8 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from georesolve.service import pools
-from georesolve.service.auth.access import METRICS
-from georesolve.service.http.parts import part
+from georesolve.service.auth.access import METRICS, part
 from georesolve.service.resolve.service import Service
 from georesolve.service.store.rows import LIVE
 
