@@ -37,16 +37,19 @@ Where references crowd
 Of a global set, 4 u (S + C) is three metres: boxes of references that stand within a metre would
 tell nothing. And such references share a cell of the curve, where their order is that of rows. A
 build notices both (`fill_leaves`), and then sorts finely, leaves out what no answer can hold
-(`mark_kept`), and, where it still pays, makes a *fine* tree: the boxes of a node, and the points of
-a leaf, are relative to the first point f of their node, and c is a float64 triple, made relative
-to f and rounded where the walk comes to the node. With C = |c - f|_1, |p - f| <= |p - c| + C, so
-rounding costs p at most u (|p - c| + C) and c at most u C, and
+(`mark_kept`), and, where it still pays, makes a *fine* tree: each box, and the points of a leaf,
+are relative to the first point f in it, and c is a float64 triple, made relative to f and rounded
+where the walk comes to the box. With C = |c - f|_1, |p - f| <= |p - c| + C, so rounding costs p at
+most u (|p - c| + C) and c at most u C, and
 
     |p - c| >= d (1 - 4 u) - 2 u C
     D + |c - o| <= (D~ + r) (1 + 7 u)
 
-so B = (D~ + r) (1 + 16 u) + 4 u C does, and it gets smaller with the node. Boxes above the leaves
+so B = (D~ + r) (1 + 16 u) + 4 u C does, and it gets smaller with the box. Boxes above the leaves
 are made of those below, with every step rounded outwards: they hold p itself.
+
+From some kilometres away a metre's references are all but equally near in float32. So a walk of a
+fine tree that gets long gives up, and `kernels.exact_cuda` goes down the same boxes in float64.
 """
 
 from __future__ import annotations
@@ -83,6 +86,8 @@ MAX_ROWS = 2**31 - 1
 INFINITY: Any = np.float32(math.inf)
 ZERO: Any = np.float32(0.0)
 HALF = np.float32(0.5)
+NEVER = 0x7F800000
+"""Turn of a box that encloses nothing, is too far or was opened: infinity as an integer."""
 _GROWTH = np.float32(1.0 + 2.0**-20)
 _SLACK = np.float32(2.0**-22)
 UNDERFLOW = np.float32(1e-18)
@@ -109,11 +114,11 @@ class Tree(NamedTuple):
         x, y, z and row of every reference in the order of the leaves, together so that one memory
         transaction fetches them; the row as float64, exact up to 2^53. Unused ones hold NaN.
     corners : float32 array, shape (3, 32 * n_leaves)
-        The same points less the origin, or, of a fine tree, less the first of their 1024; rounded.
+        The same points less the origin, or, of a fine tree, less the first of their leaf; rounded.
     boxes : float32 array, shape (6, n_boxes)
         Least and largest x, y, z of each box, level by level from the leaves up; a level is padded
-        to whole groups of 32 with boxes that enclose nothing. Relative to what the corners are, or,
-        of a fine tree, to the first point of the group of 32.
+        to whole groups of 32 with boxes that enclose nothing. Relative to the origin, or, of a fine
+        tree, to the first point in the box.
     starts : int32 array, shape (n_levels,)
         Where each level starts in `boxes`.
     box : int32 array, shape (7,)
@@ -186,14 +191,18 @@ def _store_box(boxes, i, low_x, low_y, low_z, high_x, high_y, high_z):  # type: 
 
 
 @cuda.jit(device=True, forceinline=True)
-def first_of(node, level):  # type: ignore[no-untyped-def]
-    """Where the first point of a node stands: of a group of 32 boxes of a level."""
-    return uint64(node) << uint64(10 + 5 * level)
+def first_of(box, level):  # type: ignore[no-untyped-def]
+    """Where the first point of a box stands; of one that only fills a level, beyond the last."""
+    return uint64(box) << uint64(5 + 5 * level)
 
 
 @cuda.jit(device=True, forceinline=True)
 def from_point(points, first, x, y, z):  # type: ignore[no-untyped-def]
-    """(x, y, z) relative to a point, in float32, and the slack of a reach around it."""
+    """(x, y, z) relative to a point, in float32, and the slack of a reach around it.
+
+    All are NaN where that point is not valid: then the box encloses nothing.
+    """
+    first = min(first, uint64(points.shape[0] - 1))
     local_x = float32(total(x, -points[first, 0]))
     local_y = float32(total(y, -points[first, 1]))
     local_z = float32(total(z, -points[first, 2]))
@@ -257,7 +266,7 @@ def fill_leaves(  # type: ignore[no-untyped-def]
         row = rows[i]
         x, y, z = vectors[row, 0], vectors[row, 1], vectors[row, 2]
     if fine:
-        first = rows[min(int64(first_of(leaf >> 5, 0)), rows.size - 1)]
+        first = rows[min(int64(first_of(leaf, 0)), rows.size - 1)]
         origin_x, origin_y, origin_z = vectors[first, 0], vectors[first, 1], vectors[first, 2]
     corner_x = float32(total(x, -origin_x))
     corner_y = float32(total(y, -origin_y))
@@ -322,9 +331,9 @@ def fill_boxes(  # type: ignore[no-untyped-def]
         low_x, low_y, low_z = boxes[0, i], boxes[1, i], boxes[2, i]
         high_x, high_y, high_z = boxes[3, i], boxes[4, i], boxes[5, i]
         if fine and low_x <= high_x:
-            # From the first point of their node to that of their parent's.
-            old = first_of(parent, level - 1)
-            new = first_of(parent >> 5, level)
+            # From their own first point to their parent's.
+            old = first_of(child, level - 1)
+            new = first_of(parent, level)
             x, y, z = points[old, 0], points[old, 1], points[old, 2]
             new_x, new_y, new_z = points[new, 0], points[new, 1], points[new, 2]
             low_x = _down(libdevice.dadd_rd(x, -new_x), float64(low_x))

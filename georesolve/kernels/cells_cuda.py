@@ -263,7 +263,7 @@ def collect(  # type: ignore[no-untyped-def]
             at = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
             if fine:
                 centre_x, centre_y, centre_z, more = from_point(
-                    points, first_of(node, level), at_x, at_y, at_z
+                    points, first_of(node * uint32(WARP) + lane, level), at_x, at_y, at_z
                 )
             gap = length(
                 beyond(boxes[0, at], boxes[3, at], centre_x),
@@ -289,6 +289,10 @@ def collect(  # type: ignore[no-untyped-def]
             descended = True
             continue
         at = uint32(child * uint32(WARP) + lane)
+        if fine:
+            centre_x, centre_y, centre_z, more = from_point(
+                points, first_of(child, 0), at_x, at_y, at_z
+            )
         apart = length(
             corners[0, at] - centre_x, corners[1, at] - centre_y, corners[2, at] - centre_z
         )

@@ -41,7 +41,7 @@ _BLOCKS_PER_MULTIPROCESSOR = 16
 """How many blocks keep the device busy; fewer observations than that cut the references instead."""
 _MIN_SLICE = 1024
 """References a slice has at least: a shorter one costs more in candidates than it gains."""
-_NOT_A_ROW = -2
+NOT_A_ROW = -2
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -109,7 +109,7 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
                 x[t] = observations[0, i]
                 y[t] = observations[1, i]
                 z[t] = observations[2, i]
-                own[t] = first_row + i if exclude_self else _NOT_A_ROW
+                own[t] = first_row + i if exclude_self else NOT_A_ROW
                 best_chord2[t] = math.inf
                 best_row[t] = -1
             _scan(references, start, stop, WARP, x, y, z, own, best_chord2, best_row)
@@ -121,7 +121,7 @@ def block_min_reduce(  # type: ignore[no-untyped-def]
     else:
         for i in range(warp, n_observations, warps):
             ox, oy, oz = observations[0, i], observations[1, i], observations[2, i]
-            self_row = first_row + i if exclude_self else _NOT_A_ROW
+            self_row = first_row + i if exclude_self else NOT_A_ROW
             low_chord2, low_row, high_chord2, high_row = _scan_list(
                 references, start, stop, WARP, ox, oy, oz, self_row, k
             )
@@ -216,7 +216,7 @@ def hard_min_reduce(many: bool) -> Any:
                     x[t] = observations[i * row_step]
                     y[t] = observations[i * row_step + axis_step]
                     z[t] = observations[i * row_step + 2 * axis_step]
-                    own[t] = first_row + i if exclude_self else _NOT_A_ROW
+                    own[t] = first_row + i if exclude_self else NOT_A_ROW
                     best_chord2[t] = math.inf
                     best_row[t] = -1
                 _scan(
@@ -234,7 +234,7 @@ def hard_min_reduce(many: bool) -> Any:
                     references, WARP * part, n_references, WARP * shared_by,
                     observations[i * row_step], observations[i * row_step + axis_step],
                     observations[i * row_step + 2 * axis_step],
-                    first_row + i if exclude_self else _NOT_A_ROW, k,
+                    first_row + i if exclude_self else NOT_A_ROW, k,
                 )  # fmt: skip
                 list_store(k, low_chord2, low_row, high_chord2, high_row, rows[warp], chords2[warp])
             cuda.syncthreads()

@@ -30,8 +30,8 @@ def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
     index = n_references * 3 * 8 + leaves + boxes
     # Places (4), rows (8) and the sort's second copies of both, unit vectors (32), and counters.
     sort = 2 * (4 + 8) + 32 + 1
-    # And the row of one that a walk gives up.
-    answers = n_observations * (3 * 8 + 4 + k * (8 + 8 + 8))
+    # And the row of one that a walk gives up, and a walk in float64 after it.
+    answers = n_observations * (3 * 8 + 2 * 4 + k * (8 + 8 + 8))
     if suits_cells("cuda", n_observations, n_references, Query(k)):
         # Of each of the cells, which are half as many as observations at most, its middle, reach,
         # nearest reference and row of the table; and 24 for an observation that may be left over.

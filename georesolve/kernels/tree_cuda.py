@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_ROWS", "Tree", "build", "search"]
 
+_COPIES = 1 << 15
+"""Observations of copies of few points from which sorting observations pays."""
 SAMPLE = 1 << 20
 """Observations that tell where all of them lie, to order them: a few elsewhere do no harm."""
 
@@ -55,6 +57,9 @@ def search(
         and _search_cells(index, observations, found, measure)
     ):
         width = _width(n, n_references, query)
+        # Of copies few points are left, which tie: lanes settle ties of 32 observations at a time.
+        if n >= _COPIES and n_references > WARP**2 >= index.tree.points.shape[0]:
+            width = WARP
         _walk(index, observations, query, width, found, measure)
     return found
 

@@ -15,7 +15,8 @@ much more than its observations need.
 
 Where references are all but equally near, no bound leaves any out: a walk that has opened a share
 of the tree gives up, and its observations are compared with every reference
-(`kernels.reduce_cuda.search_hard`).
+(`kernels.reduce_cuda.search_hard`). Walks of a fine tree give up much sooner, and walks in float64
+come first (`kernels.precise_cuda`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from georesolve.kernels.boxes_cuda import (
     HALF,
     INFINITY,
     LEVELS,
+    NEVER,
     UNDERFLOW,
     WARPS,
     ZERO,
@@ -63,6 +65,7 @@ from georesolve.kernels.keys_cuda import (
     store,
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.precise_cuda import search_precisely
 from georesolve.kernels.query import MAX_K, Found, Query
 from georesolve.kernels.reduce_cuda import search_hard
 from georesolve.kernels.sizes_cuda import WARP
@@ -89,6 +92,8 @@ _FILL = 1 << 13
 leaf costs a single observation about 14 times what brute force takes for as many references."""
 _TIES_A_LEAF = 2
 """Ties that a list settles in float64 in the time of a leaf without any."""
+_LEAVES_A_TIE = 4
+"""Leaves that a tie counts as in a fine tree, where walks in float64 have none."""
 _FEW = 3
 """Candidates up to which a single observation compares itself with one after the other."""
 _SHARE2 = {
@@ -106,8 +111,6 @@ _MORE_REGISTERS = 16
 _BUNDLES = {16: 4, 32: 8, 64: 8}
 """Slots a bundle, of lists of so many places; shorter lists are all heads."""
 
-_NEVER = 0x7F800000
-"""Turn of a box that encloses nothing, or was opened: infinity as an integer."""
 _HOLDS = -0x80000000
 
 _TWO = np.float32(2.0)
@@ -121,8 +124,9 @@ def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z, fine, slack):  #
     # have none of its neighbours.
     gap2 = square(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
     if fine:
+        # NaN, of a box that encloses nothing, comes after all others.
         gap = root(gap2) - slack
-        gap2 = gap * gap if gap > ZERO else ZERO
+        gap2 = ZERO if gap <= ZERO else gap * gap
     turn = libdevice.float_as_int(gap2)
     if turn == 0:
         middle2 = square(
@@ -251,7 +255,7 @@ def walk(places: int, fine: bool) -> Any:
                     i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
                     if fine:
                         centre_x, centre_y, centre_z, slack = from_point(
-                            points, first_of(node, level), at_x, at_y, at_z
+                            points, first_of(node * uint32(WARP) + lane, level), at_x, at_y, at_z
                         )
                     turn = _turn(
                         boxes[0, i], boxes[1, i], boxes[2, i],
@@ -263,16 +267,16 @@ def walk(places: int, fine: bool) -> Any:
                 else:
                     turn = pending[warp, level, lane]
                 if turn > libdevice.float_as_int(reach2):
-                    turn = int32(_NEVER)
+                    turn = int32(NEVER)
                 least = least_of_warp(turn)
-                if least == int32(_NEVER):
+                if least == int32(NEVER):
                     level = int32(level + 1)
                     node = uint32(node >> uint32(5))
                     continue
                 if opened == 0 and least > 0 and level < top:
                     # What is opened first bounds all the rest: so it is the leaf that is nearest
                     # of all, and where another box may hold that one, this node waits its turn.
-                    rival = int32(_NEVER)
+                    rival = int32(NEVER)
                     for upper in range(level + 1, top + 1):
                         rival = min(rival, pending[warp, upper, lane])
                     if least_of_warp(rival) < least:
@@ -283,7 +287,7 @@ def walk(places: int, fine: bool) -> Any:
                         continue
                 nearest = first_lane(ballot(turn == least))
                 if lane == nearest:
-                    pending[warp, level, lane] = int32(_NEVER)
+                    pending[warp, level, lane] = int32(NEVER)
                 child = uint32(node * uint32(WARP) + nearest)
                 if level > 0:
                     level = int32(level - 1)
@@ -292,6 +296,10 @@ def walk(places: int, fine: bool) -> Any:
                     continue
 
                 i = uint32(child * uint32(WARP) + lane)
+                if fine:
+                    centre_x, centre_y, centre_z, slack = from_point(
+                        points, first_of(child, 0), at_x, at_y, at_z
+                    )
                 apart2 = square(
                     corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
                 )
@@ -310,7 +318,7 @@ def walk(places: int, fine: bool) -> Any:
                 # The leaf's points bound every member's k-th best before any is compared: each is
                 # at most `widest` farther from the member than from the centre.
                 if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
-                    near = int32(_NEVER)
+                    near = int32(NEVER)
                     if apart2 == apart2:
                         near = libdevice.float_as_int(apart2)
                     if nearest_needed == 1:
@@ -396,7 +404,10 @@ def walk(places: int, fine: bool) -> Any:
                     # Where references are all but equally near, ties are what a walk costs.
                     most_ties = largest_of_warp(ties)
                     if most_ties >= int32(_TIES_A_LEAF):
-                        opened = int32(opened + most_ties // int32(_TIES_A_LEAF))
+                        if fine:
+                            opened = int32(opened + most_ties * int32(_LEAVES_A_TIE))
+                        else:
+                            opened = int32(opened + most_ties // int32(_TIES_A_LEAF))
                         ties = int32(0)
                 if opened >= patience and (group != alone or opened >= int32(share)):
                     nearer = uint32((group & ballot(away2 <= _LESS * share2 * wide2)) | alone)
@@ -413,6 +424,10 @@ def walk(places: int, fine: bool) -> Any:
                             heads = no_heads(places, bundle, k)
                             clear(found, table, lane, k)
                     elif opened >= int32(share):
+                        if fine:
+                            # Those beside it are likely to be as hard, and take turns here: each
+                            # has a warp of its own in `kernels.exact_cuda`.
+                            group = waiting
                         given_up = uint32(given_up | group)
                         level = int32(top + 1)
                 needed = ZERO
@@ -463,18 +478,24 @@ def launch_walk(
     warps = _warps(places)
     *tree, fine = index.tree
     asked = (query.k, query.exclude_self, query.first_row, measure, *found)
-    hard, n_hard = cp.empty(n, cp.int32), cp.zeros(1, cp.int32)
+    observations = (vectors.ravel(), row_step, axis_step)
+    hard = (cp.empty(n, cp.int32), cp.zeros(1, cp.int32))
     # Few observations leave most of the device to brute force, which then takes no longer.
     leaves = index.tree.points.shape[0] // WARP
-    share = max(_PATIENCE + places, leaves * min(n, _FILL) // (_PART * _FILL))
+    least = _PATIENCE + places
+    share = max(least, leaves * min(n, _FILL) // (_PART * _FILL))
     launch(
         walk(places, fine), blocks_for(n, width * warps), (WARP, warps),
-        *tree, vectors.ravel(), row_step, axis_step, rows, width, *asked, share, hard, n_hard,
+        *tree, *observations, rows, width, *asked, least if fine else share, *hard,
     )  # fmt: skip
     # No walk opens more leaves than there are, or meets more ties than they have points.
     most_ties = leaves * WARP // _TIES_A_LEAF if query.k > 1 else 0
+    if fine and leaves + most_ties >= least:
+        given_up, hard = hard, (cp.empty(n, cp.int32), cp.zeros(1, cp.int32))
+        search_precisely(index, *observations, *given_up, *asked, share, *hard)
+        most_ties = 0
     if leaves + most_ties >= share:
-        search_hard(index.vectors, vectors.ravel(), row_step, axis_step, hard, n_hard, *asked)
+        search_hard(index.vectors, *observations, *hard, *asked)
     if measure and query.k == 1:
         # Not by the walk: metres would take registers that its warps need.
         distances(found)

@@ -16,6 +16,7 @@ from georesolve.kernels import (
     cells_cuda,
     coordinates_cuda,
     order_cuda,
+    precise_cuda,
     reduce_cuda,
     walk_cuda,
 )
@@ -81,6 +82,13 @@ KERNELS["walk_many"] = (walk_cuda.walk(8, False), KERNELS["walk_one"][1])
 KERNELS["walk_most"] = (walk_cuda.walk(64, False), KERNELS["walk_one"][1])
 for places in (1, 8, 64):
     KERNELS[f"walk_{places}_finely"] = (walk_cuda.walk(places, True), KERNELS["walk_one"][1])
+KERNELS["walk_precisely"] = (
+    precise_cuda.walk_precisely,
+    (
+        *(F8_2, F4_2, I4_1, F8_1, types.int64, types.int64, I4_1, I4_1),
+        *(*QUERY, types.boolean, I8_2, F8_2, types.int64, I4_1, I4_1),
+    ),
+)
 TREE = KERNELS["walk_one"][1][:5]
 KERNELS |= {
     "bound_square": (cells_cuda.bound_square, (F8_2, I4_1, I4_1)),

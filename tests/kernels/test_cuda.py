@@ -131,6 +131,13 @@ def inputs(name):
         lon[:3000] = 8 + rng.uniform(0, 1e-8, 3000)
         turn = rng.permutation(9000)
         return lat[turn], lon[turn], lat[turn[:700]] + 3e-9, lon[turn[:700]]
+    if name == "a metre from afar":
+        # float32 resolves metres from there.
+        lat, lon = rng.uniform(-60, -50, 9000), rng.uniform(-180, -170, 9000)
+        lat[:8000], lon[:8000] = 47 + rng.uniform(0, 1e-5, 8000), 8 + rng.uniform(0, 1e-5, 8000)
+        turn = rng.permutation(9000)
+        away = rng.choice([-1, 1], (2, 400)) * rng.uniform(10, 20, (2, 400))
+        return lat[turn], lon[turn], 47 + away[0], 8 + away[1]
     if name == "circle":
         turn = rng.uniform(-180, 180, 9000)
         lat = 90 - rng.choice([0, 0, 0, 1e-13, 1e-9, 1e-3, 20], 400)
@@ -145,8 +152,8 @@ def inputs(name):
 
 NAMES = [
     "uniform", "one leaf", "one", "many", "clustered", "box", "box seen from afar", "millimetres",
-    "grid", "duplicates", "copies", "a metre of a global set", "rings", "circle", "antipode",
-    "seams", "invalid", "nothing valid",
+    "grid", "duplicates", "copies", "a metre of a global set", "a metre from afar", "rings",
+    "circle", "antipode", "seams", "invalid", "nothing valid",
 ]  # fmt: skip
 QUERIES = [
     Query(1), Query(2), Query(7), Query(16), Query(20), Query(64),
@@ -212,6 +219,23 @@ def test_walks_give_up_where_no_bound_leaves_any_out(name, k, monkeypatch):
     for width in (1, 32):
         tree_cuda.search(build_index(lat, lon), Degrees(*observations), Query(k), width=width)
     assert min(given_up) > 100
+
+
+@pytest.mark.parametrize("k", [1, 7, 64])
+def test_walks_in_float64_tell_apart_what_float32_cannot(k, monkeypatch):
+    search, given_up, hard = walk_cuda.search_precisely, [], []
+
+    def counted(index, *asked):
+        search(index, *asked)
+        given_up.append(int(asked[4].get()[0]))
+        hard.append(int(asked[-1].get()[0]))
+
+    monkeypatch.setattr(walk_cuda, "search_precisely", counted)
+    lat, lon, *observations = map(cp.asarray, inputs("a metre from afar"))
+    for width in (1, 32):
+        tree_cuda.search(build_index(lat, lon), Degrees(*observations), Query(k), width=width)
+    assert min(given_up) > 100
+    assert max(hard) < 20
 
 
 @pytest.mark.parametrize("looked_at", [1, 37])
