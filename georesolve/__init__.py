@@ -24,27 +24,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "AsyncClient": "client",
-    "Client": "client",
-    "DamagedTransfer": "client",
-    "Index": "resolution",
-    "InvalidInput": "intake.errors",
-    "InvalidOption": "intake.errors",
-    "Options": "options",
-    "Plan": "files",
-    "ServiceError": "client",
-    "ServiceRefused": "client",
-    "ServiceUnreachable": "client",
-    "Summary": "files",
-    "TooLarge": "intake.errors",
-    "UnsupportedFormat": "intake.errors",
-    "nearest": "resolution",
-    "plan": "files",
-    "resolve": "files",
-    "sjoin_nearest": "joins",
-}
-
 __all__ = [
     "AsyncClient",
     "Client",
@@ -66,11 +45,20 @@ __all__ = [
     "sjoin_nearest",
 ]
 
+_MODULES = {
+    "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
+    "files": ("Plan", "Summary", "plan", "resolve"),
+    "joins": ("sjoin_nearest",),
+    "options": ("Options",),
+    "resolution": ("Index", "nearest"),
+}
+"""What each module has of these; the others are of the client."""
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES[name]
+    module = next((one for one, names in _MODULES.items() if name in names), "client")
     if module == "client":
         extras = import_module(f"{__name__}.extras")
         extras.needed("httpx", "client", f"georesolve.{name}")

@@ -9,20 +9,7 @@ class MissingExtra(ImportError):
 
 
 def needed(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import a library of an extra.
-
-    Parameters
-    ----------
-    module, extra
-        Its name, and the extra of georesolve that installs it.
-    purpose
-        What needs it.
-
-    Raises
-    ------
-    MissingExtra
-        When it is not installed.
-    """
+    """Import a library that an extra of georesolve installs; raises MissingExtra without it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

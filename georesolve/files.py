@@ -18,15 +18,20 @@ from georesolve.extras import needed
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import PREFIXES, Role
 from georesolve.intake.errors import InvalidOption
-from georesolve.intake.matching import check_match
-from georesolve.intake.plausibility import remarks
+from georesolve.intake.plausibility import check_match, remarks
 from georesolve.intake.points import Points
 from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
-from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus
+from georesolve.searches import (
+    RESULT_ROWS,
+    Progress,
+    Search,
+    deserves_all_gpus,
+    run_on_cluster,
+)
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
@@ -180,8 +185,6 @@ def resolve(
             if chosen == "cuda" and deserves_all_gpus(
                 job.observations.rows, job.references.rows, job.options
             ):
-                from georesolve.clusters import run_on_cluster
-
                 counts = run_on_cluster(job, progress)
                 with open_matches(job.folder) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)

@@ -12,30 +12,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from georesolve.arrays import OTHERS, NoColumn, as_column, as_table
-from georesolve.intake.columns import PREFIXES, Reading, Role, find_columns
+from georesolve.intake.columns import Reading, Role, find_columns
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
-from georesolve.intake.point_table import PointTable
-from georesolve.intake.points import Points, gather
+from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
 from georesolve.layers import refuse_layer
-from georesolve.nullable import nullable_types
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
-from georesolve.searches import Progress, Search, deserves_all_gpus
+from georesolve.searches import Progress, Search, deserves_all_gpus, resolve_on_all_gpus
+from georesolve.tables import (
+    OTHERS,
+    NoColumn,
+    as_column,
+    as_frame,
+    as_table,
+    is_geometry,
+    kinds_of,
+    like,
+)
 from georesolve.workers.jobs import MatchOptions, with_id
 
 
 class _Part(NamedTuple):
-    """The columns of a table that are needed.
-
-    Attributes
-    ----------
-    table, reading
-        As Arrow, and how to read it.
-    columns
-        Names of all that the user gave, None where these are all.
-    """
+    """The columns of a table that are needed, and how to read them; the names of all, if more."""
 
     table: Table
     reading: Reading
@@ -43,32 +42,13 @@ class _Part(NamedTuple):
 
 
 class Given(ABC):
-    """A table that a user gave.
-
-    Parameters
-    ----------
-    given
-        The table.
-    role
-        What to call it in errors.
-    """
+    """A table that a user gave; `role` is what to call it in errors."""
 
     def __init__(self, given: Any, role: Role) -> None:
         self._given, self._role = given, role
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
-        """Its rows, checked.
-
-        Parameters
-        ----------
-        keep
-            Names of columns that a result may carry; None for all.
-
-        Raises
-        ------
-        Refused
-            When it is not a table of points.
-        """
+        """Its rows, checked; `keep` names the columns that a result may carry, None for all."""
         if not isinstance(self, _Files):
             refuse_layer(reading, self._role)
         try:
@@ -85,18 +65,10 @@ class Given(ABC):
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
-        """The matches of its rows as the kind that it is.
-
-        Parameters
-        ----------
-        points
-            What `points` gave.
-        """
+        """The matches of its rows, which `points` gave, as the kind that it is."""
         if search.device == "cuda" and deserves_all_gpus(
             points.rows, search.references.rows, options
         ):
-            from georesolve.clusters import resolve_on_all_gpus
-
             return self._give_back(
                 resolve_on_all_gpus(points, search.references, options, progress)
             )
@@ -104,22 +76,13 @@ class Given(ABC):
 
     def _give_back(self, matches: pa.Table) -> Any:
         """A result as the kind of the table; an Arrow table where there is none."""
-        return matches
+        return like(matches, self._given)
 
 
 def given(table: Any, role: Role) -> Given:
-    """Recognise what a user gave.
-
-    Raises
-    ------
-    TypeError
-        When it is no table.
-    """
-    kinds = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(table).__mro__}
-    if "geopandas.GeoSeries" in kinds:
-        return _GeoPandas(table.to_frame("geometry"), role)
-    if "polars.LazyFrame" in kinds:
-        return _Polars(table.collect(), role)
+    """Recognise what a user gave; raises TypeError when it is no table."""
+    table = as_frame(table)
+    kinds = kinds_of(table)
     for kind, adapter in _ADAPTERS.items():
         if kind in kinds:
             return adapter(table, role)
@@ -155,13 +118,6 @@ class _Arrow(Given):
             # A single column has an Arrow C stream, too.
             raise _no_table(self._given, self._role) from error
         return _Part(_as_table(arrow), reading)
-
-
-class _Polars(_Arrow):
-    def _give_back(self, matches: pa.Table) -> Any:
-        import polars
-
-        return polars.from_arrow(matches)
 
 
 class _Arrays(Given):
@@ -200,20 +156,6 @@ class _Files(Given):
         return _Part(chained(sources_of(files, reading, self._role, self._scratch)), reading)
 
 
-def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
-    # The numbers of a column where they lie, to be written to; None where that is not possible.
-    if column.num_chunks != 1 or not (
-        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    ):
-        return None
-    chunk = column.chunk(0)
-    memory = chunk.buffers()[1]
-    if memory is None or not memory.is_mutable:
-        return None
-    values = np.frombuffer(memory, column.type.to_pandas_dtype())
-    return values[chunk.offset : chunk.offset + len(chunk)]
-
-
 class _Pandas(Given):
     """A DataFrame of pandas: only the columns that are needed are converted."""
 
@@ -231,49 +173,17 @@ class _Pandas(Given):
     def _column(self, place: int) -> pa.Array:
         return as_column(self._given.iloc[:, place], str(self._given.columns[place]))
 
-    def _give_back(self, matches: pa.Table) -> Any:
-        import pandas as pd
-
-        whole, columns = nullable_types(), {}
-        for name, column in zip(matches.column_names, matches.columns, strict=True):
-            # What an unmatched row has none of stays a whole number in the others: no float could
-            # hold each id.
-            of_reference = name == "reference" or name.startswith(PREFIXES["references"])
-            masked = whole.get(column.type) if of_reference else None
-            # What is carried of the observations may lie in the memory of their user.
-            is_own = of_reference or name in ("observation", "distance_m")
-            values = _taken_over(column) if is_own and masked != pd.BooleanDtype() else None
-            if values is not None and masked is not None:
-                missing = (
-                    column.is_null().to_numpy()
-                    if column.null_count
-                    else np.zeros(len(column), bool)
-                )
-                columns[name] = masked.construct_array_type()(values, missing)
-            elif values is not None and not column.null_count:
-                columns[name] = values
-            else:
-                series = column.to_pandas(types_mapper=lambda _, to=masked: to)
-                # What is taken over from Arrow as it is cannot be written to.
-                columns[name] = series if masked is not None else series.copy()
-        frame = pd.DataFrame(columns, copy=False)
-        frame.index = self._index(matches)
-        return frame
-
-    def _index(self, matches: pa.Table) -> Any:
-        index = self._given.index
-        rows = matches["observation"]
-        # With a row for each observation it is as it was, a range included.
-        is_same = "rank" not in matches.column_names and len(rows) == len(index)
-        return index if is_same else index.take(rows.to_numpy())
-
 
 class _GeoPandas(_Pandas):
     """A GeoDataFrame, whose points are its active geometry unless the user names columns."""
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         column = reading.geometry or self._given._geometry_column_name
-        if reading.lat is not None or reading.lon is not None or not self._is_geometry(column):
+        if (
+            reading.lat is not None
+            or reading.lon is not None
+            or not is_geometry(self._given, column)
+        ):
             return super()._part(reading, keep)
         series = self._given[column]
         crs = series.crs.to_json_dict() if series.crs is not None else None
@@ -299,24 +209,11 @@ class _GeoPandas(_Pandas):
         found = reading._replace(geometry=None, id=columns.id)
         return _Part(_as_table(arrow, points), found, names)
 
-    def _is_geometry(self, column: str | None) -> bool:
-        return column in self._given and self._given[column].dtype.name == "geometry"
-
     def _column(self, place: int) -> pa.Array:
         column = self._given.iloc[:, place]
         if column.dtype.name == "geometry":
             return pa.array(column.to_wkb())
         return super()._column(place)
-
-    def _give_back(self, matches: pa.Table) -> Any:
-        import geopandas
-
-        frame = super()._give_back(matches)
-        name = self._given._geometry_column_name
-        if not self._is_geometry(name):
-            return frame
-        rows = matches["observation"].to_numpy()
-        return geopandas.GeoDataFrame(frame, geometry=self._given[name].array.take(rows))
 
 
 class _Cudf(Given):
@@ -363,6 +260,5 @@ class _Cudf(Given):
 _ADAPTERS: dict[str, type[Given]] = {
     "geopandas.GeoDataFrame": _GeoPandas,
     "pandas.DataFrame": _Pandas,
-    "polars.DataFrame": _Polars,
     "cudf.DataFrame": _Cudf,
 }

@@ -16,13 +16,7 @@ from georesolve.workers.matches import STATUSES, statuses
 def resolve_frame(
     frame: Frame, points: Points, search: Search, options: MatchOptions, progress: Progress | None
 ) -> Frame:
-    """The matches of a frame of cuDF, with its index.
-
-    Parameters
-    ----------
-    points
-        What was found and counted of the frame; of its columns only the coordinates are read.
-    """
+    """The matches of a frame of cuDF, of which `points` were read, with its index."""
     import cudf
 
     lat_deg, lon_deg = (_degrees(frame, name) for name in (points.lat, points.lon))

@@ -36,12 +36,7 @@ _GEOMETRY = "geometry"
 
 
 def refuse_layer(reading: Reading, file: str) -> None:
-    """Refuse that a layer is named of what has none.
-
-    Raises
-    ------
-    InvalidOption
-    """
+    """Refuse that a layer is named of what has none."""
     if reading.layer is not None:
         raise InvalidOption(
             f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
@@ -50,17 +45,7 @@ def refuse_layer(reading: Reading, file: str) -> None:
 
 
 def read_layer(source: Source) -> Table:
-    """Open a file of layers: the one that is named, or the only one, or the only one of points.
-
-    Raises
-    ------
-    InvalidInput
-        When it cannot be read, or has several layers of points and none is named.
-    InvalidOption
-        When it has no layer of that name.
-    MissingExtra
-        When pyogrio is not installed.
-    """
+    """Open a file of layers: the one that is named, or the only one, or the only one of points."""
     raw = needed("pyogrio.raw", "gis", _PURPOSE)
     errors = needed("pyogrio.errors", "gis", _PURPOSE)
     try:
@@ -134,20 +119,8 @@ def write_layer(
     """Write a result as a layer of points, those of the observations.
 
     Values are numbers and texts, as in CSV. Names have ten characters in a shapefile, where `obs`
-    and `ref` stand for `observation` and `reference`.
-
-    Parameters
-    ----------
-    format
-        One of `LAYERS`.
-    target, temporary
-        What the file is to be called, and where it is to be written. A shapefile is several files:
-        the others appear beside the target.
-
-    Raises
-    ------
-    MissingExtra
-        When pyogrio is not installed.
+    and `ref` stand for `observation` and `reference`. It is written to `temporary`; of the several
+    files of a shapefile the others appear beside the target.
     """
     raw = needed("pyogrio.raw", "gis", _PURPOSE)
     import shapely

@@ -12,7 +12,7 @@ from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
 from georesolve.intake.formats import format_of, is_layer
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table
 from georesolve.layers import read_layer, refuse_layer
 
@@ -24,13 +24,7 @@ UNBOUNDED = Bounds()
 
 
 def files_at(given: Paths, role: Role) -> list[Path]:
-    """The files that paths stand for: those of a folder or a glob by name.
-
-    Raises
-    ------
-    InvalidInput
-        When there are none.
-    """
+    """The files that paths stand for, of a folder or a glob by name; refused if there are none."""
     if isinstance(given, str | os.PathLike):
         given = [given]
     found = [file for one in given for file in _files_of(Path(one))]
@@ -43,18 +37,7 @@ def files_at(given: Paths, role: Role) -> list[Path]:
 
 
 def refuse_as_target(target: Path, sources: Sequence[Path]) -> None:
-    """Refuse to write a result to a path before anything is read for it.
-
-    Parameters
-    ----------
-    sources
-        Files that the result is made of.
-
-    Raises
-    ------
-    InvalidOption
-        When it is a folder, or is to be in one that is not there, or is one of the sources.
-    """
+    """Refuse a path that no result can be written to, or that it is made of, before it is read."""
     if target.is_dir():
         raise InvalidOption(f"{str(target)!r} is a folder: name a file in it for the result")
     if not target.parent.is_dir():
@@ -91,20 +74,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Path) -> list[Source]:
-    """How to read some files.
-
-    Parameters
-    ----------
-    scratch
-        A folder for what has to be unpacked.
-
-    Raises
-    ------
-    UnsupportedFormat
-        When one of them has no format that is read.
-    InvalidOption
-        When a layer is named, and one of them has none.
-    """
+    """How to read some files; what has to be unpacked goes to the folder `scratch`."""
     sources = []
     for number, path in enumerate(files):
         # One file is called as the service calls it.
@@ -120,13 +90,7 @@ def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Pat
 
 
 def chained(sources: Sequence[Source]) -> Table:
-    """Files as one table, with the columns of the first; they are read while its batches are.
-
-    Raises
-    ------
-    Refused
-        When a file cannot be read, or has other columns than the first.
-    """
+    """Files as one table, with the columns of the first; they are read while its batches are."""
     with _blaming(sources[0]):
         first = _opened(sources[0])
 

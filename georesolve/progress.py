@@ -11,12 +11,7 @@ def progress_bar(
 ) -> Iterator[Callable[[int, int | None], None]]:
     """Show how far something is; yields a function that is told how much is done, and of how much.
 
-    Parameters
-    ----------
-    shown
-        None for: in a notebook, or when standard error is a terminal.
-    unit
-        What is counted: `rows` or `B`.
+    It counts a `unit` (`rows` or `B`). `shown` is None for: in a notebook, or in a terminal.
     """
     if not (_is_watched() if shown is None else shown):
         yield lambda done, total: None

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from georesolve.frames import given
 from georesolve.intake.columns import EVERY, PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.matching import check_match
-from georesolve.intake.plausibility import looks_swapped
+from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points
 from georesolve.options import Options
 from georesolve.searches import Progress, Search

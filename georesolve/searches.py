@@ -1,5 +1,6 @@
-"""The search of a reference set in this process: on all cores, or on a GPU."""
+"""The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
+import tempfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -7,15 +8,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from georesolve import kernels
-from georesolve.intake.points import Points
+from georesolve.extras import needed
+from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
-from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.jobs import Job, MatchOptions, with_id
+from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, with_carried
 from georesolve.workers.plan import Chunk, rows_a_second
 
@@ -35,15 +39,7 @@ def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOpti
 
 
 class Search:
-    """References that are searched on a device; their index is built on first need.
-
-    Attributes
-    ----------
-    references
-        The references.
-    device
-        Where they are searched.
-    """
+    """References that are searched on a device; their index is built on first need."""
 
     def __init__(self, references: Points, device: Device) -> None:
         self.references, self.device = references, device
@@ -75,15 +71,7 @@ class Search:
     def answer(
         self, lat_deg: Any, lon_deg: Any, first_row: int, options: MatchOptions
     ) -> kernels.Answer:
-        """What the kernels find for some observations, on the device of the search.
-
-        Parameters
-        ----------
-        lat_deg, lon_deg : float64 array, shape (n,)
-            The observations, on that device.
-        first_row
-            Row of the first of them.
-        """
+        """What the kernels find for observations on the device, `first_row` the first of them."""
         return kernels.nearest(
             self.index,
             lat_deg,
@@ -98,28 +86,14 @@ class Search:
     def found(
         self, lat_deg: np.ndarray, lon_deg: np.ndarray, first_row: int, options: MatchOptions
     ) -> tuple[pa.Table, dict[str, int]]:
-        """The rows of a result for some observations, and how many there are of each status.
-
-        Parameters
-        ----------
-        lat_deg, lon_deg : float64 array, shape (n,)
-            The observations.
-        first_row
-            Row of the first of them.
-        """
+        """The rows of a result for the observations from `first_row` on, and how many by status."""
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         rows = answered(on_host, valid_rows(lat_deg, lon_deg), self.references.valid_rows, options)
         return matches(options.k, Chunk(first_row, first_row + lat_deg.size), rows)
 
     def carry(self, rows: pa.Table, observations: pa.Table, options: MatchOptions) -> pa.Table:
-        """The same rows with the columns that they carry.
-
-        Parameters
-        ----------
-        observations
-            What is carried of the observations of these rows.
-        """
+        """The same rows with what they carry of both sets; of `observations` it is given."""
         kept = self.references.kept
         columns = ((name, kept[name]) for name in with_id(self.references, options.columns))
         return with_carried(rows, options, observations, columns)
@@ -142,3 +116,50 @@ class Search:
             if progress is not None:
                 progress(start + lat_deg.size, observations.rows)
         return pa.concat_tables(tables)
+
+
+def run_on_cluster(job: Job, progress: Progress | None, device: Device = "cuda") -> dict[str, int]:
+    """Resolve a job whose sets are files on a cluster of its own; returns result rows by status.
+
+    The processes of the cluster import the main module of the program again: what a script does
+    belongs below ``if __name__ == "__main__"``.
+    """
+    for module in ("distributed", "pydantic"):
+        needed(module, "service", "work for several GPUs")
+    from georesolve.workers import pipeline
+    from georesolve.workers.cluster import open_cluster
+    from georesolve.workers.settings import ClusterSettings
+
+    def report(done: pipeline.Progress) -> None:
+        if progress is not None:
+            progress(done.rows_done, done.rows)
+
+    assert isinstance(job.folder, Path), "a cluster of its own has a folder of its own"
+    settings = ClusterSettings(
+        device=device, dashboard_address="127.0.0.1:0", scratch=job.folder / "spilled"
+    )
+    with open_cluster(settings) as cluster:
+        _, done = pipeline.run(cluster, job, report, cancelled=lambda: False)
+    return dict(done.counts)
+
+
+def resolve_on_all_gpus(
+    observations: Points,
+    references: Points,
+    options: MatchOptions,
+    progress: Progress | None,
+    device: Device = "cuda",
+) -> pa.Table:
+    """The result for two sets in memory."""
+    with tempfile.TemporaryDirectory(prefix="georesolve-") as folder:
+        here = Path(folder)
+        job = Job(
+            "matches",
+            here,
+            write_points(observations, here / "observations.parquet"),
+            write_points(references, here / "references.parquet"),
+            options,
+        )
+        run_on_cluster(job, progress, device)
+        with open_matches(here) as file:
+            return pq.read_table(file)

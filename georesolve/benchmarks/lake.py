@@ -37,7 +37,7 @@ from georesolve.benchmarks.machine import write_figures
 from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, plan_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.places import Folder, Place, place_of
 from georesolve.workers.plan import CHUNKS_IN_HAND

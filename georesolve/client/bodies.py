@@ -1,22 +1,19 @@
 """Point sets as a client sends them: files of its user, and tables written to a file.
 
-Each is read from its start as often as it is sent, a piece at a time.
+They go into a form, which is read from its start as often as it is sent, a piece at a time.
 """
 
 import base64
 import hashlib
 import os
-import secrets
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import anyio
 import httpx
 
-_PIECE_BYTES = 1 << 20
 _PARQUET = "application/vnd.apache.parquet"
 _MEDIA_TYPES = {
     ".parquet": _PARQUET,
@@ -40,43 +37,37 @@ class AtService(NamedTuple):
 
 
 class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """What is sent with a request: bytes and files, one after the other.
+    """A form with point sets by name, whose files are open as long as the stack is.
 
-    Attributes
-    ----------
-    size
-        Its bytes.
-    digest
-        Its SHA-256 as headers have it, once it was counted.
-    on_sent
-        Told how many of them have been sent, and all.
+    `on_sent` is told how many of its bytes are sent, and how many there are.
     """
 
-    def __init__(self, parts: list[bytes | Path], media_type: str) -> None:
-        self._parts = parts
-        self._media_type = media_type
+    def __init__(self, sets: Mapping[str, Path | AtService], files: ExitStack) -> None:
+        fields: dict[str, Any] = {}
+        for name, one in sets.items():
+            if isinstance(one, AtService):
+                fields[name] = (None, one.name)
+            else:
+                file = files.enter_context(one.open("rb"))
+                fields[name] = (one.name, file, _media_type(one))
+        form = httpx.Request("POST", "", files=fields)
+        assert isinstance(form.stream, httpx.SyncByteStream), "a form blocks as well"
+        self._form = form.stream
+        self.headers = {name: form.headers[name] for name in ("Content-Type", "Content-Length")}
+        self.size = int(form.headers["Content-Length"])
         self.on_sent: Callable[[int, int | None], None] = lambda sent, size: None
-        self.size = sum(
-            len(part) if isinstance(part, bytes) else part.stat().st_size for part in parts
-        )
-        self.digest = ""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What says what it is."""
-        headers = {"Content-Type": self._media_type, "Content-Length": str(self.size)}
-        return headers | ({"Content-Digest": self.digest} if self.digest else {})
 
     def count(self) -> None:
         """Have the service check what comes: with a digest, for which all is read once."""
         digest = hashlib.sha256()
-        for piece in self._pieces():
+        for piece in self._form:
             digest.update(piece)
-        self.digest = f"sha-256=:{base64.b64encode(digest.digest()).decode()}:"
+        encoded = base64.b64encode(digest.digest()).decode()
+        self.headers["Content-Digest"] = f"sha-256=:{encoded}:"
 
     def __iter__(self) -> Iterator[bytes]:
         sent = 0
-        for piece in self._pieces():
+        for piece in self._form:
             yield piece
             sent += len(piece)
             self.on_sent(sent, self.size)
@@ -87,35 +78,6 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
         while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
             yield piece
 
-    def _pieces(self) -> Iterator[bytes]:
-        for part in self._parts:
-            if isinstance(part, bytes):
-                yield part
-                continue
-            with part.open("rb") as file:
-                while piece := file.read(_PIECE_BYTES):
-                    yield piece
-
-
-def file_body(path: Path) -> Body:
-    """The body that a file is."""
-    return Body([path], media_type(path))
-
-
-def form_body(sets: Mapping[str, Path | AtService]) -> Body:
-    """A form with both sets of a request, by name."""
-    boundary = secrets.token_hex(16)
-    parts: list[bytes | Path] = []
-    for name, one in sets.items():
-        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'
-        if isinstance(one, AtService):
-            parts.append(f"{head}\r\n\r\n{one.name}\r\n".encode())
-        else:
-            head = f'{head}; filename="{quote(one.name)}"\r\nContent-Type: {media_type(one)}'
-            parts += [f"{head}\r\n\r\n".encode(), one, b"\r\n"]
-    parts.append(f"--{boundary}--\r\n".encode())
-    return Body(parts, f"multipart/form-data; boundary={boundary}")
-
 
 def is_address(text: str) -> bool:
     """Whether a text is meant as the address of files that a service reads or writes."""
@@ -123,25 +85,7 @@ def is_address(text: str) -> bool:
 
 
 def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
-    """Make a file of a point set, unless it is one or the service has it.
-
-    Parameters
-    ----------
-    data
-        A path; a registered dataset or its `dataset:<id>`; an address that the service may read; a
-        GeoPandas frame or series; whatever has `__arrow_c_stream__`, as tables of pandas, pyarrow
-        and polars; a pair of arrays, latitudes and longitudes in degrees, or a dict of columns.
-    folder
-        Where the file may be made.
-    name
-        What to call it.
-
-    Raises
-    ------
-    FileNotFoundError
-    TypeError
-        When it is none of these.
-    """
+    """Make a file of a point set in the folder, unless it is one or the service has it."""
     if isinstance(data, str) and (data.startswith(_REGISTERED) or is_address(data)):
         return AtService(data)
     if isinstance(data, str | os.PathLike):
@@ -157,27 +101,23 @@ def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
 
 
 def _write(data: Any, target: Path, name: str) -> None:
-    geopandas = sys.modules.get("geopandas")
-    if geopandas and isinstance(data, geopandas.GeoSeries):
-        data = data.to_frame("geometry")
-    if geopandas and isinstance(data, geopandas.GeoDataFrame):
-        # With its CRS, which the service looks at.
-        data.to_parquet(target)
-        return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from georesolve.arrays import OTHERS, NoColumn, as_column, as_table
+    from georesolve.tables import OTHERS, NoColumn, as_column, as_frame, as_table, kinds_of
 
-    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
-    if polars and isinstance(data, polars.LazyFrame):
-        data = data.collect()
+    data = as_frame(data)
+    kinds = kinds_of(data)
+    if "geopandas.GeoDataFrame" in kinds:
+        # With its CRS, which the service looks at.
+        data.to_parquet(target)
+        return
     try:
         if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], dict):
             data = as_table(dict(zip(("lat", "lon"), data, strict=True)), name)
         elif isinstance(data, dict):
             data = as_table(data, name)
-        elif pandas and isinstance(data, pandas.DataFrame):
+        elif "pandas.DataFrame" in kinds:
             for column, values in data.items():
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))
@@ -200,7 +140,7 @@ def _write(data: Any, target: Path, name: str) -> None:
             writer.write_batch(batch)
 
 
-def media_type(path: Path) -> str:
+def _media_type(path: Path) -> str:
     """What the name says; the service looks at the first bytes before it."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes[-1:] == [".gz"]:

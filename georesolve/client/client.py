@@ -1,22 +1,20 @@
 """A client of a georesolve service: it knows HTTP, and the tables that people work with."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
-from functools import wraps
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 from uuid import uuid4
 
 import httpx
 
 from georesolve import __version__
-from georesolve.client import frames
-from georesolve.client.bodies import AtService, Body, file_body, form_body, point_set
+from georesolve.client.bodies import AtService, Body, point_set
 from georesolve.client.errors import ServiceError
-from georesolve.client.exchange import AsyncWire, BlockingWire, Exchange, Wire, logger, run
+from georesolve.client.exchange import BlockingWire, Exchange, Wire, blocking, logger, run
 from georesolve.client.jobs import AsyncJob, Job
 from georesolve.progress import progress_bar
 
@@ -24,9 +22,6 @@ _LITTLE_BYTES = 4 << 20
 """So much is sent and answered in one request, without a job where the service takes it so."""
 _WAIT_SECONDS = 5
 _JOBS_A_PAGE = 1000
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Columns(TypedDict, total=False):
@@ -111,29 +106,9 @@ class Dataset:
 
 
 class AsyncClient:
-    """A client of a georesolve service, for asyncio.
+    """`Client` for asyncio: the same parameters and methods, which are awaited."""
 
-    What fails for a while is tried again: connections that are refused or cut, and answers 408,
-    429, 502, 503 and 504, after as long as the service says (`Retry-After`). Jobs are asked for
-    with an `Idempotency-Key`, so that one sent twice is one job. Downloads go on where they broke
-    off. A client that gets on with nothing for `patience_s` gives up.
-
-    Parameters
-    ----------
-    url
-        Of the service, such as `http://localhost:8000`.
-    key
-        API key; None where the service needs none.
-    progress
-        Whether to show progress bars; None for: in a notebook, or when standard error is a
-        terminal.
-    patience_s
-        Seconds from the first failure to the last try of a request or of a download; what gets on
-        starts them anew.
-    timeout_s
-        Seconds without a byte after which a connection counts as cut. After an upload it is 600 at
-        least, since the service reads all of it before it answers.
-    """
+    _wire = Wire
 
     def __init__(
         self,
@@ -143,17 +118,6 @@ class AsyncClient:
         progress: bool | None = None,
         patience_s: float = 120.0,
         timeout_s: float = 60.0,
-    ) -> None:
-        self._start(AsyncWire, url, key, progress, patience_s, timeout_s)
-
-    def _start(
-        self,
-        wire: Callable[..., Wire],
-        url: str,
-        key: str | None,
-        progress: bool | None,
-        patience_s: float,
-        timeout_s: float,
     ) -> None:
         try:
             scheme = httpx.URL(url).scheme
@@ -168,7 +132,8 @@ class AsyncClient:
             headers["Authorization"] = f"Bearer {key.strip()}"
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0))
         self._progress = progress
-        self._exchange = Exchange(wire(base_url=url, headers=headers, timeout=timeout), patience_s)
+        wire = self._wire(base_url=url, headers=headers, timeout=timeout)
+        self._exchange = Exchange(wire, patience_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -178,7 +143,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._exchange.wire.close()
+        await self._exchange.wire.http.aclose()
 
     async def register(
         self, data: Any, *, name: str | None = None, **columns: Unpack[Columns]
@@ -212,8 +177,9 @@ class AsyncClient:
             file = sets["data"]
             if isinstance(file, AtService) and file.name.startswith("dataset:"):
                 raise ValueError(f"data: it is registered already, as {file.name!r}")
-            body = file_body(file) if isinstance(file, Path) else form_body({"file": file})
-            response = await self._send(*where, body, columns, {})
+            with ExitStack() as files:
+                body = Body({"file": file}, files)
+                response = await self._send(*where, body, columns, {})
         return Dataset.of(response.json())
 
     async def remove(self, dataset: Dataset) -> None:
@@ -256,6 +222,10 @@ class AsyncClient:
             When the service does not take it, or the job failed.
         ServiceUnreachable, DamagedTransfer
         """
+        import pyarrow.parquet as pq
+
+        from georesolve.tables import like
+
         async with self._form(observations, references) as (body, is_sent):
             if is_sent and body.size <= _LITTLE_BYTES:
                 headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
@@ -263,27 +233,18 @@ class AsyncClient:
                 if response.status_code == httpx.codes.OK:
                     if "monitor" in response.links:
                         await self._forget(response.links["monitor"]["url"].rpartition("/")[2])
-                    matches = frames.read_arrow(BytesIO(response.content))
-                    return frames.as_given(matches, observations)
+                    return like(pq.read_table(BytesIO(response.content)), observations)
                 job = self._job(response, is_own=True)
             else:
                 job = await self._accepted(body, options)
         matches = await job.to_arrow()
         await self._forget(job.id)
-        return await self._exchange.wire.work(frames.as_given, matches, observations)
+        return await self._exchange.wire.work(like, matches, observations)
 
     async def submit(
         self, observations: Any, references: Any, **options: Unpack[JobOptions]
     ) -> AsyncJob:
-        """Have the service find the nearest references of every observation, as a job.
-
-        Parameters and what is raised are those of `nearest`; the job and its result stay until they
-        expire or are dismissed.
-
-        With `output`, the address of a folder or of a prefix (``s3://bucket/results/``) that the
-        service may write to, its workers write the result there: `job.parts()` lists the files,
-        which stay whatever becomes of the job, and the service has nothing to be downloaded.
-        """
+        """Have the service make a job of it: see `Client.submit`."""
         async with self._form(observations, references) as (body, _):
             return await self._accepted(body, options)
 
@@ -329,7 +290,8 @@ class AsyncClient:
     async def _form(self, observations: Any, references: Any) -> AsyncIterator[tuple[Body, bool]]:
         """A form with both sets, and whether observations are sent with it."""
         async with self._sets(observations=observations, references=references) as sets:
-            yield form_body(sets), isinstance(sets["observations"], Path)
+            with ExitStack() as files:
+                yield Body(sets, files), isinstance(sets["observations"], Path)
 
     @asynccontextmanager
     async def _sets(self, **given: Any) -> AsyncIterator[dict[str, Path | AtService]]:
@@ -372,23 +334,10 @@ def _as_they_stand(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _BlockingCore(AsyncClient):
+class _Blocked(AsyncClient):
     """The same over a wire that blocks: nothing in it suspends."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self._start(BlockingWire, *arguments)
-
-
-def _blocking(
-    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["Client", P], T]:
-    """The same for callers that block."""
-
-    @wraps(method)
-    def call(self: "Client", /, *arguments: P.args, **options: P.kwargs) -> T:
-        return run(method(self._core, *arguments, **options))
-
-    return call
+    _wire = BlockingWire
 
 
 class Client:
@@ -425,7 +374,9 @@ class Client:
         patience_s: float = 120.0,
         timeout_s: float = 60.0,
     ) -> None:
-        self._core = _BlockingCore(url, key, progress, patience_s, timeout_s)
+        self.awaited = _Blocked(
+            url, key, progress=progress, patience_s=patience_s, timeout_s=timeout_s
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -433,10 +384,10 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    close = _blocking(AsyncClient.close)
-    register = _blocking(AsyncClient.register)
-    remove = _blocking(AsyncClient.remove)
-    nearest = _blocking(AsyncClient.nearest)
+    close = blocking(AsyncClient.close)
+    register = blocking(AsyncClient.register)
+    remove = blocking(AsyncClient.remove)
+    nearest = blocking(AsyncClient.nearest)
 
     def submit(self, observations: Any, references: Any, **options: Unpack[JobOptions]) -> Job:
         """Have the service find the nearest references of every observation, as a job.
@@ -448,12 +399,12 @@ class Client:
         service may write to, its workers write the result there: `job.parts()` lists the files,
         which stay whatever becomes of the job, and the service has nothing to be downloaded.
         """
-        return Job(run(self._core.submit(observations, references, **options)))
+        return Job(run(self.awaited.submit(observations, references, **options)))
 
     def job(self, id: str) -> Job:
         """The job with this id; raises ServiceRefused where there is none."""
-        return Job(run(self._core.job(id)))
+        return Job(run(self.awaited.job(id)))
 
     def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[Job]:
         """Jobs, the newest first; see `AsyncClient.jobs`."""
-        return [Job(one) for one in run(self._core.jobs(status=status, limit=limit))]
+        return [Job(one) for one in run(self.awaited.jobs(status=status, limit=limit))]

@@ -74,16 +74,8 @@ async def download(
 ) -> None:
     """Write a file of a service to the disk.
 
-    Parameters
-    ----------
-    on_size
-        Told the bytes that are there, and those of the whole where the service says how many.
-
-    Raises
-    ------
-    DamagedTransfer
-        When the bytes that came are not those of their checksums, twice.
-    ServiceRefused, ServiceUnreachable
+    `on_size` is told the bytes that are there, and those of the whole where the service says how
+    many. Raises DamagedTransfer when what came is not what its checksums say, twice.
     """
     work = exchange.wire.work
     patience = exchange.patience()
@@ -98,7 +90,7 @@ async def download(
                         size = file.tell()
                         length = response.headers.get("content-length")
                         whole = size + int(length) if length else None
-                        async for piece in exchange.wire.pieces(response):
+                        async for piece in response.aiter_raw():
                             await work(file.write, piece)
                             size += len(piece)
                             patience.renew()

@@ -1,7 +1,7 @@
 """Requests and their answers, over a wire that blocks or one that is awaited.
 
-What a client does is written once, as coroutines. Over `AsyncWire` an event loop runs them. Nothing
-in `BlockingWire` suspends, so that `run` takes such a coroutine from its start to its end at once.
+What a client does is written once, as coroutines over `httpx.AsyncClient`. An event loop runs them,
+or `run`: nothing suspends over a `BlockingWire`, so it takes them from start to end at once.
 """
 
 import logging
@@ -9,7 +9,8 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from typing import Any, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 import httpx
@@ -32,6 +33,7 @@ _LONGEST_PAUSE_SECONDS = 10.0
 _DECODING_SECONDS = 600.0
 """A service may take so long between the last byte of an upload and its answer: it decodes it."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Query = Mapping[str, Any]
 
@@ -47,111 +49,23 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine over a blocking wire was suspended")
 
 
-class Wire(Protocol):
-    """How requests are sent, and how the caller waits."""
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """A method of what is `awaited`, for callers that block."""
 
-    @property
-    def http(self) -> httpx.Client | httpx.AsyncClient:
-        """What has the connections."""
+    @wraps(method)
+    def call(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return run(method(self.awaited, *arguments, **options))
 
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the body of the answer has not been read."""
-
-    async def read(self, response: httpx.Response) -> None:
-        """Read the body of an answer."""
-
-    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of an answer as it comes."""
-
-    def lines(self, response: httpx.Response) -> AsyncIterator[str]:
-        """The same as lines of text."""
-
-    async def release(self, response: httpx.Response) -> None:
-        """Let go of an answer."""
-
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-
-    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call what takes the time of a disk or of a core."""
-
-    def shielded(self) -> AbstractContextManager[Any]:
-        """What is done in here is finished although the caller was cancelled."""
-
-    async def close(self) -> None:
-        """Close all connections."""
+    return call
 
 
-class BlockingWire:
-    """Blocks its caller."""
-
-    def __init__(self, **options: Any) -> None:
-        self.http = httpx.Client(**options)
-
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request."""
-        return self.http.send(request, stream=True)
-
-    async def read(self, response: httpx.Response) -> None:
-        """Read the body of an answer."""
-        response.read()
-
-    async def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of an answer as it comes."""
-        for piece in response.iter_raw():
-            yield piece
-
-    async def lines(self, response: httpx.Response) -> AsyncIterator[str]:
-        """The same as lines of text."""
-        for line in response.iter_lines():
-            yield line
-
-    async def release(self, response: httpx.Response) -> None:
-        """Let go of an answer."""
-        response.close()
-
-    async def pause(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call what takes the time of a disk or of a core."""
-        return function(*arguments)
-
-    def shielded(self) -> AbstractContextManager[Any]:
-        """Nothing is cancelled here."""
-        return nullcontext()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        self.http.close()
-
-
-class AsyncWire:
-    """Is awaited."""
+class Wire:
+    """How requests are sent, and how the caller waits: it is awaited."""
 
     def __init__(self, **options: Any) -> None:
         self.http = httpx.AsyncClient(**options)
-
-    async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request."""
-        return await self.http.send(request, stream=True)
-
-    async def read(self, response: httpx.Response) -> None:
-        """Read the body of an answer."""
-        await response.aread()
-
-    def pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body of an answer as it comes."""
-        return response.aiter_raw()
-
-    def lines(self, response: httpx.Response) -> AsyncIterator[str]:
-        """The same as lines of text."""
-        return response.aiter_lines()
-
-    async def release(self, response: httpx.Response) -> None:
-        """Let go of an answer."""
-        await response.aclose()
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -165,20 +79,63 @@ class AsyncWire:
         """What is done in here is finished although the caller was cancelled."""
         return anyio.CancelScope(shield=True)
 
-    async def close(self) -> None:
-        """Close all connections."""
-        await self.http.aclose()
+
+class BlockingWire(Wire):
+    """Blocks its caller: what is awaited is there when it is asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        self.http = httpx.AsyncClient(transport=_Blocking(), **options)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    async def work(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call it here."""
+        return function(*arguments)
+
+    def shielded(self) -> AbstractContextManager[Any]:
+        """Nothing is cancelled here."""
+        return nullcontext()
+
+
+class _Blocking(httpx.AsyncBaseTransport):
+    """Sends requests by a client that blocks."""
+
+    def __init__(self) -> None:
+        self._client = httpx.Client()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = self._client.send(request, stream=True)
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Pieces(response),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        self._client.close()
+
+
+class _Pieces(httpx.AsyncByteStream):
+    """The body of an answer as it comes."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._response.iter_raw():
+            yield piece
+
+    async def aclose(self) -> None:
+        self._response.close()
 
 
 class Patience:
-    """How long a client goes on trying without getting on.
+    """How long a client goes on trying from its first failure on; what gets on starts anew.
 
-    Parameters
-    ----------
-    seconds
-        From the first failure to the last try; what gets on starts anew.
-    passing
-        Statuses after which a request is sent again.
+    `passing` are the statuses after which a request is sent again.
     """
 
     def __init__(self, wire: Wire, seconds: float, passing: frozenset[int]) -> None:
@@ -195,17 +152,16 @@ class Patience:
     async def after(self, error: ServiceError) -> None:
         """Wait before the next try, as long as the service says or longer with every try.
 
-        Raises
-        ------
-        ServiceError
-            The error itself, when it does not pass, or the next try would come too late.
+        Raises the error itself when it does not pass, or the next try would come too late.
         """
-        if not self._is_passing(error):
-            raise error
+        wanted = None
+        if isinstance(error, ServiceRefused):
+            if error.status not in self._passing and error.type != _KEY_IN_USE:
+                raise error
+            wanted = error.retry_after_s
         self._tries += 1
         if self._tries == 1:
             self._since = time.monotonic()
-        wanted = error.retry_after_s if isinstance(error, ServiceRefused) else None
         if wanted is None:
             longest = min(_FIRST_PAUSE_SECONDS * 2**self._tries, _LONGEST_PAUSE_SECONDS)
             # Not all that lost the same service come back at the same time.
@@ -221,11 +177,6 @@ class Patience:
         if self._tries == 1:
             logger.warning("%s; trying again for up to %g s", error, self._seconds)
         await self._wire.pause(wanted)
-
-    def _is_passing(self, error: ServiceError) -> bool:
-        if isinstance(error, ServiceRefused):
-            return error.status in self._passing or error.type == _KEY_IN_USE
-        return True
 
 
 class Exchange:
@@ -249,25 +200,16 @@ class Exchange:
         body: Body | None = None,
         passing: frozenset[int] = PASSING,
     ) -> httpx.Response:
-        """Send a request and read its answer.
+        """Send a request and read its answer; it is sent again after a status that is `passing`.
 
         Every request may be sent twice: those that make a job carry a key, the service knows a
         dataset again by its content, and all others change nothing more the second time.
-
-        Parameters
-        ----------
-        passing
-            Statuses after which it is sent again.
-
-        Raises
-        ------
-        ServiceRefused, ServiceUnreachable
         """
         patience = self.patience(passing)
         while True:
             try:
                 async with self.stream(method, path, query, headers, body) as response:
-                    await self.wire.read(response)
+                    await response.aread()
                     return response
             except (ServiceRefused, ServiceUnreachable) as error:
                 await patience.after(error)
@@ -281,14 +223,7 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         body: Body | None = None,
     ) -> AsyncIterator[httpx.Response]:
-        """Send a request, once; the body of its answer is read in here.
-
-        Raises
-        ------
-        ServiceRefused
-        ServiceUnreachable
-            When the connection fails, in here too.
-        """
+        """Send a request, once; the body of its answer is read in here, where it may fail, too."""
         http = self.wire.http
         given = {name: value for name, value in (query or {}).items() if value is not None}
         request = http.build_request(method, path, params=given, headers=headers)
@@ -299,14 +234,14 @@ class Exchange:
             read_seconds = max(timeout["read"], _DECODING_SECONDS)
             request.extensions["timeout"] = {**timeout, "read": read_seconds}
         try:
-            response = await self.wire.send(request)
+            response = await http.send(request, stream=True)
             try:
                 if not response.is_success:
-                    await self.wire.read(response)
+                    await response.aread()
                     raise refusal(response)
                 yield response
             finally:
-                await self.wire.release(response)
+                await response.aclose()
         except _CUT_OFF as error:
             raise ServiceUnreachable(_failure(error, request)) from error
 

@@ -1,18 +1,17 @@
 """A job as its client sees it: how far it is, and its matches when they are there."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from datetime import datetime
-from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from georesolve.client import frames
 from georesolve.client.downloads import download
 from georesolve.client.errors import ServiceError
-from georesolve.client.exchange import Exchange, logger, run
+from georesolve.client.exchange import Exchange, blocking, logger
 from georesolve.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -22,34 +21,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LIVE = ("accepted", "running")
-_MATCHES = "matches.parquet"
 _LISTEN_AGAIN_SECONDS = 0.5
 _NOTHING_PASSES: frozenset[int] = frozenset()
 
-
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncJob:
-    """A job at the service.
+class _Told(ABC):
+    """What a service said of a job last."""
 
-    Attributes
-    ----------
-    id
-        Its name at the service.
-    info
-        What the service said of it last: `status`, `message`, `progress`, `rows`, `rows_done`,
-        `rows_a_second`, `seconds_left` and times.
-    """
-
-    def __init__(
-        self, exchange: Exchange, info: dict[str, Any], *, is_own: bool, progress: bool | None
-    ) -> None:
-        self._exchange = exchange
-        self._is_own = is_own
-        self._progress = progress
-        self.info = info
+    @property
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """What the service said of it last."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}: {self.status}, {self.info['message']}>"
@@ -73,9 +57,35 @@ class AsyncJob:
         text = self.info.get("expires")
         return None if text is None else datetime.fromisoformat(text)
 
+
+class AsyncJob(_Told):
+    """A job at the service.
+
+    Attributes
+    ----------
+    id
+        Its name at the service.
+    info
+        What the service said of it last: `status`, `message`, `progress`, `rows`, `rows_done`,
+        `rows_a_second`, `seconds_left` and times.
+    """
+
+    def __init__(
+        self, exchange: Exchange, info: dict[str, Any], *, is_own: bool, progress: bool | None
+    ) -> None:
+        self._exchange = exchange
+        self._is_own = is_own
+        self._progress = progress
+        self._info = info
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the service said of it last."""
+        return self._info
+
     async def refresh(self) -> None:
         """Look how far it is."""
-        self.info = (await self._exchange.ask("GET", self._path)).json()
+        self._info = (await self._exchange.ask("GET", self._path)).json()
 
     async def wait(self) -> None:
         """Wait until it has ended, with a progress bar.
@@ -105,7 +115,7 @@ class AsyncJob:
 
     async def dismiss(self) -> None:
         """Stop it; remove it with its result when it has ended."""
-        self.info = (await self._exchange.ask("DELETE", self._path)).json()
+        self._info = (await self._exchange.ask("DELETE", self._path)).json()
 
     async def report(self) -> dict[str, Any]:
         """What it did: counts by status, timings by stage, devices, versions, checksums."""
@@ -148,14 +158,17 @@ class AsyncJob:
 
     async def to_arrow(self) -> "pa.Table":
         """Wait for the result and read it as a pyarrow table; raises as `download` does."""
-        work = self._exchange.wire.work
+        import pyarrow.parquet as pq
+
         with TemporaryDirectory(prefix="georesolve-") as folder:
-            path = await self.download(Path(folder) / _MATCHES)
-            return await work(frames.read_arrow, path)
+            path = await self.download(Path(folder) / "matches.parquet")
+            return await self._exchange.wire.work(pq.read_table, path)
 
     async def to_pandas(self) -> "pd.DataFrame":
         """The same as a pandas frame; whole numbers stay such where one is missing (`Int64`)."""
-        return await self._as(frames.to_pandas)
+        from georesolve.tables import to_pandas
+
+        return await self._as(to_pandas)
 
     async def to_geopandas(self) -> "geopandas.GeoDataFrame":
         """The same as a GeoPandas frame, of a result that carries a geometry or `lat` and `lon`.
@@ -165,11 +178,15 @@ class AsyncJob:
         ValueError
             When the result carries neither.
         """
-        return await self._as(frames.to_geopandas)
+        from georesolve.tables import to_geopandas
+
+        return await self._as(to_geopandas)
 
     async def to_polars(self) -> "polars.DataFrame":
         """The same as a polars frame."""
-        return await self._as(frames.to_polars)
+        from georesolve.tables import to_polars
+
+        return await self._as(to_polars)
 
     async def _as(self, convert: Callable[["pa.Table"], T]) -> T:
         return await self._exchange.wire.work(convert, await self.to_arrow())
@@ -186,7 +203,7 @@ class AsyncJob:
                 # A stream that is cut off or held back on its way says nothing of the job.
                 with suppress(ServiceError):
                     async with aclosing(self._events()) as events:
-                        async for self.info in events:
+                        async for self._info in events:
                             show(self.info["rows_done"], self.info["rows"])
                 if self.status in _LIVE:
                     await self._exchange.wire.pause(_LISTEN_AGAIN_SECONDS)
@@ -196,7 +213,7 @@ class AsyncJob:
     async def _events(self) -> AsyncGenerator[dict[str, Any]]:
         """What the service tells of it as it gets on."""
         async with self._exchange.stream("GET", f"{self._path}/events") as response:
-            async for line in self._exchange.wire.lines(response):
+            async for line in response.aiter_lines():
                 name, _, value = line.partition(": ")
                 if name == "data":
                     yield json.loads(value)
@@ -209,19 +226,7 @@ class AsyncJob:
             logger.warning("the job %s may go on: it could not be dismissed: %s", self.id, error)
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncJob, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate["Job", P], T]:
-    """The same for callers that block."""
-
-    @wraps(method)
-    def call(self: "Job", /, *arguments: P.args, **options: P.kwargs) -> T:
-        return run(method(self.awaited, *arguments, **options))
-
-    return call
-
-
-class Job:
+class Job(_Told):
     """A job at the service; the methods of `AsyncJob`, which block here.
 
     Attributes
@@ -233,36 +238,18 @@ class Job:
     def __init__(self, awaited: AsyncJob) -> None:
         self.awaited = awaited
 
-    def __repr__(self) -> str:
-        return repr(self.awaited).replace("AsyncJob", "Job", 1)
-
-    @property
-    def id(self) -> str:
-        """Its name at the service."""
-        return self.awaited.id
-
     @property
     def info(self) -> dict[str, Any]:
         """What the service said of it last."""
         return self.awaited.info
 
-    @property
-    def status(self) -> str:
-        """What it was when it was last looked at."""
-        return self.awaited.status
-
-    @property
-    def expires(self) -> datetime | None:
-        """Until when its result is kept; None while that is not known, or for ever."""
-        return self.awaited.expires
-
-    refresh = _blocking(AsyncJob.refresh)
-    wait = _blocking(AsyncJob.wait)
-    dismiss = _blocking(AsyncJob.dismiss)
-    report = _blocking(AsyncJob.report)
-    parts = _blocking(AsyncJob.parts)
-    download = _blocking(AsyncJob.download)
-    to_arrow = _blocking(AsyncJob.to_arrow)
-    to_pandas = _blocking(AsyncJob.to_pandas)
-    to_geopandas = _blocking(AsyncJob.to_geopandas)
-    to_polars = _blocking(AsyncJob.to_polars)
+    refresh = blocking(AsyncJob.refresh)
+    wait = blocking(AsyncJob.wait)
+    dismiss = blocking(AsyncJob.dismiss)
+    report = blocking(AsyncJob.report)
+    parts = blocking(AsyncJob.parts)
+    download = blocking(AsyncJob.download)
+    to_arrow = blocking(AsyncJob.to_arrow)
+    to_pandas = blocking(AsyncJob.to_pandas)
+    to_geopandas = blocking(AsyncJob.to_geopandas)
+    to_polars = blocking(AsyncJob.to_polars)

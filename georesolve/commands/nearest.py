@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -11,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from georesolve.commands.distances import metres, told
 from georesolve.intake.columns import EVERY
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ Nothing is written unless the result is complete.
 _COLUMNS = ("lat", "lon", "geometry", "id")
 _SETS = ("observation", "reference")
 _LAYERS = ("layer", *(f"{one}_layer" for one in _SETS))
+
+METRES = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0, "ft": 0.3048, "yd": 0.9144}
+"""Metres of each unit: the international foot, yard and mile, and the nautical mile."""
+
+_DISTANCE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")
 
 
 def add_to(commands: Any) -> None:
@@ -386,3 +391,23 @@ def _warn(remarks: list[str]) -> None:
 def _failed(exit_code: int, message: str) -> int:
     print(f"georesolve: {message}", file=sys.stderr)
     return exit_code
+
+
+def metres(text: str) -> float:
+    """Metres of a distance with its unit (`50km`, `800 m`, `3mi`), or of a number of metres."""
+    match = _DISTANCE.fullmatch(text)
+    if match is not None and (unit := match[2] or "m") in METRES:
+        try:
+            return float(match[1]) * METRES[unit]
+        except ValueError:
+            pass
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a distance: write a number and one of {', '.join(METRES)}, as in 50km"
+    )
+
+
+def told(distance_m: float) -> str:
+    """A distance in the unit that people would take for it."""
+    if distance_m < 1000:
+        return f"{distance_m:.3g} m" if distance_m < 100 else f"{distance_m:.0f} m"
+    return f"{distance_m / 1000:,.1f} km"

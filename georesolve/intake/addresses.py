@@ -95,15 +95,15 @@ class Prefixes:
                 )
 
 
-class Sinks:
+class Sinks(Prefixes):
     """Where results may be written besides the folder of the service."""
 
     def __init__(self, listed: str | None) -> None:
-        self._prefixes = Prefixes(listed, "sinks", SinkNotAllowed)
+        super().__init__(listed, "sinks", SinkNotAllowed)
 
     def output(self, href: str) -> str:
         """The address of a folder for one result, with a slash at its end; asks for nothing."""
-        address, prefix = self._prefixes.find(href)
+        address, prefix = self.find(href)
         if "*" in address.path or address.scheme == "https":
             raise SinkNotAllowed(
                 f"{href[:200]!r} is no folder: name one of file:// or s3://, for this result alone"
@@ -113,5 +113,5 @@ class Sinks:
                 f"{href[:200]!r} is all of what is listed for results: name a folder in it, for "
                 "this result alone"
             )
-        self._prefixes.refuse_links([address.path], prefix, href)
+        self.refuse_links([address.path], prefix, href)
         return f"{href_of(*address).rstrip('/')}/"

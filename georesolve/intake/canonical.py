@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, TooLarge
-from georesolve.intake.point_table import Bounds, Findings, PointTable
+from georesolve.intake.plausibility import Findings
+from georesolve.intake.points import Bounds, PointTable
 from georesolve.intake.readers import read
 from georesolve.intake.sources import Source, Table
 from georesolve.workers.datasets import Dataset, followed, write_dataset

@@ -72,29 +72,6 @@ class Columns(NamedTuple):
     id: str | None
 
 
-class Origin(NamedTuple):
-    """Where the coordinates of a table come from.
-
-    `points` is the geometry column, or the member of a GeoJSON feature, that they were taken out
-    of; None where the user has the `columns`.
-    """
-
-    columns: Columns
-    points: str | None
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """What to call latitude and longitude: the columns made of points are not the user's."""
-        return self.columns[:2] if self.points is None else ("latitude", "longitude")
-
-    def how_to_swap(self, prefix: str) -> str:
-        """What to do where the axes are swapped; `prefix` is that of the options of the table."""
-        if self.points is not None:
-            return f"write the points in {self.points!r} with their longitude first"
-        lat, lon, _ = self.columns
-        return f"send the options {prefix}lat={lon} and {prefix}lon={lat}"
-
-
 def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     """Find the coordinate columns and the id column among the names of a table.
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from georesolve.intake.addresses import Address, Prefixes
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
-from georesolve.intake.point_table import Bounds, check_numeric
+from georesolve.intake.points import Bounds, check_numeric
 from georesolve.workers.datasets import ROW_GROUP, Dataset
 from georesolve.workers.objects import ObjectFile, objects_below
 from georesolve.workers.sources import (
@@ -40,11 +40,11 @@ _TIMES_ENCODED = 4
 """Memory of a text is taken for so many times what it takes in a file."""
 
 
-class Sources:
+class Sources(Prefixes):
     """Looks up point sets below the prefixes that an operator listed, separated by commas."""
 
     def __init__(self, listed: str | None, bounds: Bounds) -> None:
-        self._prefixes = Prefixes(listed, "sources", SourceNotAllowed)
+        super().__init__(listed, "sources", SourceNotAllowed)
         self._bounds = bounds
 
     def dataset(self, href: str, reading: Reading, file: str) -> Dataset:
@@ -53,11 +53,11 @@ class Sources:
         An address is a Parquet file, a pattern of them, or a folder, whose folders may be named by
         values (`day=2026-11-22`). Where it lies below no prefix, nothing is asked for.
         """
-        address, prefix = self._prefixes.find(href)
+        address, prefix = self.find(href)
         try:
-            self._prefixes.refuse_links([_fixed(address.path)], prefix, href)
+            self.refuse_links([_fixed(address.path)], prefix, href)
             paths = sorted(islice(_files(address, file), _MOST_FILES + 1))
-            self._prefixes.refuse_links(paths, prefix, href)
+            self.refuse_links(paths, prefix, href)
             if not paths:
                 raise InvalidInput(f"{file}: there is no Parquet file at {href}")
             if len(paths) > _MOST_FILES:

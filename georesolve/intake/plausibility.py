@@ -1,4 +1,4 @@
-"""What is refused because its coordinates cannot be degrees, and what is remarked.
+"""What is refused of points, and of two sets that do not fit each other, and what is remarked.
 
 By what evidence, `workers.evidence` says; ``coordinates="trust"`` takes numbers for the degrees
 that the client says they are. Rows at exactly (0, 0) ("null island") are resolved as they are;
@@ -9,40 +9,73 @@ nothing.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from georesolve.intake.columns import OnInvalid, Origin, Reading
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.workers.datasets import Dataset, InvalidRow, PointSet
 from georesolve.workers.evidence import Evidence
+
+if TYPE_CHECKING:
+    # What decodes files loads no more than it needs.
+    from georesolve.workers.jobs import MatchOptions
 
 _DOZEN = 12
 
 
-def refuse_implausible(evidence: Evidence, origin: Origin, reading: Reading, file: str) -> None:
-    """Refuse a table whose coordinates prove not to be degrees."""
-    if reading.coordinates == "trust":
-        return
-    found = evidence.verdict(
-        origin.names,
-        origin.how_to_swap(reading.prefix),
-        keeps_invalid=reading.on_invalid == "null",
-    )
-    if found is None:
-        return
-    lat_name, lon_name = origin.names
-    is_lon = found.kind in ("metres", "scaled") and abs(found.lon) > abs(found.lat)
-    raise InvalidInput(
-        f"{file}: {found.told(origin.names, 'row {}'.format)}",
-        [
-            {
-                "file": file,
-                "column": origin.points or (lon_name if is_lon else lat_name),
-                "row": found.row,
-                "detail": f"{found.example(origin.names)}: {found.kind}",
-            }
-        ],
-    )
+class Findings(NamedTuple):
+    """What the rows of a table showed, and where its coordinates come from.
+
+    `points` is the geometry column, or the member of a GeoJSON feature, that they were taken out
+    of; None where the user has the `columns`.
+    """
+
+    columns: Columns
+    points: str | None
+    evidence: Evidence
+
+    def refuse(self, points: PointSet, reading: Reading, file: str) -> None:
+        """Refuse a table for what all of its rows showed; `points` counted them."""
+        if reading.coordinates == "check":
+            self._refuse_implausible(reading, file)
+        are_swapped = self.evidence.may_be_swapped
+        refuse_invalid(
+            points,
+            file,
+            reading.on_invalid,
+            points=self.points,
+            how_to_swap=self._how_to_swap(reading.prefix) if are_swapped else None,
+        )
+
+    def _refuse_implausible(self, reading: Reading, file: str) -> None:
+        # Columns that were made of points are not the user's.
+        names = self.columns[:2] if self.points is None else ("latitude", "longitude")
+        found = self.evidence.verdict(
+            names,
+            self._how_to_swap(reading.prefix),
+            keeps_invalid=reading.on_invalid == "null",
+        )
+        if found is None:
+            return
+        is_lon = found.kind in ("metres", "scaled") and abs(found.lon) > abs(found.lat)
+        raise InvalidInput(
+            f"{file}: {found.told(names, 'row {}'.format)}",
+            [
+                {
+                    "file": file,
+                    "column": self.points or names[is_lon],
+                    "row": found.row,
+                    "detail": f"{found.example(names)}: {found.kind}",
+                }
+            ],
+        )
+
+    def _how_to_swap(self, prefix: str) -> str:
+        if self.points is not None:
+            return f"write the points in {self.points!r} with their longitude first"
+        lat, lon, _ = self.columns
+        return f"send the options {prefix}lat={lon} and {prefix}lon={lat}"
 
 
 def refuse_invalid(
@@ -143,3 +176,37 @@ def remarks(observations: Dataset, references: Dataset) -> list[str]:
         for name, (rows, first) in sets.items()
         if rows >= _DOZEN
     ]
+
+
+def check_match(
+    observations: PointSet,
+    references: PointSet,
+    options: "MatchOptions",
+    on_invalid: OnInvalid,
+    pointer: Callable[[str], str] = "/{}".format,
+) -> None:
+    """Check that two sets can be matched; `pointer` tells where an option stands in a request."""
+    if not references.rows:
+        raise InvalidInput("references: the table has no rows, so nothing can be matched")
+    refuse_invalid(observations, "observations", on_invalid)
+    refuse_invalid(references, "references", on_invalid)
+    if options.exclude_self and observations.sha256 != references.sha256:
+        raise InvalidOption(
+            "exclude_self is for a set resolved against itself, but observations and references "
+            "differ: send the same dataset as both, or leave it out",
+            [{"pointer": pointer("exclude_self"), "detail": "the two sets differ"}],
+        )
+    _check_columns(references, options.columns, "columns", pointer)
+    named = options.observation_columns
+    _check_columns(observations, named, "observation_columns", pointer)
+
+
+def _check_columns(
+    dataset: PointSet, names: tuple[str, ...], option: str, pointer: Callable[[str], str]
+) -> None:
+    for name in names:
+        if name not in dataset.columns:
+            raise InvalidOption(
+                f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
+                [{"pointer": pointer(option), "detail": f"no column {name!r}"}],
+            )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import Client, commands, resolve
-from georesolve.commands.distances import METRES, metres, told
+from georesolve.commands.nearest import METRES, metres, told
 from georesolve.options import Options
 from georesolve.workers.gpus import count_gpus
 from tests import oracle

@@ -13,10 +13,10 @@ import pytest
 
 import georesolve
 from georesolve import files, searches
-from georesolve.clusters import resolve_on_all_gpus
 from georesolve.frames import given
 from georesolve.intake.columns import Reading
 from georesolve.options import Options
+from georesolve.searches import resolve_on_all_gpus
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import ROOT, points
 

@@ -19,7 +19,7 @@ from georesolve.intake.errors import (
     TooLarge,
 )
 from georesolve.intake.hrefs import Sources
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.workers import https, objects
 from georesolve.workers.datasets import Coordinates, column_sizes, read_rows
 from georesolve.workers.sources import SourceFailed

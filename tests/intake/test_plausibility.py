@@ -12,7 +12,7 @@ from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.plausibility import looks_swapped, remarks
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES, look_up
 

@@ -20,7 +20,7 @@ from georesolve.intake.canonical import decode
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, UnsupportedFormat
 from georesolve.intake.formats import HEAD_BYTES, format_of, input_format
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source
 
 BOUNDS = Bounds(rows=10**6, columns=20)

@@ -14,7 +14,7 @@ import shapely
 
 from georesolve.intake import canonical
 from georesolve.intake.columns import Reading
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, StorageFull, TooLarge
 from georesolve.service.receiving import decoders

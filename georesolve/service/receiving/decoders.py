@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from georesolve.intake.canonical import Decoded, joined
-from georesolve.intake.columns import Columns, Origin
+from georesolve.intake.columns import Columns
 from georesolve.intake.errors import Refused
-from georesolve.intake.point_table import Findings
+from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import (
     InvalidInput,
@@ -64,8 +64,8 @@ class _Decoded(_Answer):
 
     def of(self, target: Path) -> Decoded:
         dataset = Dataset(file=target, digest=None, **vars(self.facts))
-        origin = Origin(Columns(dataset.lat, dataset.lon, dataset.id), self.points)
-        return Decoded(dataset, Findings(origin, self.evidence))
+        columns = Columns(dataset.lat, dataset.lon, dataset.id)
+        return Decoded(dataset, Findings(columns, self.points, self.evidence))
 
 
 class _Cut(_Answer):

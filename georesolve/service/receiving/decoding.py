@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
-from georesolve.intake.point_table import Bounds
+from georesolve.intake.points import Bounds
 from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
@@ -60,7 +60,7 @@ class Decode(NamedTuple):
         return {
             "facts": {one.name: getattr(dataset, one.name) for one in fields(Facts)},
             "types": [str(type) for type in pq.read_schema(self.target).types],
-            "points": findings.origin.points,
+            "points": findings.points,
             "evidence": findings.evidence.as_json(),
         }
 

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from georesolve.intake.matching import check_match
+from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
 from georesolve.service.errors import NotReady
 from georesolve.service.http import examples

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from georesolve.intake.columns import OnInvalid, Reading
-from georesolve.intake.matching import check_match
+from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
 from georesolve.service.receiving.ingest import Ingested
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 
 def _check(asked: Asked, pointer: Pointer) -> None:
-    """Check that the two sets can be matched, as `intake.matching` does."""
+    """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, Manifest) and references.file.keeps_invalid:
         raise InvalidInput(

@@ -1,0 +1,216 @@
+"""Tables of users as Arrow, and matches as tables of their kind: by a service, too.
+
+A library of frames is imported when one of its frames is there, or asked for.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from georesolve.extras import needed
+
+if TYPE_CHECKING:
+    import geopandas
+    import pandas as pd
+    import polars
+
+OTHERS = (
+    "a dict of columns such as {'lat': ..., 'lon': ...}: records make a frame with "
+    "pandas.DataFrame(records), an array of shape (n, 2) is {'lat': a[:, 0], 'lon': a[:, 1]}"
+)
+"""What is said to users of a table that is none."""
+_NO_COLUMN = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class NoColumn(ValueError):
+    """Values that Arrow has no column for; `column`, `row` and `detail` say which."""
+
+    def __init__(self, column: str, row: int, value: Any) -> None:
+        self.column, self.row = column, row
+        self.detail = f"holds {value!r:.80} ({type(value).__name__})"
+        super().__init__(
+            f"the column {column!r} cannot be read: row {row} {self.detail}, which fits no column "
+            "with the rows before it: give all rows one type, such as text, or numbers of up to "
+            "64 bits"
+        )
+
+
+def kinds_of(table: Any) -> set[str]:
+    """What a table is, in the words of its library: `pandas.DataFrame`."""
+    return {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(table).__mro__}
+
+
+def as_frame(table: Any) -> Any:
+    """A series of points as a frame, a lazy frame as what it computes, all else as it is."""
+    kinds = kinds_of(table)
+    if "geopandas.GeoSeries" in kinds:
+        return table.to_frame("geometry")
+    return table.collect() if "polars.LazyFrame" in kinds else table
+
+
+def as_table(columns: Mapping[str, Any], table: str) -> pa.Table:
+    """Arrays and lists by name; what is masked is missing; ValueError where lengths differ."""
+    arrays = {str(name): _as_array(values) for name, values in columns.items()}
+    shapes = [array.shape for array in arrays.values()]
+    if any(len(shape) != 1 or shape != shapes[0] for shape in shapes):
+        raise ValueError(
+            f"{table}: {' and '.join(arrays)} must have one shape (n,), got "
+            f"{' and '.join(map(str, shapes))}"
+        )
+    return pa.table({name: as_column(array, name) for name, array in arrays.items()})
+
+
+def _as_array(values: Any) -> np.ndarray:
+    # An array of CuPy is copied by no other call.
+    values = values.get() if type(values).__module__.startswith("cupy") else values
+    array = np.asanyarray(values)
+    # numpy makes a text of each of several objects, if one is.
+    is_made = array.dtype.kind == "U" and isinstance(values, list | tuple)
+    return np.array(values, object) if is_made else array
+
+
+def as_column(values: Any, name: str) -> pa.Array:
+    """An array, or a column of pandas, as Arrow: what is masked is missing; raises NoColumn."""
+    try:
+        if not isinstance(values.dtype, np.dtype):
+            return pa.Array.from_pandas(values)
+        array = values if isinstance(values, np.ndarray) else values.to_numpy()
+        numbers = array.astype(array.dtype.newbyteorder("="), copy=False)
+        mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
+        # NaN stays one in numbers: coordinates need no mask.
+        is_number = array.dtype.kind in "fiu"
+        return pa.array(np.ma.getdata(numbers), mask=mask, from_pandas=not is_number)
+    except _NO_COLUMN:
+        # The first row with which those up to it are no column.
+        row = bisect_left(range(len(values) - 1), True, key=lambda i: not _fit(values[: i + 1]))
+        raise NoColumn(name, row, next(iter(np.asarray(values)[row:]), None)) from None
+
+
+def _fit(values: Any) -> bool:
+    try:
+        pa.array(np.asarray(values), from_pandas=True)
+    except _NO_COLUMN:
+        return False
+    return True
+
+
+def like(matches: pa.Table, given: Any) -> Any:
+    """Matches as a frame of the library that the observations came in, else as they are.
+
+    A frame of pandas has the index of the observations, each as often as it has rows in the result;
+    one of GeoPandas their geometry, too.
+    """
+    kinds = kinds_of(given)
+    if kinds & {"polars.DataFrame", "polars.LazyFrame"}:
+        return to_polars(matches)
+    if "geopandas.GeoSeries" in kinds:
+        return like(matches, as_frame(given))
+    if "pandas.DataFrame" not in kinds:
+        return matches
+    frame = to_pandas(matches)
+    rows = matches["observation"].to_numpy()
+    # With a row for each observation it is as it was, a range included.
+    is_same = "rank" not in frame and len(rows) == len(given.index)
+    frame.index = given.index if is_same else given.index.take(rows)
+    if "geopandas.GeoDataFrame" in kinds and is_geometry(
+        given, name := given._geometry_column_name
+    ):
+        import geopandas
+
+        return geopandas.GeoDataFrame(frame, geometry=given[name].array.take(rows))
+    return frame
+
+
+def is_geometry(frame: Any, name: Any) -> bool:
+    """Whether a frame of GeoPandas has a column of geometries of that name."""
+    return name in frame and frame[name].dtype.name == "geometry"
+
+
+def to_polars(matches: pa.Table) -> "polars.DataFrame":
+    """Matches as a frame of polars."""
+    import polars
+
+    frame = polars.from_arrow(matches)
+    assert isinstance(frame, polars.DataFrame), "a table makes a frame"
+    return frame
+
+
+def to_pandas(matches: pa.Table) -> "pd.DataFrame":
+    """Matches as a frame of pandas, which may be written to.
+
+    What an unmatched row has none of stays a whole number in the others (`Int64`): no float could
+    hold each id.
+    """
+    import pandas as pd
+
+    whole, columns = _nullable_types(), {}
+    for name, column in zip(matches.column_names, matches.columns, strict=True):
+        of_reference = name == "reference" or name.startswith("reference_")
+        masked = whole.get(column.type) if of_reference else None
+        # What is carried of the observations may lie in the memory of their user.
+        is_own = of_reference or name in ("observation", "distance_m")
+        values = _taken_over(column) if is_own and masked != pd.BooleanDtype() else None
+        if values is not None and masked is not None:
+            missing = column.is_null().to_numpy()
+            columns[name] = masked.construct_array_type()(values, missing)
+        elif values is not None and not column.null_count:
+            columns[name] = values
+        else:
+            series = column.to_pandas(types_mapper=lambda _, to=masked: to)
+            # What is taken over from Arrow as it is cannot be written to.
+            columns[name] = series if masked is not None else series.copy()
+    return pd.DataFrame(columns, copy=False)
+
+
+def _nullable_types() -> dict[Any, Any]:
+    """The type of pandas that keeps whole numbers and truths beside missing ones, by Arrow type."""
+    import pandas as pd
+
+    signed = (pd.Int8Dtype(), pd.Int16Dtype(), pd.Int32Dtype(), pd.Int64Dtype())
+    unsigned = (pd.UInt8Dtype(), pd.UInt16Dtype(), pd.UInt32Dtype(), pd.UInt64Dtype())
+    types: tuple[Any, ...] = (*signed, *unsigned, pd.BooleanDtype())
+    return {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
+
+
+def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
+    """The numbers of a column where they lie, to be written to; None where that cannot be."""
+    if column.num_chunks != 1 or not (
+        pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    ):
+        return None
+    chunk = column.chunk(0)
+    memory = chunk.buffers()[1]
+    if memory is None or not memory.is_mutable:
+        return None
+    values = np.frombuffer(memory, column.type.to_pandas_dtype())
+    return values[chunk.offset : chunk.offset + len(chunk)]
+
+
+def to_geopandas(matches: pa.Table) -> "geopandas.GeoDataFrame":
+    """Matches as a frame of GeoPandas; raises ValueError where they carry no points.
+
+    Its geometry is a geometry column that was carried into the result, else the points of carried
+    coordinates: of the references, or of the observations.
+    """
+    geopandas = needed("geopandas", "gis", "a GeoPandas frame")
+    frame = to_pandas(matches)
+    geo = json.loads((matches.schema.metadata or {}).get(b"geo", b"{}"))
+    names = [name for name in geo.get("columns", {}) if name in frame]
+    if names:
+        for name in names:
+            frame[name] = geopandas.GeoSeries.from_wkb(frame[name], crs="OGC:CRS84")
+        primary = geo.get("primary_column")
+        return geopandas.GeoDataFrame(frame, geometry=primary if primary in names else names[0])
+    for prefix in ("reference_", "observation_"):
+        lat, lon = f"{prefix}lat", f"{prefix}lon"
+        if lat in frame and lon in frame:
+            points = geopandas.points_from_xy(frame[lon], frame[lat], crs="OGC:CRS84")
+            return geopandas.GeoDataFrame(frame, geometry=points)
+    raise ValueError(
+        "the result carries neither a geometry nor columns 'lat' and 'lon': ask for it with "
+        "columns=['geometry'], columns=['lat', 'lon'], or observation_columns likewise"
+    )
