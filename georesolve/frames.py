@@ -1,5 +1,6 @@
 """Tables that a user gives, and how their matches are given back: as the same kind of table."""
 
+import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -17,9 +18,16 @@ from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
+from georesolve.kernels.coordinates import is_valid
 from georesolve.layers import refuse_layer
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
-from georesolve.searches import Progress, Search, deserves_all_gpus, resolve_on_all_gpus
+from georesolve.searches import (
+    RESULT_ROWS,
+    Progress,
+    Search,
+    deserves_all_gpus,
+    resolve_on_all_gpus,
+)
 from georesolve.tables import (
     OTHERS,
     NoColumn,
@@ -30,7 +38,9 @@ from georesolve.tables import (
     kinds_of,
     like,
 )
+from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.matches import STATUSES, statuses
 
 
 class _Part(NamedTuple):
@@ -240,9 +250,7 @@ class _Cudf(Given):
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
         if search.device == "cuda" and points.lat in self._given.columns:
-            from georesolve.frames_cuda import resolve_frame
-
-            return resolve_frame(self._given, points, search, options, progress)
+            return _on_gpu(self._given, points, search, options, progress)
         kept = self._to_host(with_id(points, options.observation_columns))
         return super().resolve(replace(points, kept=kept), search, options, progress)
 
@@ -262,3 +270,73 @@ _ADAPTERS: dict[str, type[Given]] = {
     "pandas.DataFrame": _Pandas,
     "cudf.DataFrame": _Cudf,
 }
+
+
+def _on_gpu(
+    frame: Frame, points: Points, search: Search, options: MatchOptions, progress: Progress | None
+) -> Frame:
+    """The matches of a frame of cuDF, searched, made and carried on the GPU that it lies on."""
+    import cudf
+
+    lat_deg, lon_deg = (_degrees(frame, name) for name in (points.lat, points.lon))
+    of_references = search.references.kept.select(with_id(search.references, options.columns))
+    references = cudf.DataFrame.from_arrow(of_references.replace_schema_metadata())
+    step = RESULT_ROWS // options.k
+    pieces = []
+    # No observations are one empty piece: their result has columns, too.
+    for start in range(0, max(1, points.rows), step):
+        part = slice(start, start + step)
+        pieces.append(_gpu_rows(search, lat_deg[part], lon_deg[part], start, references, options))
+        if progress is not None:
+            progress(min(start + step, points.rows), points.rows)
+    matches = cudf.concat(pieces, ignore_index=True)
+    rows = matches["observation"].to_cupy()
+    # Not before: their columns stand between those of the answer and those of the references.
+    place = list(matches.columns).index("status") + 1
+    for name in reversed(with_id(points, options.observation_columns)):
+        matches.insert(place, f"observation_{name}", _taken(frame[name], rows))
+    matches.index = frame.index.take(rows)
+    return matches
+
+
+def _degrees(frame: Frame, name: str) -> Any:
+    """A column as a float64 array of CuPy, NaN where there is no number."""
+    return frame[name].astype("float64").to_cupy(na_value=math.nan)
+
+
+def _gpu_rows(
+    search: Search,
+    lat_deg: Any,
+    lon_deg: Any,
+    first_row: int,
+    references: Frame,
+    options: MatchOptions,
+) -> Frame:
+    """The rows of a result for some observations, without what is carried of these."""
+    import cudf
+    import cupy
+
+    k = options.k
+    answer = search.answer(lat_deg, lon_deg, first_row, options)
+    valid, n_valid = is_valid(lat_deg, lon_deg), search.references.valid_rows
+    status = statuses(
+        answer.reference.reshape(-1, k), valid, n_valid, exclude_self=options.exclude_self
+    )
+    reference = answer.reference.reshape(-1)
+    unmatched = reference < 0
+    columns = {"observation": cupy.arange(first_row, first_row + lat_deg.size).repeat(k)}
+    if k > 1:
+        columns["rank"] = cupy.tile(cupy.arange(1, k + 1, dtype=np.int32), lat_deg.size)
+    rows = cudf.DataFrame(columns)
+    rows["reference"] = cudf.Series(reference).mask(unmatched)
+    # cuDF takes the NaN of an array for missing.
+    rows["distance_m"] = cudf.Series(answer.distance_m.reshape(-1))
+    rows["status"] = _taken(cudf.Series(list(STATUSES)), status.reshape(-1).astype("int32"))
+    at = cupy.where(unmatched, 0, reference)
+    for name in references.columns:
+        rows[f"reference_{name}"] = _taken(references[name], at).mask(unmatched)
+    return rows[rows["reference"].notna()] if options.how == "inner" else rows
+
+
+def _taken(column: Any, rows: Any) -> Any:
+    return column.take(rows).reset_index(drop=True)

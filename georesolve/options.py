@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from georesolve.intake.columns import EVERY, PREFIXES, OnInvalid, Reading, Role, Trust, reading_for
+from georesolve.intake.columns import EVERY, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
@@ -133,9 +133,7 @@ class Options:
             *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
             layer=self.layer,
         )
-        prefix = PREFIXES[role]
-        own = {name: getattr(self, prefix + name) for name in _NAMED}
-        return reading_for(both, own, prefix)
+        return reading_for(role, both, self)
 
 
 def _are_metres(given: Any) -> bool:
@@ -146,7 +144,6 @@ def _are_metres(given: Any) -> bool:
         return False
 
 
-_NAMED = ("lat", "lon", "geometry", "id", "layer")
 _CHOICES = {
     "algorithm": ALGORITHMS,
     "how": get_args(How),

@@ -11,9 +11,8 @@ import pyarrow as pa
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
-from georesolve.intake.formats import format_of, is_layer
 from georesolve.intake.points import Bounds
-from georesolve.intake.sources import Source, Table
+from georesolve.intake.sources import Source, Table, format_of, is_layer
 from georesolve.layers import read_layer, refuse_layer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

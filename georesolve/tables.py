@@ -67,7 +67,11 @@ def as_table(columns: Mapping[str, Any], table: str) -> pa.Table:
 def _as_array(values: Any) -> np.ndarray:
     # An array of CuPy is copied by no other call.
     values = values.get() if type(values).__module__.startswith("cupy") else values
-    array = np.asanyarray(values)
+    try:
+        array = np.asanyarray(values)
+    except ValueError:
+        # Lists of several lengths.
+        return np.array(values, object)
     # numpy makes a text of each of several objects, if one is.
     is_made = array.dtype.kind == "U" and isinstance(values, list | tuple)
     return np.array(values, object) if is_made else array

@@ -234,7 +234,7 @@ class AsyncClient:
                     if "monitor" in response.links:
                         await self._forget(response.links["monitor"]["url"].rpartition("/")[2])
                     return like(pq.read_table(BytesIO(response.content)), observations)
-                job = self._job(response, is_own=True)
+                job = self._job(response.json(), is_own=True)
             else:
                 job = await self._accepted(body, options)
         matches = await job.to_arrow()
@@ -250,7 +250,7 @@ class AsyncClient:
 
     async def job(self, id: str) -> AsyncJob:
         """The job with this id; raises ServiceRefused where there is none."""
-        return self._job(await self._exchange.ask("GET", f"/jobs/{id}"))
+        return self._job((await self._exchange.ask("GET", f"/jobs/{id}")).json())
 
     async def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[AsyncJob]:
         """Jobs, the newest first.
@@ -268,7 +268,7 @@ class AsyncClient:
             page = min(limit - len(found), _JOBS_A_PAGE)
             query = {"status": list(status), "limit": page, "cursor": cursor}
             document = (await self._exchange.ask("GET", "/jobs", query=query)).json()
-            found += [self._as_job(info) for info in document["jobs"]]
+            found += [self._job(info) for info in document["jobs"]]
             following = [link["href"] for link in document["links"] if link["rel"] == "next"]
             if not following:
                 break
@@ -284,7 +284,8 @@ class AsyncClient:
 
     async def _accepted(self, body: Body, options: Mapping[str, Any]) -> AsyncJob:
         headers = {"Prefer": "respond-async", "Idempotency-Key": f'"{uuid4().hex}"'}
-        return self._job(await self._send("POST", "/resolve", body, options, headers), is_own=True)
+        response = await self._send("POST", "/resolve", body, options, headers)
+        return self._job(response.json(), is_own=True)
 
     @asynccontextmanager
     async def _form(self, observations: Any, references: Any) -> AsyncIterator[tuple[Body, bool]]:
@@ -316,10 +317,7 @@ class AsyncClient:
             names = _as_they_stand(query)
             return await self._exchange.ask(method, path, query=names, headers=headers, body=body)
 
-    def _job(self, response: httpx.Response, *, is_own: bool = False) -> AsyncJob:
-        return self._as_job(response.json(), is_own=is_own)
-
-    def _as_job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
+    def _job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
 
 

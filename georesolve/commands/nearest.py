@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,6 +76,7 @@ def add_to(commands: Any) -> None:
     match.add_argument("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
     match.add_argument(
         "--max-distance",
+        dest="max_distance_m",
         type=metres,
         metavar="DISTANCE",
         help="references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft",
@@ -87,9 +88,19 @@ def add_to(commands: Any) -> None:
         "--how", choices=("left", "inner"), default="left", help="inner: matched rows only"
     )
     match.add_argument(
-        "--columns", metavar="A,B", help="reference columns to carry into the result; '*' for all"
+        "--columns",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="reference columns to carry into the result; '*' for all",
     )
-    match.add_argument("--observation-columns", metavar="A,B", help="observation columns to carry")
+    match.add_argument(
+        "--observation-columns",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="observation columns to carry",
+    )
     match.add_argument(
         "--algorithm",
         choices=("auto", "tree", "brute"),
@@ -188,7 +199,7 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
 def _refuse_unknown(stdin: Path) -> None:
     """Refuse standard input without --from whose first bytes do not tell its format."""
     from georesolve.intake.errors import UnsupportedFormat
-    from georesolve.intake.formats import format_of, is_layer
+    from georesolve.intake.sources import format_of, is_layer
 
     try:
         if not is_layer(stdin):
@@ -206,29 +217,16 @@ def _is_address(given: str) -> bool:
     return "://" in given
 
 
-def _names(given: str | None) -> tuple[str, ...] | Literal["*"]:
+def _names(given: str) -> tuple[str, ...] | Literal["*"]:
     """Names between commas, or `*` for all."""
-    if given == EVERY:
-        return EVERY
-    return () if given is None else tuple(given.split(","))
+    return EVERY if given == EVERY else tuple(given.split(","))
 
 
 def _options(given: argparse.Namespace) -> "Options":
     from georesolve.options import Options
 
-    names = [*_COLUMNS, *(f"{one}_{name}" for one in _SETS for name in _COLUMNS), *_LAYERS]
-    return Options(
-        k=given.k,
-        max_distance_m=given.max_distance,
-        exclude_self=given.exclude_self,
-        how=given.how,
-        columns=_names(given.columns),
-        observation_columns=_names(given.observation_columns),
-        algorithm=given.algorithm,
-        on_invalid=given.on_invalid,
-        coordinates=given.coordinates,
-        **{name: getattr(given, name) for name in names},
-    )
+    # They are called alike.
+    return Options(**{one.name: getattr(given, one.name) for one in fields(Options)})
 
 
 def _resolve(given: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Which columns of a table hold the coordinates and the id."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -27,6 +27,7 @@ LONGITUDE_NAMES = (
 )
 """Those of a later group count where there is none of an earlier one."""
 ID_NAMES = (("id",),)
+_NAMED = ("lat", "lon", "geometry", "id", "layer")
 
 
 class Reading(NamedTuple):
@@ -46,22 +47,17 @@ class Reading(NamedTuple):
     layer: str | None = None
 
 
-def reading_for(both: Reading, own: Mapping[str, str | None], prefix: str) -> Reading:
-    """How to read one of two tables: what is said of it alone counts first."""
-    given = {name: column for name, column in own.items() if column is not None}
+def reading_for(role: Role, both: Reading, options: object) -> Reading:
+    """How to read one of two tables: the options of it alone count before those of both."""
+    prefix = PREFIXES[role]
+    all_own = {name: getattr(options, prefix + name, None) for name in _NAMED}
+    own = {name: column for name, column in all_own.items() if column is not None}
     # One way to find the points named for this table alone counts before the other for both.
-    if "geometry" in given:
+    if "geometry" in own:
         both = both._replace(lat=None, lon=None)
-    if "lat" in given or "lon" in given:
+    if "lat" in own or "lon" in own:
         both = both._replace(geometry=None)
-    return both._replace(
-        lat=given.get("lat", both.lat),
-        lon=given.get("lon", both.lon),
-        id=given.get("id", both.id),
-        geometry=given.get("geometry", both.geometry),
-        prefix=prefix,
-        layer=given.get("layer", both.layer),
-    )
+    return both._replace(prefix=prefix, **own)
 
 
 class Columns(NamedTuple):

@@ -9,6 +9,7 @@ import csv
 import io
 import re
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,9 @@ class _Dialect(NamedTuple):
             delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=on_ragged
         )
 
+    def read(self, path: Path, convert: pa.csv.ConvertOptions) -> pa.Table:
+        return pa.csv.read_csv(path, self.read_options(), self.parse_options(), convert)
+
 
 def read_csv(source: Source) -> Table:
     """Read a CSV file, whose coordinates become float64."""
@@ -113,9 +117,7 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
             raise InvalidInput(f"{source.file}: its values hold line ends: read it in one go")
         return _as_table(table, rows)
     try:
-        table = pa.csv.read_csv(
-            source.path, dialect.read_options(), dialect.parse_options(), convert
-        )
+        table = dialect.read(source.path, convert)
     except pa.ArrowInvalid:
         table = _read_as_text(source, header, dialect)
         texts = [table.column(place) for place in places]
@@ -253,9 +255,7 @@ def _read_as_text(source: Source, header: list[str], dialect: _Dialect) -> pa.Ta
     """All columns as text, or the problem of what is not even that."""
     convert = _conversion(header, {})
     try:
-        return pa.csv.read_csv(
-            source.path, dialect.read_options(), dialect.parse_options(), convert
-        )
+        return dialect.read(source.path, convert)
     except pa.ArrowInvalid:
         ragged: list[BadCell] = []
         refused = 0

@@ -26,15 +26,17 @@ class Geometry(NamedTuple):
     lon: str
 
 
+def _geo(schema: pa.Schema) -> Any:
+    return json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+
+
 def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """What a GeoParquet file says of its geometry columns, the primary one first.
 
     Metadata that nobody can read say nothing: they are refused by `geometry_of` where they count.
     """
-    if schema.metadata is None:
-        return {}
     try:
-        geo = json.loads(schema.metadata.get(b"geo", b"{}"))
+        geo = _geo(schema)
         about = {name: dict(geo["columns"][name]) for name in geo.get("columns", {})}
         primary = geo.get("primary_column")
     except (ValueError, TypeError, AttributeError):
@@ -51,10 +53,8 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
 def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | None:
     """The point column of a table: the one named, or the primary one of a GeoParquet file."""
-    if named is None and schema.metadata is None:
-        return None
     try:
-        geo: dict[str, Any] = json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+        geo = _geo(schema)
         column = named if named is not None else geo.get("primary_column")
         about = geo.get("columns", {}).get(column, {})
     except (ValueError, AttributeError) as error:

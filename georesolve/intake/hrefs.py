@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -104,10 +105,10 @@ class Sources(Prefixes):
             check_numeric(
                 schema.field(name) if name in schema.names else pa.field(name, pa.string()), file
             )
-        sizes = dict.fromkeys(columns, (0, 0))
+        stored, encoded = (Counter(dict.fromkeys(columns, 0)) for _ in range(2))
         for look in looks:
-            for name, (stored, encoded) in look.sizes.items():
-                sizes[name] = (sizes[name][0] + stored, sizes[name][1] + encoded)
+            stored.update(look.stored)
+            encoded.update(look.encoded)
         files = tuple(
             look.file._replace(
                 partition=tuple(_value(one.get(name), whole) for name, whole in partitions)
@@ -123,7 +124,7 @@ class Sources(Prefixes):
             partitions=partitions,
             keeps_invalid=reading.on_invalid == "null",
             is_trusted=reading.coordinates == "trust",
-            sizes=tuple((name, *both) for name, both in sizes.items()),
+            sizes=tuple((name, stored[name], encoded[name]) for name in columns),
         )
         types = {name: schema.field(name).type for name in schema.names}
         types |= {lat: pa.float64(), lon: pa.float64()}
@@ -140,17 +141,18 @@ class Sources(Prefixes):
             bbox=None,
             first_invalid=(),
             widths=tuple(
-                _width(types.get(name, pa.string()), sizes[name][1], rows) for name in columns
+                _width(types.get(name, pa.string()), encoded[name], rows) for name in columns
             ),
         )
 
 
 class _Look(NamedTuple):
-    """What the footer of a file says."""
+    """What the footer of a file says; of each column what it takes, as stored and as encoded."""
 
     file: SourceFile
     schema: pa.Schema
-    sizes: dict[str, tuple[int, int]]
+    stored: Counter[str]
+    encoded: Counter[str]
 
 
 def _files(address: Address, file: str) -> Iterator[str]:
@@ -220,7 +222,8 @@ def _look(scheme: Scheme, path: str) -> _Look:
         raise InvalidInput(
             f"{href_of(scheme, path)}: not a readable Parquet file: {str(error)[:300]}"
         ) from None
-    sizes: dict[str, tuple[int, int]] = {}
+    stored: Counter[str] = Counter()
+    encoded: Counter[str] = Counter()
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(footer.num_columns)):
             name = next(
@@ -228,12 +231,9 @@ def _look(scheme: Scheme, path: str) -> _Look:
                 for one in accumulate(column.path_in_schema.split("."), "{}.{}".format)
                 if one in schema.names
             )
-            stored, encoded = sizes.get(name, (0, 0))
-            sizes[name] = (
-                stored + column.total_compressed_size,
-                encoded + column.total_uncompressed_size,
-            )
-    return _Look(SourceFile(path, footer.num_rows, size, version), schema, sizes)
+            stored[name] += column.total_compressed_size
+            encoded[name] += column.total_uncompressed_size
+    return _Look(SourceFile(path, footer.num_rows, size, version), schema, stored, encoded)
 
 
 def _differing(schema: pa.Schema, other: pa.Schema) -> str:

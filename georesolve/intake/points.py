@@ -96,6 +96,11 @@ class PointTable:
             for rows in slices(batch.num_rows):
                 self._evidence.add(lat[rows], lon[rows])
             yield checked
+        if self._declared_rows not in (None, seen):
+            raise InvalidInput(
+                f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
+                f"{seen}"
+            )
 
     @property
     def findings(self) -> Findings:
@@ -104,16 +109,7 @@ class PointTable:
 
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
-        self.check_rows(points)
         self.findings.refuse(points, self._reading, self._file)
-
-    def check_rows(self, points: PointSet) -> None:
-        """Refuse rows that are not as many as the table declared, once all have passed."""
-        if self._declared_rows not in (None, points.rows):
-            raise InvalidInput(
-                f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
-                f"{points.rows}"
-            )
 
 
 def _check_names(names: list[str], file: str) -> None:

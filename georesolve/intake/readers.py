@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from georesolve.intake.delimited import lines_before_rows, read_csv
 from georesolve.intake.features import read_geojson
-from georesolve.intake.formats import InputFormat
-from georesolve.intake.sources import BATCH_ROWS, Range, Source, Table
+from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.workers.datasets import ROW_GROUP, streamed
 
 _FEWEST_ROWS = 2 * ROW_GROUP

@@ -1,17 +1,77 @@
-"""What a reader takes, a file and how to read it, and what it gives: a schema and batches."""
+"""What a reader takes, a file, its format and how to read it, and what it gives: batches.
 
+A file has the format of its first bytes, of its media type, or of its name.
+"""
+
+import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from georesolve.intake.columns import Reading
-from georesolve.intake.errors import InvalidInput
-from georesolve.intake.formats import InputFormat
+from georesolve.intake.errors import InvalidInput, UnsupportedFormat
 from georesolve.intake.geometry import Geometry
 
 BATCH_ROWS = 65_536
+InputFormat = Literal["parquet", "arrow", "csv", "geojson", "layer"]
+"""A layer is what GDAL reads, of files of one's own alone: `is_layer`."""
+_BY_MEDIA_TYPE: dict[str, InputFormat] = {
+    "application/vnd.apache.parquet": "parquet",
+    "application/x-parquet": "parquet",
+    "application/vnd.apache.arrow.stream": "arrow",
+    "application/vnd.apache.arrow.file": "arrow",
+    "text/csv": "csv",
+    "application/csv": "csv",
+    "text/tab-separated-values": "csv",
+    "application/geo+json": "geojson",
+    "application/json": "geojson",
+}
+_BY_SUFFIX: dict[str, InputFormat] = {
+    "parquet": "parquet",
+    "pq": "parquet",
+    "geoparquet": "parquet",
+    "arrows": "arrow",
+    "arrow": "arrow",
+    "feather": "arrow",
+    "csv": "csv",
+    "tsv": "csv",
+    "geojson": "geojson",
+    "json": "geojson",
+}
+# Each in full, so that no text can begin with it.
+_BY_FIRST_BYTES: dict[bytes, InputFormat] = {
+    b"PAR1\x15": "parquet",
+    b"ARROW1\0\0": "arrow",
+    b"\xff\xff\xff\xff": "arrow",
+}
+HEAD_BYTES = 128
+"""So many first bytes tell what a file is."""
+_GZIP = b"\x1f\x8b"
+_PACKED_HEAD_BYTES = 4096
+# How a file begins that is not read, what it is, and what to send instead.
+_LAYERS = [
+    (rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
+    (rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
+    (rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
+]
+_EXCEL = rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)"
+_OPEN_DOCUMENT = rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis\.opendocument"
+# The first that fits; a ZIP archive has the name of its first member in byte 30.
+_OTHERS = [
+    *_LAYERS,
+    (_EXCEL, "an Excel workbook", "save it as CSV"),
+    (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file of before 2007", "save it as CSV"),
+    (_OPEN_DOCUMENT, "an OpenDocument file", "save it as CSV"),
+    (rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
+    (rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
+    (_GZIP, "compressed with gzip twice", "send it unpacked"),
+    (rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
+    (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
+    (rb"\xfd7zXZ\0", "compressed with xz", "send it unpacked"),
+]
 
 
 class Range(NamedTuple):
@@ -76,4 +136,67 @@ def bad_cells(source: Source, cells: list[BadCell], rows: int) -> InvalidInput:
         f"{source.file}: {where}: {first['detail']}{others} (rows are counted from 0, without the "
         "header)",
         errors,
+    )
+
+
+class Format(NamedTuple):
+    """How to read a file, and whether it is to be unpacked with gzip before."""
+
+    input: InputFormat
+    is_packed: bool
+
+
+def is_layer(path: Path) -> bool:
+    """Whether a file is a GeoPackage, a FlatGeobuf or a shapefile."""
+    with path.open("rb") as handle:
+        head = handle.read(HEAD_BYTES)
+    return any(re.match(beginning, head, re.DOTALL) for beginning, *_ in _LAYERS)
+
+
+def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:
+    """Recognise the format of a file, of one packed with gzip that of what it holds."""
+    with path.open("rb") as handle:
+        head = handle.read(_PACKED_HEAD_BYTES)
+    is_packed = head.startswith(_GZIP)
+    if is_packed:
+        # What is wrong with it shows when all of it is unpacked.
+        try:
+            head = zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            head = b""
+        name = name and re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)
+    return Format(input_format(media_type, name, head[:HEAD_BYTES], file), is_packed)
+
+
+def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:
+    """Recognise the format of an upload: by `HEAD_BYTES` of it, then media type, then file name.
+
+    General media types such as octet-stream say nothing.
+    """
+    for first_bytes, format in _BY_FIRST_BYTES.items():
+        if head.startswith(first_bytes):
+            return format
+    for beginning, what, advice in _OTHERS:
+        if re.match(beginning, head, re.DOTALL):
+            raise UnsupportedFormat(
+                f"{file}: the file is {what}: {advice}", [{"file": file, "detail": what}]
+            )
+    essence = (media_type or "").partition(";")[0].strip().lower()
+    if essence in _BY_MEDIA_TYPE:
+        return _BY_MEDIA_TYPE[essence]
+    suffix = (name or "").rpartition(".")[2].lower()
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    if name is None:
+        # A body has none.
+        raise UnsupportedFormat(
+            f"{file}: its media type ({essence[:80] or 'none'}) does not tell the format: send the "
+            "header Content-Type: text/csv or application/geo+json; Parquet and Arrow need none"
+        )
+    called = repr(name[:80]) if name else "none"
+    # Files of a machine have no media type to speak of.
+    typed = f", nor does its media type ({essence[:80]})" if essence else ""
+    raise UnsupportedFormat(
+        f"{file}: its name ({called}) does not tell the format{typed}: give Parquet, Arrow, CSV or "
+        "GeoJSON, named .parquet, .arrow, .csv or .geojson"
     )

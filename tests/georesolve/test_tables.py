@@ -103,6 +103,7 @@ REFUSED = {
         rf"observations.*'id'.*row 1.*{2**70}.*64 bits",
     ),
     "complex": ({"lat": np.array(LAT, complex), "lon": LON}, r"'lat'.*row 0.*\(1\+0j\)"),
+    "lists": ({"lat": [1.0, [2.0], 3.0], "lon": LON}, r"observations.*'lat'.*row 1.*\[2.0\]"),
     "two lengths": ({"lat": LAT, "lon": LON[:2]}, r"observations.*\(3,\).*\(2,\)"),
     "two axes": ({"lat": NUMBERS, "lon": NUMBERS}, r"observations.*one shape \(n,\).*\(3, 2\)"),
     "an array of pairs": (NUMBERS, r"ndarray is no .*\{'lat': a\[:, 0\], 'lon': a\[:, 1\]\}"),

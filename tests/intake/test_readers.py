@@ -19,9 +19,8 @@ from georesolve.intake import readers
 from georesolve.intake.canonical import decode
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, UnsupportedFormat
-from georesolve.intake.formats import HEAD_BYTES, format_of, input_format
 from georesolve.intake.points import Bounds
-from georesolve.intake.sources import Source
+from georesolve.intake.sources import HEAD_BYTES, Source, format_of, input_format
 
 BOUNDS = Bounds(rows=10**6, columns=20)
 LAT, LON = [52.52, -33.87, 90.0], [13.405, 151.21, -180.0]

@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
-from georesolve.intake.formats import format_of
 from georesolve.intake.hrefs import Sources
-from georesolve.intake.sources import Source, Table
+from georesolve.intake.sources import Source, Table, format_of
 from georesolve.service import pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked

@@ -259,9 +259,7 @@ class MatchParameters(TableParameters):
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
-        prefix = PREFIXES[role]
-        own = {name: getattr(self, prefix + name) for name in _OF_ONE_TABLE}
-        return reading_for(self.reading(), own, prefix)
+        return reading_for(role, self.reading(), self)
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
         """The options as the workers want them, with the names of all columns where `*` is.
