@@ -28,6 +28,7 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
+from georesolve.service.store import schema
 from georesolve.service.store.bell import Bell
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.keys import hash_of, prefix_of
@@ -35,7 +36,7 @@ from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import Page, Selection
 from georesolve.service.store.rows import Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
-from georesolve.service.store.store import Store
+from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
 from tests.conftest import (
@@ -643,6 +644,30 @@ def test_a_dataset_stays_while_its_job_is_entered(tmp_path, store):
         assert not removed.result(10)
         assert ours.job(job.result(10)).status == "accepted"
     assert ours.dataset(row.id) is not None
+
+
+def test_a_new_start_believes_no_clock_about_results(tmp_path, store):
+    """A result that ended just before a clock jumped far ahead stays for a day."""
+    row, _ = add(Library(store, 0), tmp_path, 1)
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    store.finish_job(id, "successful", "done", expires=now(-60))
+    store.job_folder(id).mkdir(parents=True)
+    with store._engine.begin() as connection:
+        connection.execute(schema.store.update().values(swept=now(-10 * 86400)))
+    store.take_over()
+    sweep(store)
+    assert store.job_folder(id).exists()
+
+
+def test_a_result_that_is_deleted_while_it_is_settled_goes(tmp_path, store, monkeypatch):
+    row, _ = add(Library(store, 0), tmp_path, 1)
+    id = store.add_job(row, row, MatchOptions(), Delivery())
+    store.finish_job(id, "successful", "done")
+    let_time_pass(store)
+    # The front that removes it is killed before its files are gone.
+    monkeypatch.setattr(endings, "tidy", lambda store, row: store.dismiss_finished_job(row.id))
+    sweep(store)
+    assert [one.id for one in store.expired(LONG_AGO)] == [id]
 
 
 def test_a_service_on_postgres(tmp_path, postgres, shared_cluster):

@@ -144,12 +144,12 @@ def settle(store: Store, kept: Kept) -> None:
     if row.status == "successful" and not row.has_expired:
         tidy(store, row)
         if is_settled:
-            store.settle(row.id, "whole", row.expires)
+            store.settle(kept, "whole", row.expires)
         else:
-            store.settle(row.id, "incoming", min(filter(None, (later, row.expires))))
+            store.settle(kept, "incoming", min(filter(None, (later, row.expires))))
     elif row.status == "dismissed" or (row.expires or "") <= now(-_OPENED_SECONDS):
         remove(store, row)
         if is_settled or row.has_expired:
             store.forget(row.id)
         else:
-            store.settle(row.id, "incoming", later)
+            store.settle(kept, "incoming", later)

@@ -138,7 +138,7 @@ class Store(Queries):
     def take_over(self) -> None:
         """Free the lease, and let go of what was being made: no other process has the store."""
         self._change(_store.update().values(holder="", cluster={}))
-        is_left = (_kept.c.state == "incoming") & _kept.c.expires.is_not(None)
+        is_left = (_kept.c.state == "incoming") & (_kept.c.kind != "result")
         self._change(_kept.update().where(is_left).values(expires=LONG_AGO))
 
     def told(self) -> "sa.Row[Any, Any, Any]":
@@ -287,9 +287,10 @@ class Store(Queries):
         """Forget what was kept: its bytes are gone."""
         self._change(_kept.delete().where(_kept.c.id == id))
 
-    def settle(self, id: str, state: str, expires: str | None) -> None:
-        """Note of the result of a job in what state it is, and when to see to it again."""
-        self._change(_kept.update().where(_kept.c.id == id).values(state=state, expires=expires))
+    def settle(self, was: Kept, state: str, expires: str | None) -> None:
+        """Note in what state a result is, and when to see to it again, unless it goes by now."""
+        same = (_kept.c.id == was.id) & (_kept.c.expires == was.expires)
+        self._change(_kept.update().where(same).values(state=state, expires=expires))
 
     def add_job(
         self,
