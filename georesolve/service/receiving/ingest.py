@@ -104,8 +104,10 @@ class Ingest:
         """End what is being decoded: Python itself would wait for it at its exit."""
         self._children.close()
         self._decoders.shutdown(cancel_futures=True)
-        self._held.close()
-        self._lock.unlink(missing_ok=True)
+        # Not while another front looks at it.
+        with locked(self._incoming):
+            self._held.close()
+            self._lock.unlink(missing_ok=True)
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:

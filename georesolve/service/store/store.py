@@ -228,7 +228,9 @@ class Store(Queries):
         """
         query = _kept.update().where((_kept.c.id == id) & _is_registered & self._own(_kept))
         later = sa.case((is_newest(_kept.c.id), sa.null()), else_=expires)
-        return bool(self._change(query.values(expires=later)))
+        # Not beside the naming of it: that would not be seen.
+        with self._accepting() as connection:
+            return bool(connection.execute(query.values(expires=later)).rowcount)
 
     def _reading(self, own: sa.Connection | None) -> AbstractContextManager[sa.Connection]:
         """A connection to read with: the one that a transaction has already, or another."""
@@ -338,7 +340,8 @@ class Store(Queries):
         }
         ids = {observations.id, references.id}
         are_there = sa.select(sa.func.count()).where(_kept.c.id.in_(ids) & self._is_there)
-        inputs = _kept.update().where(_kept.c.id.in_(ids) & (_kept.c.kind == "input"))
+        is_new = (_kept.c.kind == "input") & _kept.c.needed_by.is_(None)
+        inputs = _kept.update().where(_kept.c.id.in_(ids) & is_new)
         try:
             with self._accepting(admit) as connection:
                 if connection.execute(are_there).scalar() != len(ids):
