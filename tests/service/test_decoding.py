@@ -57,7 +57,7 @@ def test_what_a_file_decodes_to_fits_the_room(tmp_path, monkeypatch):
 
     def ingest(room, path):
         disk = Disk(settings)
-        monkeypatch.setattr(disk, "room", lambda: room)
+        monkeypatch.setattr(disk, "left", lambda: room)
 
         async def upload():
             async with ingest.folder() as folder:

@@ -138,8 +138,12 @@ class Store(Queries):
     def take_over(self) -> None:
         """Free the lease, and let go of what was being made: no other process has the store."""
         self._change(_store.update().values(holder="", cluster={}))
-        is_left = (_kept.c.state == "incoming") & (_kept.c.kind != "result")
-        self._change(_kept.update().where(is_left).values(expires=LONG_AGO))
+        is_left, is_result = _kept.c.state == "incoming", _kept.c.kind == "result"
+        self._change(_kept.update().where(is_left & ~is_result).values(expires=LONG_AGO))
+        # No worker writes to them any more. Whether a result has expired is another question, which
+        # the clock may be wrong about.
+        is_late = is_left & is_result & (_kept.c.expires > now())
+        self._change(_kept.update().where(is_late).values(expires=now()))
 
     def told(self) -> "sa.Row[Any, Any, Any]":
         """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
