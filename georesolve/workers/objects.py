@@ -20,6 +20,10 @@ _PAGE = 1000
 _CAUSES = re.compile(r"(?:<Code>|kind: |InvalidCertificate\(\s*)(\w+)")
 
 
+class NoBucket(OSError):
+    """There is no bucket of that name; some stores make it with its first object."""
+
+
 class RangedFile(io.RawIOBase):
     """A file elsewhere, to be read anywhere; all that is read of it is of one version.
 
@@ -116,7 +120,8 @@ def asked() -> Iterator[None]:
         told = str(error)
         why = told.partition("\n")[0].partition(": <")[0].rpartition(" - ")[2]
         causes = dict.fromkeys(_CAUSES.findall(told))
-        raise OSError(f"{why} ({', '.join(causes)})" if causes else why) from None
+        kind = NoBucket if "NoSuchBucket" in causes else OSError
+        raise kind(f"{why} ({', '.join(causes)})" if causes else why) from None
 
 
 @cache

@@ -21,9 +21,10 @@ from georesolve.workers.files import (
     move_durably,
     sync,
 )
-from georesolve.workers.objects import ObjectFile, asked, object_store, objects_below
+from georesolve.workers.objects import NoBucket, ObjectFile, asked, object_store, objects_below
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import S3Store
 
 _MADE = ".made"
@@ -168,7 +169,7 @@ class Prefix(NamedTuple):
     def is_made(self) -> bool:
         """Whether anything lies below it; raises OSError."""
         with self.asked():
-            return any(True for _ in objects_below(self.path))
+            return any(True for _ in self._objects())
 
     def is_taken(self) -> bool:
         """Whether anything lies below it; raises OSError."""
@@ -177,7 +178,15 @@ class Prefix(NamedTuple):
     def clear(self) -> None:
         """Remove all that lies below it; raises OSError."""
         with self.asked():
-            self._bucket.delete([one["path"] for one in objects_below(self.path)])
+            self._bucket.delete([one["path"] for one in self._objects()])
+
+    def _objects(self) -> "Iterator[ObjectMeta]":
+        """What lies below it; nothing in a bucket for results that is not there yet."""
+        try:
+            yield from objects_below(self.path)
+        except NoBucket:
+            if self.is_own:
+                raise
 
     def folders(self) -> list[str]:
         """What stands between it and the next slash of keys."""

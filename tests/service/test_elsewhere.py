@@ -74,7 +74,7 @@ def service(tmp_path_factory, device, folder, line, web):
             patch.setenv(name, value)
         patch.setenv("SSL_CERT_FILE", str(web.certificate))
         sources = f"file://{folder}/,s3://{BUCKET}/open/,{web.address}/open/"
-        sinks = f"file://{folder}/results/,s3://{BUCKET}/open/results/"
+        sinks = f"file://{folder}/results/,s3://{BUCKET}/open/results/,s3://not-there-yet/"
         data_dir = tmp_path_factory.mktemp("service") / "data"
         flags = ("--device", device, "--sources", sources, "--sinks", sinks)
         with running_service(data_dir, *flags) as client:
@@ -500,6 +500,15 @@ def test_a_form_names_an_output(service, observations, output):
     assert answer.status_code == 204, answer.text
     assert f"<{output.href}>" in answer.headers["Link"]
     assert "_SUCCESS" in output.names()
+
+
+def test_a_bucket_for_results_may_not_be_there_yet(service, store, observations):
+    """SeaweedFS makes a bucket with its first object."""
+    form = {"observations": f"dataset:{observations}", "references": f"dataset:{observations}"}
+    form |= {"output": "s3://not-there-yet/one/"}
+    answer = service.post("/resolve", files={name: (None, value) for name, value in form.items()})
+    assert answer.status_code == 204, answer.text
+    assert store.files.get_file_info("not-there-yet/one/_SUCCESS").is_file
 
 
 @pytest.mark.parametrize("end", ["fails", "is dismissed"])
