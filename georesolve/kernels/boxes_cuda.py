@@ -49,7 +49,7 @@ so B = (D~ + r) (1 + 16 u) + 4 u C does, and it gets smaller with the box. Boxes
 are made of those below, with every step rounded outwards: they hold p itself.
 
 From some kilometres away a metre's references are all but equally near in float32. So a walk of a
-fine tree that gets long gives up, and `kernels.exact_cuda` goes down the same boxes in float64.
+fine tree that gets long gives up, and `kernels.precise_cuda` goes down the same boxes in float64.
 """
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ def walk(places: int, fine: bool) -> Any:
                     elif opened >= int32(share):
                         if fine:
                             # Those beside it are likely to be as hard, and take turns here: each
-                            # has a warp of its own in `kernels.exact_cuda`.
+                            # has a warp of its own in `kernels.precise_cuda`.
                             group = waiting
                         given_up = uint32(given_up | group)
                         level = int32(top + 1)

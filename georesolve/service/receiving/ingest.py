@@ -104,7 +104,7 @@ class Ingest:
         """End what is being decoded: Python itself would wait for it at its exit."""
         self._children.close()
         self._decoders.shutdown(cancel_futures=True)
-        # Not while another front looks at it.
+        # A front that starts may be looking at it.
         with locked(self._incoming):
             self._held.close()
             self._lock.unlink(missing_ok=True)

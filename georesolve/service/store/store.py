@@ -232,7 +232,7 @@ class Store(Queries):
         """
         query = _kept.update().where((_kept.c.id == id) & _is_registered & self._own(_kept))
         later = sa.case((is_newest(_kept.c.id), sa.null()), else_=expires)
-        # Not beside the naming of it: that would not be seen.
+        # In turn with `Names.put`: on Postgres a name given meanwhile would not be seen.
         with self._accepting() as connection:
             return bool(connection.execute(query.values(expires=later)).rowcount)
 
