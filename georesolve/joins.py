@@ -223,7 +223,7 @@ def _found(
     degrees = search.on_device(points.lat_deg[rows], points.lon_deg[rows])
     found = kernels.find(index, *degrees, k=k)
     to_host = backend_on(search.device).to_host
-    return to_host(found.reference), to_host(found.chord2)
+    return to_host(found.reference), to_host(found.key)
 
 
 def _joined(

@@ -37,7 +37,7 @@ from georesolve.benchmarks.inputs import Pair, cartesian, near, uniform
 from georesolve.benchmarks.inputs import inputs as drawn
 from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.kernels import tree_cpu
-from georesolve.kernels.coordinates_cpu import distances, unit_vectors
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
 from georesolve.kernels.ways import Algorithm, Search
@@ -155,9 +155,7 @@ def _ours(algorithm: Algorithm) -> Callable[[Any, Pair, int], np.ndarray]:
 def _by_way(by: Search) -> Callable[[Any, Pair, int], np.ndarray]:
     def query(index: Any, points: Pair, k: int) -> np.ndarray:
         taken = Degrees(*points)
-        found = tree_cpu.search(index, taken, kernels.Query(k), by=by)
-        distances(found)
-        return found.reference
+        return tree_cpu.search(index, taken, kernels.Query(k), measure=True, by=by).reference
 
     return query
 

@@ -54,7 +54,7 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
 
     observations = Degrees(other_lat, other_lon)
     index = build_index(lat, lon)
-    found = tree_cuda.search(index, observations, Query())
+    row_of, key = tree_cuda.search(index, observations, Query())
     for stage, action in {
         "build": lambda: build_index(lat, lon),
         "sort": lambda: order_cuda.order(
@@ -67,11 +67,10 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
 
     sample = min(m, max(1, BRUTE_PAIRS // n))
     part = Degrees(*(cp.ascontiguousarray(a[:: m // sample]) for a in observations))
-    exact = reduce_cuda.search(index, part, Query())
+    exact_row, exact_key = reduce_cuda.search(index, part, Query())
     row["checked"] = part.lat_deg.size
-    same_row = exact.reference == found.reference[:: m // sample]
-    same_chord = exact.chord2 == found.chord2[:: m // sample]
-    row["wrong"] = int(part.lat_deg.size - int((same_row & same_chord).sum()))
+    same_row, same_key = exact_row == row_of[:: m // sample], exact_key == key[:: m // sample]
+    row["wrong"] = int(part.lat_deg.size - int((same_row & same_key).sum()))
     slow = max(1, min(3, repeats))
     if m * n <= BRUTE_PAIRS:
         row["brute"] = time_ms(lambda: reduce_cuda.search(index, observations, Query()), slow)
@@ -79,7 +78,7 @@ def measure(kind: str, log_m: int, log_n: int, repeats: int) -> dict[str, Any]:
         pair = [case_study_cuda.radians(*points) for points in ((lat, lon), (other_lat, other_lon))]
         row["pair"] = time_ms(lambda: case_study_cuda.nearest(*pair), slow)
         row["pair, fast"] = time_ms(lambda: case_study_cuda.nearest(*pair, fast=True), slow)
-        row["pair wrong"] = int((case_study_cuda.nearest(*pair)[0] != found.reference[:, 0]).sum())
+        row["pair wrong"] = int((case_study_cuda.nearest(*pair)[0] != row_of[:, 0]).sum())
     return row
 
 

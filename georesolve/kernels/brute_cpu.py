@@ -4,10 +4,10 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.coordinates_cpu import distances, readable
+from georesolve.kernels.coordinates_cpu import answer_of, readable
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import Degrees, Found, Query, StepsSpent
+from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
@@ -115,7 +115,7 @@ def _search_many(  # type: ignore[no-untyped-def]
 
 def search(
     index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
-) -> Found:
+) -> Found | Answer:
     """The k nearest references of every observation.
 
     Parameters
@@ -127,12 +127,12 @@ def search(
     query : Query
         How many, and whether a row may match itself.
     measure : bool
-        Metres instead of squared chords.
+        Whether metres are wanted.
     """
     n = observations.lat_deg.size
     own = query.first_row + np.arange(n if query.exclude_self else 0)
     found = search_rows(index.vectors, observations, own, query.k, query.most_steps)
-    return Found(found.reference, distances(found)) if measure else found
+    return answer_of(found) if measure else found
 
 
 def steps_a_pair(k: int) -> float:

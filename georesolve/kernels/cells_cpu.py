@@ -338,7 +338,7 @@ def search(
     left = kept(n, dtype=np.int64)
     threads = threads_for(n, _GRAIN)
     counts = np.zeros(threads, np.int64)
-    into = (found.reference[:, 0], found.chord2[:, 0], left, counts)
+    into = (found.reference[:, 0], found.key[:, 0], left, counts)
     in_threads(_look_up, threads, *observations, index.vectors, grid, table, *into)
     starts = n * np.arange(threads) // threads
     return np.concatenate([left[a : a + b] for a, b in zip(starts, counts, strict=True)])

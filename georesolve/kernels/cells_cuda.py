@@ -59,7 +59,7 @@ from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.order_cuda import EMPTY, frame, spread, turned
-from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import (
@@ -448,6 +448,6 @@ def _stride(kernel: Any, n: int, *arguments: Any) -> None:
     launch(kernel, blocks_for(n, _THREADS, resident), _THREADS, *arguments)
 
 
-def fill_in(rows: cp.ndarray, some: Found, found: Found, measure: bool) -> None:
+def fill_in(rows: cp.ndarray, some: Found | Answer, found: Found, measure: bool) -> None:
     """Put answers for the observations that were left over into their rows; as `put` has them."""
     _stride(put, rows.size, rows, *some, measure, *found)

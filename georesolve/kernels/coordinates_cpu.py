@@ -8,7 +8,7 @@ from numba import njit
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import metres_of_chord
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.query import Degrees, Found
+from georesolve.kernels.query import Answer, Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14
@@ -79,14 +79,8 @@ def unit_vectors(
     return vectors
 
 
-def distances(found: Found) -> np.ndarray:
-    """Great-circle distances of what was found, in metres, written over its squared chords.
-
-    Returns
-    -------
-    float64 array, shape (n_observations, k)
-        Metres of each pair; NaN where there is none.
-    """
-    chord2 = found.chord2
+def answer_of(found: Found) -> Answer:
+    """The great-circle metres of what was found, written over its squared chords."""
+    chord2 = found.key
     in_threads(_measure, threads_for(chord2.size, _GRAIN), chord2.ravel())
-    return chord2
+    return Answer(found.reference, chord2)

@@ -13,7 +13,7 @@ from numba import cuda
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import half_chord, metres_of_half
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.query import Found
+from georesolve.kernels.query import Answer, Found
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -63,13 +63,10 @@ def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
     return vectors
 
 
-def distances(found: Found) -> cp.ndarray:
-    """Great-circle distances of what was found, written over its squared chords.
-
-    As `kernels.coordinates_cpu.distances`.
-    """
-    chord2 = found.chord2
+def answer_of(found: Found) -> Answer:
+    """The great-circle metres of what was found, written over its squared chords."""
+    chord2 = found.key
     if chord2.size:
         blocks = blocks_for(chord2.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
         launch(measure, blocks, _THREADS, chord2.ravel())
-    return chord2
+    return Answer(found.reference, chord2)

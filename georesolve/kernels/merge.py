@@ -10,7 +10,7 @@ from georesolve.kernels.query import Found
 def merge(parts: Iterable[tuple[Found, int]]) -> Found:
     """Merge what was found in the pieces of a reference set.
 
-    `kernels.distance.closer` orders all candidates strictly, because no two have the same row. So
+    Key and row order all candidates strictly, because no two have the same row. So
     neither the order of the parts nor where the set was split shows in the result: it is, byte for
     byte, what a search of the whole set finds.
 
@@ -39,4 +39,4 @@ def merge(parts: Iterable[tuple[Found, int]]) -> Found:
 
 def _shifted(found: Found, first_row: int) -> Found:
     # True and False count as 1 and 0: "none" stays -1 without a call to a device's library.
-    return Found(found.reference + first_row * (found.reference >= 0), found.chord2)
+    return Found(found.reference + first_row * (found.reference >= 0), found.key)

@@ -1,4 +1,4 @@
-"""The loop around `kernels.distance.closer` that merges two answers on a CPU."""
+"""The loop that merges two answers on a CPU, by key and then by row."""
 
 import numpy as np
 from numba import njit
@@ -13,7 +13,7 @@ _GRAIN = 1 << 13
 
 @njit(cache=True, nogil=True)
 def _merge(  # type: ignore[no-untyped-def]
-    thread, threads, left_row, left_chord2, right_row, right_chord2, row, chord2
+    thread, threads, left_row, left_key, right_row, right_key, row, key
 ):
     n, k = row.shape
     for i in range(n * thread // threads, n * (thread + 1) // threads):
@@ -22,20 +22,20 @@ def _merge(  # type: ignore[no-untyped-def]
         # Of "none" against "none" (both infinite, row -1) either may be taken: they are the same.
         for j in range(k):
             if closer(
-                right_chord2[i, right], right_row[i, right], left_chord2[i, left], left_row[i, left]
+                right_key[i, right], right_row[i, right], left_key[i, left], left_row[i, left]
             ):
                 row[i, j] = right_row[i, right]
-                chord2[i, j] = right_chord2[i, right]
+                key[i, j] = right_key[i, right]
                 right += 1
             else:
                 row[i, j] = left_row[i, left]
-                chord2[i, j] = left_chord2[i, left]
+                key[i, j] = left_key[i, left]
                 left += 1
 
 
 def merge_pair(left: Found, right: Found) -> Found:
     """The k closest of two answers for the same observations, in the order of `closer`."""
     row = np.empty_like(left.reference)
-    chord2 = np.empty_like(left.chord2)
-    in_threads(_merge, threads_for(row.size, _GRAIN), *left, *right, row, chord2)
-    return Found(row, chord2)
+    key = np.empty_like(left.key)
+    in_threads(_merge, threads_for(row.size, _GRAIN), *left, *right, row, key)
+    return Found(row, key)

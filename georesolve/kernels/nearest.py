@@ -1,27 +1,12 @@
 """`nearest`: checks, asks for the way, looks it and the device up in a table, calls."""
 
 import math
-from typing import NamedTuple
+from typing import Any
 
 from georesolve.kernels.devices import Array, Step, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import MAX_K, Degrees, Found, Query
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
 from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
-
-
-class Answer(NamedTuple):
-    """The nearest references of every observation, on the device of the observations.
-
-    Attributes
-    ----------
-    reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
-        Row of the nearest reference, the lowest of equally near ones; -1 where there is none.
-    distance_m : float64 array, of the same shape
-        Great-circle metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
-    """
-
-    reference: Array
-    distance_m: Array
 
 
 def nearest(
@@ -84,8 +69,8 @@ def nearest(
     """
     _check_limit(max_distance_m)
     query = Query(k, exclude_self, first_row, most_steps)
-    found = _search(index, lat_deg, lon_deg, query, algorithm, measure=True)
-    return _answer(found.reference, found.chord2, max_distance_m)
+    answer: Answer = _search(index, lat_deg, lon_deg, query, algorithm, measure=True)
+    return _within(answer, max_distance_m)
 
 
 def find(
@@ -99,14 +84,15 @@ def find(
     algorithm: Algorithm = "auto",
     most_steps: int | None = None,
 ) -> Found:
-    """Rows and squared chords of the nearest references: `nearest` without the metres.
+    """Rows and keys of the nearest references: `nearest` without the metres.
 
     For a reference set in pieces: `find` in each piece, `kernels.merge`, then `measure`. With
     `exclude_self`, `first_row` counts from the piece's first reference and may be negative.
     Parameters and errors are those of `nearest`.
     """
     query = Query(k, exclude_self, first_row, most_steps)
-    return _search(index, lat_deg, lon_deg, query, algorithm, measure=False)
+    found: Found = _search(index, lat_deg, lon_deg, query, algorithm, measure=False)
+    return found
 
 
 def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
@@ -115,15 +101,15 @@ def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
     Parameters
     ----------
     found : Found
-        Rows in the whole reference set, and squared chords.
+        Rows in the whole reference set, and squared chords as keys.
     max_distance_m : float, optional
         As for `nearest`.
     """
     _check_limit(max_distance_m)
     # A copy: the answer is written over it.
-    own = Found(found.reference.copy(), found.chord2.copy())
-    distances = implementation(device_of(found.reference), "coordinates").distances
-    return _answer(own.reference, distances(own), max_distance_m)
+    own = Found(found.reference.copy(), found.key.copy())
+    coordinates = implementation(device_of(found.reference), "coordinates")
+    return _within(coordinates.answer_of(own), max_distance_m)
 
 
 def _check_limit(max_distance_m: float | None) -> None:
@@ -139,7 +125,7 @@ def _search(
     algorithm: Algorithm,
     *,
     measure: bool,
-) -> Found:
+) -> Any:
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     if device != index.device:
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
@@ -151,17 +137,16 @@ def _search(
         raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
     chosen = way(device, lat_deg.size, index.n_references, query, algorithm)
     step: Step = "brute" if chosen.search == "brute" else "tree"
-    found: Found = implementation(device, step).search(
-        index, Degrees(lat_deg, lon_deg), query, measure=measure
-    )
-    return found
+    search = implementation(device, step).search
+    return search(index, Degrees(lat_deg, lon_deg), query, measure=measure)
 
 
-def _answer(reference: Array, distance_m: Array, max_distance_m: float | None) -> Answer:
+def _within(answer: Answer, max_distance_m: float | None) -> Answer:
+    reference, distance_m = answer
     if max_distance_m is not None:
         too_far = distance_m > max_distance_m
         reference[too_far] = -1
         distance_m[too_far] = math.nan
     if reference.shape[1] == 1:
         return Answer(reference[:, 0], distance_m[:, 0])
-    return Answer(reference, distance_m)
+    return answer

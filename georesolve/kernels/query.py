@@ -1,7 +1,7 @@
 """What a search is asked and what it finds: the contract between `nearest` and every search.
 
-Every search module, for a CPU or a GPU, has ``search(index, degrees, query, measure) -> Found``;
-with `measure`, metres take the place of squared chords, and NaN of infinity.
+Every search module, for a CPU or a GPU, has ``search(index, degrees, query, measure)``. It gives a
+`Found`, or with `measure` an `Answer` of the same shape.
 """
 
 from typing import NamedTuple
@@ -54,9 +54,25 @@ class Found(NamedTuple):
     ----------
     reference : int64 array, shape (n_observations, k)
         Row of the reference; -1 where there is none.
-    chord2 : float64 array, shape (n_observations, k)
-        Squared chord of the unit vectors; infinity where there is none.
+    key : float64 array, shape (n_observations, k)
+        What answers are ordered by before the row: the squared chord of the unit vectors; infinity
+        where there is none.
     """
 
     reference: Array
-    chord2: Array
+    key: Array
+
+
+class Answer(NamedTuple):
+    """The nearest references of every observation, on the device of the observations.
+
+    Attributes
+    ----------
+    reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
+        Row of the nearest reference, the lowest of equally near ones; -1 where there is none.
+    distance_m : float64 array, of the same shape
+        Great-circle metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
+    """
+
+    reference: Array
+    distance_m: Array

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float64, int64
 
-from georesolve.kernels.coordinates_cuda import distances, metres, unit_vectors
+from georesolve.kernels.coordinates_cuda import answer_of, metres, unit_vectors
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.query import MAX_K, Degrees, Found, Query
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import list_merge, list_store, warp_closest
 
@@ -290,10 +290,10 @@ def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:
 
 def search(
     index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
-) -> Found:
+) -> Found | Answer:
     """The k nearest references of every observation; as `kernels.tree_cuda.search`."""
     found = _search(index, unit_vectors(*observations), query)
-    return Found(found.reference, distances(found)) if measure else found
+    return answer_of(found) if measure else found
 
 
 def _search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Found:
@@ -322,7 +322,7 @@ def merge_all(parts: Sequence[Found]) -> Found:
     import cupy as cp
 
     return _reduce(
-        cp.stack([part.reference for part in parts]), cp.stack([part.chord2 for part in parts])
+        cp.stack([part.reference for part in parts]), cp.stack([part.key for part in parts])
     )
 
 

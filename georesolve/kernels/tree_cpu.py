@@ -26,13 +26,13 @@ import numpy as np
 from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build
 from georesolve.kernels.brute_cpu import search_rows, steps_a_pair
 from georesolve.kernels.cells_cpu import search as search_cells
-from georesolve.kernels.coordinates_cpu import distances, readable, unit_vectors
+from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import MAX_ROWS, ROW, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
-from georesolve.kernels.query import Degrees, Found, Query, StepsSpent
+from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.ways import Search, walk, way
@@ -62,7 +62,7 @@ def search(
     measure: bool = False,
     by: Search | None = None,
     window: int | None = None,
-) -> Found:
+) -> Found | Answer:
     """The k nearest references of every observation; as `kernels.brute_cpu.search`.
 
     Parameters
@@ -81,8 +81,8 @@ def search(
     found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
     if not tree.keys.size or not n:
         found.reference.fill(-1)
-        found.chord2.fill(np.nan if measure else np.inf)
-        return found
+        found.key.fill(np.nan if measure else np.inf)
+        return Answer(*found) if measure else found
     lists = query.k > 1 or query.exclude_self
     sizes = (n, tree.rows.size, query)
     chosen = by or way("cpu", *sizes, "tree").search
@@ -92,12 +92,12 @@ def search(
             rest = Degrees(lat_deg[left], lon_deg[left])
             walked = walk("cpu", left.size, tree.rows.size, query).search
             some = search(index, rest, query, by=walked, window=window)
-            found.reference[left], found.chord2[left] = some
-            return Found(found.reference, distances(found)) if measure else found
+            found.reference[left], found.key[left] = some
+            return answer_of(found) if measure else found
         chosen = walk("cpu", *sizes).search
     packets = chosen == "packets"
     # A list is measured where it is made.
-    measured = measure and lists and packets
+    in_metres = measure and lists and packets
     loop = search_singles if not packets else search_lists if lists else search_packets
     lanes = LANES if packets else 1
     brute = lanes * tree.rows.size * steps_a_pair(query.k)
@@ -109,16 +109,16 @@ def search(
         for start in range(0, n, window):
             part = slice(start, min(start + window, n))
             here = Scratch(*(array[: part.stop - start] for array in memory))
-            reference, chord2 = found.reference[part], found.chord2[part]
+            reference, chord2 = found.reference[part], found.key[part]
             unit_vectors(lat_deg[part], lon_deg[part], here.points)
             order = here.order[: sort(here, LANES)]
             into: tuple[Any, ...] = ()
             if lists or not packets:
                 if order.size < part.stop - start:
                     reference.fill(-1)
-                    chord2.fill(np.nan if measured else np.inf)
+                    chord2.fill(np.nan if in_metres else np.inf)
                 into = (reference, chord2, query.exclude_self, query.first_row + start)
-                into = (*into, measured) if packets else into
+                into = (*into, in_metres) if packets else into
             for patience in patiences:
                 threads = threads_for(order.size, _GRAIN)
                 limits = np.array([patience, most_steps])
@@ -139,8 +139,10 @@ def search(
                 rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
                 some = _compare_all(index, rest, start + rows, query, most_steps)
                 reference[rows] = some.reference
-                chord2[rows] = distances(some) if measured else some.chord2
-    return Found(found.reference, distances(found)) if measure and not measured else found
+                chord2[rows] = answer_of(some).distance_m if in_metres else some.key
+    if in_metres:
+        return Answer(*found)
+    return answer_of(found) if measure else found
 
 
 def _compare_all(
@@ -163,4 +165,4 @@ def _compare_all(
         own = np.where(np.take(inside, at, mode="clip") == own, at, -1)
     found = search_rows(vectors, observations, own, query.k, most_steps)
     reference = np.where(found.reference >= 0, inside[found.reference], -1)
-    return Found(reference[places], found.chord2[places])
+    return Found(reference[places], found.key[places])

@@ -9,7 +9,7 @@ from georesolve.kernels import cells_cuda
 from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.order_cuda import extent, order
-from georesolve.kernels.query import Degrees, Found, Query
+from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.ways import suits_cells, walk
@@ -32,12 +32,12 @@ def search(
     *,
     measure: bool = False,
     width: int | None = None,
-) -> Found:
+) -> Found | Answer:
     """The k nearest references of every observation; of one that is not valid, none.
 
-    With `measure`, metres stand in for squared chords. `width` is the number of observations a
-    warp: a power of two up to 32, after sorting them, or 1 as they come. Where it is not given
-    their number decides, and whether cells answer; the answer is the same.
+    With `measure`, an `Answer`. `width` is the number of observations a warp: a power of two up to
+    32, after sorting them, or 1 as they come. Where it is not given their number decides, and
+    whether cells answer; the answer is the same.
     """
     import cupy as cp
 
@@ -45,11 +45,11 @@ def search(
     check_rows("observations", n)
     found = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
     if not n:
-        return found
+        return Answer(*found) if measure else found
     n_references = index.vectors.shape[1]
     if not n_references:
         found.reference.fill(-1)
-        found.chord2.fill(math.nan if measure else math.inf)
+        found.key.fill(math.nan if measure else math.inf)
     elif width is not None:
         _walk(index, observations, query, width, found, measure)
     elif not (
@@ -61,7 +61,7 @@ def search(
         if n >= _COPIES and n_references > WARP**2 >= index.tree.points.shape[0]:
             width = WARP
         _walk(index, observations, query, width, found, measure)
-    return found
+    return Answer(*found) if measure else found
 
 
 def _width(n_observations: int, n_references: int, query: Query) -> int:

@@ -47,7 +47,7 @@ from georesolve.kernels.boxes_cuda import (
     slack_around,
     square,
 )
-from georesolve.kernels.coordinates_cuda import distances
+from georesolve.kernels.coordinates_cuda import answer_of
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.keys_cuda import (
     COLUMNS,
@@ -498,4 +498,4 @@ def launch_walk(
         search_hard(index.vectors, *observations, *hard, *asked)
     if measure and query.k == 1:
         # Not by the walk: metres would take registers that its warps need.
-        distances(found)
+        answer_of(found)

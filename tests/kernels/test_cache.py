@@ -15,7 +15,7 @@ _METRES = """
 import numpy as np
 from georesolve.kernels import coordinates_cpu, query
 found = query.Found(np.zeros((1, 1), np.int64), np.full((1, 1), 4.0))
-print(round(coordinates_cpu.distances(found)[0, 0] / np.pi, 3))
+print(round(coordinates_cpu.answer_of(found).distance_m[0, 0] / np.pi, 3))
 print(sum(coordinates_cpu._measure.stats.cache_hits.values()))
 """
 _FOLDERS = """

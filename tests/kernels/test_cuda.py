@@ -22,7 +22,7 @@ from georesolve.kernels import (  # noqa: E402
     walk_cuda,
 )
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
-from georesolve.kernels.coordinates_cuda import distances, unit_vectors  # noqa: E402
+from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors  # noqa: E402
 from georesolve.kernels.query import Degrees, Found, Query  # noqa: E402
 from tests.kernels.point_sets import SETS, points  # noqa: E402
 
@@ -174,13 +174,13 @@ def case(request):
 
 
 def assert_same(found, expected, what):
-    rows, chords = found.reference.get(), found.chord2.get()
+    rows, chords = found.reference.get(), found.key.get()
     wrong = np.flatnonzero((rows != expected.reference).any(axis=1))
     assert not wrong.size, (
         f"{what}: {wrong.size} wrong, first {wrong[0]}: {rows[wrong[0]]}, {chords[wrong[0]]} "
-        f"but {expected.reference[wrong[0]]}, {expected.chord2[wrong[0]]}"
+        f"but {expected.reference[wrong[0]]}, {expected.key[wrong[0]]}"
     )
-    assert chords.tobytes() == expected.chord2.tobytes(), what
+    assert chords.tobytes() == expected.key.tobytes(), what
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
@@ -193,7 +193,7 @@ def test_every_search_finds_what_numpy_finds(case, query):
         assert_same(found, expected, f"tree, {width} observations a warp")
         measured = tree_cuda.search(index, seen, query, width=width, measure=True)
         assert measured.reference.get().tobytes() == found.reference.get().tobytes()
-        assert measured.chord2.get().tobytes() == distances(found).get().tobytes()
+        assert measured.distance_m.get().tobytes() == answer_of(found).distance_m.get().tobytes()
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_cells_answer_most_where_references_are_spread_evenly():
     expected = tree_cuda.search(index, seen, Query(), width=32)
     found = tree_cuda.search(index, seen, Query())
     assert found.reference.get().tobytes() == expected.reference.get().tobytes()
-    assert found.chord2.get().tobytes() == expected.chord2.get().tobytes()
+    assert found.key.get().tobytes() == expected.key.get().tobytes()
     # They were not all walked for: cells leave few over.
     rows, _ = cells_cuda.search(index, seen, found, measure=False)
     assert 0 < rows.size < 1 << 14
@@ -333,12 +333,10 @@ def test_pieces_merge_to_the_whole(name, query):
     for first, last in ((n // 2, n), (0, n // 3), (n // 3, n // 2)):
         piece = build_index(lat[first:last], lon[first:last])
         found = tree_cuda.search(piece, seen, query)
-        parts.append(
-            Found(cp.where(found.reference < 0, -1, found.reference + first), found.chord2)
-        )
+        parts.append(Found(cp.where(found.reference < 0, -1, found.reference + first), found.key))
     merged = reduce_cuda.merge_all(parts)
     assert merged.reference.get().tobytes() == whole.reference.get().tobytes()
-    assert merged.chord2.get().tobytes() == whole.chord2.get().tobytes()
+    assert merged.key.get().tobytes() == whole.key.get().tobytes()
 
 
 def test_no_observations_and_no_references():
@@ -348,7 +346,7 @@ def test_no_observations_and_no_references():
     for module in (tree_cuda, reduce_cuda):
         found = module.search(empty, some, Query(2))
         assert (found.reference.get() == -1).all()
-        assert np.isinf(found.chord2.get()).all()
+        assert np.isinf(found.key.get()).all()
         assert module.search(index, none, Query(2)).reference.shape == (0, 2)
 
 
@@ -393,7 +391,7 @@ def test_distances_reach_the_antipode():
     lat = cp.array([0.0, 0.0, 10.0, math.nan])
     seen = Degrees(lat, cp.array([180.0, 179.999999, 20.0, 0.0]))
     found = reduce_cuda.search(build_index(cp.zeros(1), cp.zeros(1)), seen, Query(1))
-    distance_m = distances(found).get()[:, 0]
+    distance_m = answer_of(found).distance_m.get()[:, 0]
     assert distance_m[0] == math.pi * 6_371_008.8
     assert np.isnan(distance_m[3])
 

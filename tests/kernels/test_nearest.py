@@ -50,7 +50,7 @@ def test_every_algorithm_finds_what_the_definition_says(name, k):
     sample = slice(None, None, max(1, observations[0].size // 300))
     rows, chords = expected(references, [p[sample] for p in observations], k=k)
     np.testing.assert_array_equal(want.reference[sample], rows)
-    np.testing.assert_array_equal(want.chord2[sample], chords)
+    np.testing.assert_array_equal(want.key[sample], chords)
     for algorithm in ALGORITHMS:
         assert same_bytes(find(index, *observations, k=k, algorithm=algorithm), want), algorithm
 
@@ -118,7 +118,7 @@ def test_any_split_gives_the_same_bytes(references, observations, k, exclude_sel
     whole = find(index, *observations, algorithm="brute", **query)
     rows, chords = expected(references, observations, **query)
     np.testing.assert_array_equal(whole.reference, rows)
-    np.testing.assert_array_equal(whole.chord2, chords)
+    np.testing.assert_array_equal(whole.key, chords)
     assert same_bytes(find(index, *observations, algorithm="tree", **query), whole)
 
     cuts = sorted(data.draw(st.sets(st.integers(0, n), max_size=3), label="cuts") | {0, n})
