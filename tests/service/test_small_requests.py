@@ -1,12 +1,16 @@
 """Small synchronous requests: answered without a job, whatever happens to workers."""
 
+import asyncio
 import io
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.service.app import create_app
+from georesolve.service.settings import Settings
 from georesolve.workers.plan import QUICKLY_INDEXED
 from tests.conftest import (
     NO_CLUSTER,
@@ -188,3 +192,16 @@ def workers_of(client):
 
     wait_until(some)
     return found
+
+
+def test_a_request_leaves_no_view_of_the_service_behind(tmp_path):
+    async def views_after(requests):
+        app = create_app(Settings(data_dir=tmp_path))
+        asking = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+        async with app.router.lifespan_context(app), asking as client:
+            for _ in range(requests):
+                answer = await client.post("/estimate", json={"observations": 1, "references": 1})
+                assert answer.status_code == 503, "there is no cluster"
+            return len(app.state.service.views)
+
+    assert asyncio.run(views_after(3)) == 1

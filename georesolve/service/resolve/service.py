@@ -36,8 +36,8 @@ class Service:
     quotas: Quotas
     metrics: Metrics
     reading: Turns
-    views: dict[Store, "Service"] = field(default_factory=dict)
-    """What `of` gave: as many as there are keys."""
+    views: dict[tuple[str | None, bool], "Service"] = field(default_factory=dict)
+    """What `of` gave, by owner and whether it sees all: every request has a store of its own."""
 
     @property
     def owner(self) -> str:
@@ -46,10 +46,11 @@ class Service:
 
     def of(self, store: Store) -> "Service":
         """The same with the store as one owner sees it."""
-        if store not in self.views:
+        whose = store.owner, store.sees_all
+        if whose not in self.views:
             library, results = self.library.of(store), self.results.of(store)
-            self.views[store] = replace(self, store=store, library=library, results=results)
-        return self.views[store]
+            self.views[whose] = replace(self, store=store, library=library, results=results)
+        return self.views[whose]
 
 
 async def service_of(request: Request) -> Service:
