@@ -1,7 +1,6 @@
 """What tests share: point sets, a real cluster, a real service."""
 
 import itertools
-import multiprocessing
 import os
 import re
 import socket
@@ -37,9 +36,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 SAMPLES = ROOT / "samples"
-
-# One process has one server that forks, whichever test starts it: decoders want these loaded there.
-multiprocessing.set_forkserver_preload(["georesolve.service.receiving.decoding", "pandas"])
 
 # No test checks how fast something was: on a busy machine anything may take a second.
 hypothesis.settings.register_profile("unhurried", deadline=None)

@@ -1,14 +1,25 @@
 """What a process that decodes files has loaded, asked of a real one."""
 
+import multiprocessing
 import sys
+from contextlib import closing
 
 from georesolve.service.receiving.children import Children
 
 
 def write_modules_of_child():
     """Write the modules of a child to standard output, one a line."""
-    with Children(_tell_modules, ["georesolve.service.receiving.decoding"]).child(60) as child:
+    # The server of multiprocessing is one for the whole process: it may be at work for others.
+    others = multiprocessing.get_context("forkserver").Process(target=_do_nothing)
+    others.start()
+    children = Children(_tell_modules, ["georesolve.service.receiving.decoding"])
+    with closing(children), children.child(60) as child:
         sys.stdout.write("\n".join(child.connection.recv()))
+    others.join()
+
+
+def _do_nothing():
+    pass
 
 
 def _tell_modules(connection):

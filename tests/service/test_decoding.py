@@ -1,6 +1,7 @@
 """Files from strangers: limits hold, and a child that dies takes nothing with it."""
 
 import asyncio
+import atexit
 import json
 import os
 import shutil
@@ -37,13 +38,23 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
 
 
-own_decoders = cache(decoders.open_decoders)
+@cache
+def own_decoders():
+    children = decoders.open_decoders()
+    atexit.register(children.close)
+    return children
 
 
-def decode(path, format="parquet", names=None, children=None, **limits):
+def decode(path, format="parquet", names=None, work=None, **limits):
     source = Source(path, format, Reading(**(names or {}), on_invalid="null"), "points")
-    target = path.with_suffix(".out")
-    return decode_in_child(source, target, replace(LIMITS, **limits), children or own_decoders())
+    target, limits = path.with_suffix(".out"), replace(LIMITS, **limits)
+    if work is None:
+        return decode_in_child(source, target, limits, own_decoders())
+    with closing(Children(work, [])) as children:
+        # Its server is at work, as that of a service is.
+        with children.child(60):
+            pass
+        return decode_in_child(source, target, limits, children)
 
 
 def write(path, **columns):
@@ -143,7 +154,7 @@ def test_a_file_may_be_larger_than_the_memory_that_it_is_decoded_in(tmp_path):
 def test_time_is_limited(tmp_path):
     file, start = write(tmp_path / "f", lat=[0.0], lon=[0.0]), time.monotonic()
     with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
-        decode(file, children=Children(_sleep, []), seconds=0.5)
+        decode(file, work=_sleep, seconds=0.5)
     assert time.monotonic() - start < 20
 
 
@@ -156,10 +167,10 @@ def test_a_crash_is_not_the_fault_of_the_file(tmp_path):
         (_babble, "more than 16777216 bytes"),
     ):
         with pytest.raises(decoders.DecoderFailed, match=words):
-            decode(file, children=Children(work, []))
+            decode(file, work=work)
         assert not file.with_suffix(".out").exists()
     with pytest.raises(TooLarge, match="took all memory"):
-        decode(file, children=Children(_abort_for_memory, []))
+        decode(file, work=_abort_for_memory)
 
 
 def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):

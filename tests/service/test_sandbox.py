@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def found(tmp_path_factory):
     path.write_text("given")
     source = Source(path, "csv", Reading(), str(other))
     children = Children(taken_over, ["georesolve.service.receiving.decoding"])
-    with pytest.raises(InvalidInput) as caught:
+    with closing(children), pytest.raises(InvalidInput) as caught:
         decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS, children)
     if all(HAS):
         assert other.read_text() == "secret"

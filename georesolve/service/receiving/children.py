@@ -1,37 +1,93 @@
 """Child processes that do one thing and end, of which one waits ready.
 
 They are forked from a server process that has the libraries loaded, and share nothing with the
-service but a pipe. Even so to start one takes longer than to decode a small file.
+service but a pipe. Even so to start one takes longer than to decode a small file. The server is
+our own: that of `multiprocessing` is one for the whole process, and loads what its first user says.
 """
 
-import multiprocessing
 import os
 import queue
+import select
 import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pkgutil import resolve_name
+from typing import NoReturn
 
 from georesolve.service.errors import stopping
-from georesolve.workers.interrupts import uninterrupted
 
-_context = multiprocessing.get_context("forkserver")
 _START_SECONDS = 30.0
 """A server that has started no child for so long is replaced; it needs milliseconds."""
 _END_SECONDS = 5.0
 """A server that does not tell for so long how a killed child ended is replaced."""
-_STARTS = 3
-"""Tries to start a child: on a busy machine a server may be replaced that only took long."""
+_UNKNOWN = 255
+"""How a child ended whose server was replaced meanwhile."""
 
 
-class Child(NamedTuple):
-    """A process, and the pipe to it."""
+class _Server:
+    """A process that forks; it ends with the service, however that ends."""
 
-    process: Any
-    connection: Connection
+    def __init__(self, work: str, preload: list[str]) -> None:
+        self._control, other = socket.socketpair()
+        self._control.settimeout(_START_SECONDS)
+        code = (
+            f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import run_forkserver; "
+            f"run_forkserver({other.fileno()}, {work!r}, {preload!r})"
+        )
+        with other:
+            # A Ctrl-C is for the service: in a session of its own the server does not hear it.
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", code],
+                pass_fds=[other.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def ask(self, *descriptors: int) -> None:
+        """Have a child started with the ends of two pipes; raises OSError."""
+        socket.send_fds(self._control, [b"\0"], descriptors)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._control.close()
+
+
+class Child:
+    """A process: the pipe to it, and the one on which its server tells its number and its end."""
+
+    def __init__(self, connection: Connection, told: Connection, server: _Server) -> None:
+        self.connection = connection
+        self.told = told
+        self.server = server
+        self._number = 0
+
+    def has_started(self, seconds: float) -> bool:
+        """Whether it starts in time; False, too, where its server was killed."""
+        self._number = self.hear(seconds) or 0
+        return bool(self._number)
+
+    def hear(self, seconds: float) -> int | None:
+        """What the server tells next; None where it tells nothing in time, or was killed."""
+        with suppress(EOFError, OSError):
+            if self.told.poll(seconds):
+                number: int = self.told.recv()
+                return number
+        return None
+
+    def kill(self) -> None:
+        """Kill it, unless its end was told: then its number may be that of another process."""
+        with suppress(OSError):
+            if not self.told.poll():
+                os.kill(self._number, signal.SIGKILL)
 
 
 class NotStarted(Exception):
@@ -39,26 +95,23 @@ class NotStarted(Exception):
 
 
 class Children:
-    """Gives out processes that run a function, each once.
+    """Gives out processes that run a function of a module, each once.
 
     A process runs `work` with its end of the pipe, and ends when that is closed, so also with the
-    service, however that ends. It writes nothing before it has read. The server process loads the
-    modules `preload` before it forks.
+    service. It writes nothing before it has read. The server loads the modules `preload`.
     """
 
     def __init__(self, work: Callable[[Connection], None], preload: list[str]) -> None:
-        _context.set_forkserver_preload(preload)
-        self._work = work
-        self._ready: queue.SimpleQueue[Future[Child]] = queue.SimpleQueue()
+        self._of_server = f"{work.__module__}:{work.__qualname__}", preload
+        self._server: _Server | None = None
+        self._asking = threading.Lock()
+        self._ready: queue.SimpleQueue[Child] = queue.SimpleQueue()
         self._given: set[Child] = set()
         self._is_closed = False
-        # One thread starts and reaps: `Process.start()` reaps finished children, which is not
-        # thread-safe. It waits for the server without a limit; whoever waits for it kills that.
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix="children")
 
     def make_ready(self) -> None:
-        """Start a process in the background."""
-        self._ready.put(self._helper.submit(self._start))
+        """Have a process started, and wait for nothing."""
+        self._ready.put(self._asked())
 
     @contextmanager
     def child(self, seconds: float) -> Iterator[Child]:
@@ -66,16 +119,17 @@ class Children:
 
         Raises NotStarted, and NotReady when the service ends meanwhile.
         """
-        child = self._take(seconds)
+        child = self._taken(seconds)
         self._given.add(child)
         try:
             self.refuse_closed()
             yield child
         finally:
-            self._given.discard(child)
             child.connection.close()
-            _kill(child)
-            self._helper.submit(self._end, child)
+            if child in self._given:
+                child.kill()
+                self.exit_code(child)
+            child.told.close()
 
     def refuse_closed(self) -> None:
         """Raise NotReady where processes end because the service does."""
@@ -83,73 +137,109 @@ class Children:
             raise stopping()
 
     def exit_code(self, child: Child) -> int:
-        """Wait for a process that ends; returns how it did."""
-        return self._helper.submit(self._end, child).result()
+        """Wait for a process that ends; returns how it did. It is asked once."""
+        code = child.hear(_END_SECONDS)
+        if code is None:
+            child.kill()
+            self._replace(child.server)
+        self._given.discard(child)
+        return _UNKNOWN if code is None else code
 
     def close(self) -> None:
-        """End the processes that are given out, and a server that hangs: a thread waits for it."""
+        """End the processes that are given out, and the server."""
         self._is_closed = True
         for child in [*self._given]:
-            _kill(child)
-        try:
-            self._helper.submit(lambda: None).result(_END_SECONDS)
-        except TimeoutError:
-            _kill_server()
+            child.kill()
+        if self._server is not None:
+            self._replace(self._server)
 
-    def _take(self, seconds: float) -> Child:
+    def _asked(self) -> Child:
+        """A process that is being started."""
+        own, other = Pipe()
+        told, telling = Pipe(duplex=False)
+        with other, telling, self._asking:
+            while True:
+                self.refuse_closed()
+                server = self._server = self._server or _Server(*self._of_server)
+                try:
+                    server.ask(other.fileno(), telling.fileno())
+                    return Child(own, told, server)
+                except OSError:
+                    # It was killed, or has not listened for long.
+                    server.kill()
+                    self._server = None
+
+    def _replace(self, server: _Server) -> None:
+        with self._asking:
+            server.kill()
+            if self._server is server:
+                self._server = None
+
+    def _taken(self, seconds: float) -> Child:
         while True:
             self.make_ready()
-            started = self._ready.get()
-            try:
-                child = started.result(min(_START_SECONDS, seconds / 2))
-            except TimeoutError:
-                _kill_server()
-                try:
-                    child = started.result(seconds)
-                except TimeoutError:
-                    raise NotStarted from None
+            child = self._ready.get()
+            if not child.has_started(min(_START_SECONDS, seconds / 2)):
+                self._replace(child.server)
+                child = self._asked()
+                if not child.has_started(seconds):
+                    raise NotStarted
             # One that was killed while it waited has closed its end.
             if not child.connection.poll():
                 return child
             child.connection.close()
 
-    def _start(self) -> Child:
-        for _ in range(_STARTS):
-            self.refuse_closed()
-            own, other = _context.Pipe()
-            process = _context.Process(target=self._work, args=(other,), name="child", daemon=True)
-            try:
-                with other, uninterrupted():
-                    process.start()
-                return Child(process, own)
-            except (EOFError, ConnectionError):
-                # The server was killed meanwhile: the next start makes another one.
-                _kill_server()
-        raise NotStarted
 
-    def _end(self, child: Child) -> int:
-        child.process.join(_END_SECONDS)
-        if child.process.exitcode is None:
-            _kill_server()
-            child.process.join()
-        code: int = child.process.exitcode
-        return code
+def run_forkserver(descriptor: int, work: str, preload: list[str]) -> NoReturn:
+    """What the server does: fork a child for each two pipes that come, and tell how it ended."""
+    for module in preload:
+        with suppress(ImportError):
+            import_module(module)
+    function = resolve_name(work)
+    telling: dict[int, Connection] = {}
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    with socket.socket(fileno=descriptor) as control:
+        while True:
+            ready, _, _ = select.select([control, ended], [], [])
+            if ended in ready:
+                os.read(ended, select.PIPE_BUF)
+                for number in [*telling]:
+                    found, status = os.waitpid(number, os.WNOHANG)
+                    if found:
+                        _tell(telling.pop(number), os.waitstatus_to_exitcode(status))
+            if control in ready:
+                content, descriptors, *_ = socket.recv_fds(control, 1, 2)
+                if not content:
+                    os._exit(0)
+                pipe, told = descriptors
+                number = os.fork()
+                if not number:
+                    _work(function, pipe)
+                os.close(pipe)
+                telling[number] = Connection(told, readable=False)
+                _tell(telling[number], number)
 
 
-def _kill(child: Child) -> None:
-    """Kill a process, and wait until it has ended."""
-    # Once it has ended its number may be that of another process.
-    if not wait([child.process.sentinel], 0):
-        child.process.kill()
-    if not wait([child.process.sentinel], _END_SECONDS):
-        _kill_server()
+def _tell(where: Connection, number: int) -> None:
+    # Nobody may hear it any more.
+    with suppress(OSError):
+        where.send(number)
 
 
-def _kill_server() -> None:
-    """Kill the server, and wait until the next start can see that it has ended."""
-    # No public name: https://github.com/python/cpython/blob/3.13/Lib/multiprocessing/forkserver.py
-    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-    if pid is not None:
-        with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def _work(function: Callable[[Connection], None], pipe: int) -> NoReturn:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # What is the server's: who waits for its end waits for all that have it.
+        os.closerange(3, pipe)
+        os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+        function(Connection(pipe))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
