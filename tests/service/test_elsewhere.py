@@ -15,15 +15,17 @@ from georesolve.client import Client, ServiceRefused
 from georesolve.commands import main
 from georesolve.service.clock import new_id, now
 from georesolve.service.datasets.library import Library
+from georesolve.service.errors import NotReady
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.maps.cache import Maps
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import Delivery
-from georesolve.service.store.store import Store
+from georesolve.service.store.schema import kept
+from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.objects import object_store
-from georesolve.workers.places import OutputFailed, StoreFailed, place_of
+from georesolve.workers.places import OutputFailed, Prefix, StoreFailed, place_of
 from tests import oracle
 from tests.conftest import (
     finished,
@@ -613,6 +615,25 @@ def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkey
     Retention(Settings(), bucket, library).sweep()
     assert bucket.datasets_place.names() == []
     assert bucket.dataset(row.id) is None
+
+
+def test_an_object_that_comes_after_its_row_was_swept_goes(bucket, tmp_path, monkeypatch):
+    """A slow line takes more than the hour that a set has to come."""
+    library = Library(bucket.of(""))
+    keep = Prefix.keep
+
+    def keep_late(place, file, name):
+        with bucket._engine.begin() as connection:
+            connection.execute(kept.update().values(expires=LONG_AGO))
+        Retention(Settings(), bucket, library).sweep()
+        keep(place, file, name)
+
+    monkeypatch.setattr(Prefix, "keep", keep_late)
+    with pytest.raises(NotReady, match="took more than 3600 s"):
+        library.register(Ingested(store_points(points(10, 5), tmp_path / "new"), {}))
+    library.release(a_dataset(bucket, tmp_path).id)
+    assert bucket.datasets_place.names() == []
+    assert bucket.kept_ids() == set()
 
 
 def test_a_map_beside_a_bucket_goes_with_its_result(bucket, tmp_path, monkeypatch):

@@ -146,12 +146,27 @@ def test_a_name_whose_removal_broke_off_leaves_no_dataset(tmp_path):
             row, _ = library.register(made)
             store.of("ann").names.put(name, row.id, Condition(), None)
         # As when the process is killed before it removes the sets themselves.
-        assert len(store.of("ann").names.remove("places")) == 2
+        assert len(store.of("ann").names.remove("places", None)) == 2
         with store._engine.begin() as connection:
             connection.execute(kept.update().where(kept.c.expires > now()).values(expires=now()))
         Retention(Settings(), store, Library(store)).sweep()
         assert store.kept_ids("dataset") == {row.id}
         assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
+
+
+def test_what_another_name_has_stays_when_a_name_is_removed(service, name):
+    """It is an older version of the other one, which expires."""
+    other = f"{name[:60]}.o"
+    put(service, other, 42)
+    old, _ = put(service, name, 42).json(), put(service, other, 43)
+    assert old["expires"] is None
+    assert service.delete(f"/datasets/{name}").status_code == 204
+    assert nearest(service, f"dataset:{other}@1") == "at 42"
+    left = service.get(f"/datasets/{old['id']}").json()
+    assert left["names"] == [f"{other}@1"]
+    assert left["expires"] is not None
+    assert service.delete(f"/datasets/{other}").status_code == 204
+    assert service.get(f"/datasets/{old['id']}").status_code == 404
 
 
 def test_what_is_put_in_vain_is_not_kept(service, name):

@@ -130,6 +130,24 @@ def test_tables_that_cannot_be_made_leave_nothing_behind(tmp_path):
     first.dispose()
 
 
+def test_a_job_is_accepted_with_few_statements(tmp_path, store):
+    """Others wait meanwhile: one says that both sets are there and enters the job."""
+    library, said = Library(store), []
+    made = [Ingested(store_points(points(5, n), tmp_path / f"{n}.parquet"), {}) for n in (1, 2)]
+    registered, _ = library.register(made[0])
+    new = library.keep(made[1])
+
+    @sa.event.listens_for(store._engine, "before_cursor_execute")
+    def note(connection, cursor, statement, *about):
+        said.append(statement.split()[0])
+
+    for row, most in ((registered, 2), (new, 3)):
+        said.clear()
+        assert store.add_job(row, registered, MatchOptions(), Delivery())
+        assert said.pop(0) in ("BEGIN", "SELECT"), "the lock"
+        assert len(said) == most, said
+
+
 def test_outputs_of_live_jobs_are_theirs(tmp_path, store):
     row, _ = add(Library(store), tmp_path, 1)
 

@@ -16,6 +16,7 @@ from georesolve.service.errors import (
     DatasetDamaged,
     DatasetInUse,
     NoSuchDataset,
+    NotReady,
     Problem,
     is_disk_full,
 )
@@ -64,7 +65,7 @@ class Library:
     """Keeps datasets: a row is there before its file, and goes after it.
 
     So many hours after its last use a registered one expires, and never for 0; `indexes` keeps the
-    indexes of those, which take so many bytes at most of the disk, and leave some of it free.
+    indexes of those.
     """
 
     def __init__(
@@ -91,10 +92,7 @@ class Library:
         return own
 
     def take_over(self) -> None:
-        """Go on from what an earlier process left, while no other one has the datasets.
-
-        What it registered to be kept for some hours is kept for ever, if that is how it is now.
-        """
+        """Go on from what an earlier process left, while no other one has the datasets."""
         if not self._hours:
             self._store.keep_datasets_for_ever()
         place = self._store.datasets_place
@@ -104,11 +102,7 @@ class Library:
         self.indexes.keep_only(self._store.registered_digests())
 
     def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
-        """Register a dataset just made; the second is False when its content already was.
-
-        What is damaged of the one that was there is replaced. A new one must be admitted, as
-        `Store.add_job` has it.
-        """
+        """Register a dataset just made; the second is False when its content already was."""
         row = self._store.registered_dataset(ingested.dataset)
         if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
             if not _is_whole(row.dataset):
@@ -148,6 +142,11 @@ class Library:
                 return row
             expires = in_hours(self._hours)
             if not self._store.register_dataset(id, expires):
+                if self._store.dataset(id) is None:
+                    raise NotReady(
+                        f"the store of the service took more than {_TAKEN_SECONDS:g} s for the "
+                        "file, and what was stored is removed: send it again"
+                    )
                 if isinstance(dataset.file, Path) and isinstance(row.dataset.file, Path):
                     row.dataset.file.replace(dataset.file)
                 raise _RegisteredMeanwhile
@@ -239,10 +238,10 @@ class Library:
                 )
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
             for name in names if is_others else [id]:
-                for version in self._store.names_of(row.owner).remove(name):
-                    # Those that a job or another name needs go later.
-                    if not self.discard(version):
-                        self._store.prolong_dataset(version, now())
+                names_of = self._store.names_of(row.owner)
+                for version in names_of.remove(name, in_hours(self._hours)):
+                    # Those that a job needs go later.
+                    self.discard(version)
         elif not self.discard(row.id):
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
@@ -274,7 +273,9 @@ class Library:
     def release(self, id: str) -> None:
         """Remove a set that was just made, unless it was registered or its job accepted."""
         try:
-            self.discard(id, state="incoming")
+            if not self.discard(id, state="incoming") and self._store.dataset(id) is None:
+                # The sweeper forgot it before its file was here: to send it took too long.
+                self._store.datasets_place.remove([f"{id}.parquet"])
         except OSError as error:
             logger.warning("the file of the dataset %s stays for now: %s", id, error)
 
@@ -300,11 +301,7 @@ def id_in(name: str) -> str | None:
 
 
 def _is_whole(dataset: Dataset) -> bool:
-    """Whether the file of a dataset is there and has the bytes that it was made with.
-
-    Files of its owner are looked at when they are read. An object store counts checksums of its
-    own, so of an object the footer is looked at.
-    """
+    """Whether the file of a dataset has the bytes that it was made with; an object, its footer."""
     try:
         if isinstance(dataset.file, Path):
             return looks_whole(dataset) and sha256_of(dataset.file) == dataset.sha256

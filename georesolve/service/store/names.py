@@ -12,13 +12,11 @@ import sqlalchemy as sa
 from georesolve.service.clock import is_id, now
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
 from georesolve.service.store.engine import Queries
-from georesolve.service.store.schema import is_registered
-from georesolve.service.store.schema import kept as _kept
-from georesolve.service.store.schema import names as _names
+from georesolve.service.store.schema import is_registered, kept, names
 
 FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
 """A name, and a version of it."""
-_IS_NEWEST = _names.c.replaced.is_(None)
+_IS_NEWEST = names.c.replaced.is_(None)
 
 
 class Named(NamedTuple):
@@ -65,7 +63,7 @@ class Condition(NamedTuple):
 
 def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Whether a dataset is the newest version of a name."""
-    return sa.exists().where((_names.c.dataset == dataset) & _IS_NEWEST)
+    return sa.exists().where((names.c.dataset == dataset) & _IS_NEWEST)
 
 
 class Names(Queries):
@@ -76,16 +74,16 @@ class Names(Queries):
         named = Named.parse(text)
         if named is None:
             return None
-        which = _IS_NEWEST if named.version is None else _names.c.version == named.version
-        own = self._own(_names) & (_names.c.name == named.name) & which
-        query = sa.select(_names.c.dataset).where(own)
+        which = _IS_NEWEST if named.version is None else names.c.version == named.version
+        own = self._own(names) & (names.c.name == named.name) & which
+        query = sa.select(names.c.dataset).where(own)
         return next(iter(self._scalars(query)), None)
 
     def of(self, datasets: list[str]) -> dict[str, list[str]]:
         """What each of some datasets is called: ``places`` where it is the newest, ``places@3``."""
-        query = sa.select(_names).where(_names.c.dataset.in_(datasets))
+        query = sa.select(names).where(names.c.dataset.in_(datasets))
         found: dict[str, list[str]] = {id: [] for id in datasets}
-        for row in self._rows(query.order_by(_names.c.name, _names.c.version)):
+        for row in self._rows(query.order_by(names.c.name, names.c.version)):
             newest = [] if row["replaced"] else [row["name"]]
             found[row["dataset"]] += [*newest, f"{row['name']}@{row['version']}"]
         return found
@@ -103,22 +101,20 @@ class Names(Queries):
 
     def _newest(self, name: str) -> "sa.Select[tuple[str, str]]":
         return (
-            sa.select(_names.c.dataset, _kept.c.sha256)
-            .join(_kept, _kept.c.id == _names.c.dataset)
-            .where(self._own(_names) & (_names.c.name == name) & _IS_NEWEST)
+            sa.select(names.c.dataset, kept.c.sha256)
+            .join(kept, kept.c.id == names.c.dataset)
+            .where(self._own(names) & (names.c.name == name) & _IS_NEWEST)
         )
 
     def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
-        """Let a name stand for a dataset; tells whether it is a new name.
+        """Let a name stand for a dataset, unless it does; tells whether it is a new name.
 
-        `refuse_changed` has seen the name before. A dataset that it stands for already makes no new
-        version; one that is replaced `expires`. Raises NoSuchDataset when the dataset was removed
-        meanwhile, PreconditionFailed when the condition does not hold.
+        `refuse_changed` has seen the name before. The version that is replaced `expires`.
         """
-        of_name = self._own(_names) & (_names.c.name == name)
-        count = sa.select(sa.func.max(_names.c.version)).where(of_name)
-        is_there = (_kept.c.id == dataset) & is_registered
-        keep = _kept.update().where(is_there).values(expires=None)
+        of_name = self._own(names) & (names.c.name == name)
+        count = sa.select(sa.func.max(names.c.version)).where(of_name)
+        is_there = (kept.c.id == dataset) & is_registered
+        keep = kept.update().where(is_there).values(expires=None)
         # One replaces a name at a time: each sees what those before it did.
         with self._accepting() as connection:
             if not connection.execute(keep).rowcount:
@@ -127,27 +123,28 @@ class Names(Queries):
             condition.check(name, before.sha256 if before else None)
             if before and before.dataset == dataset:
                 return False
-            replace = _names.update().where(of_name & _IS_NEWEST)
+            replace = names.update().where(of_name & _IS_NEWEST)
             connection.execute(replace.values(replaced=now()))
             version = (connection.execute(count).scalar() or 0) + 1
             values = {"owner": self.owner, "name": name, "version": version, "dataset": dataset}
-            connection.execute(_names.insert().values(**values, created=now()))
+            connection.execute(names.insert().values(**values, created=now()))
             if before:
-                old = (_kept.c.id == before.dataset) & ~is_newest(_kept.c.id)
-                connection.execute(_kept.update().where(old).values(expires=expires))
+                old = (kept.c.id == before.dataset) & ~is_newest(kept.c.id)
+                connection.execute(kept.update().where(old).values(expires=expires))
             return before is None
 
-    def remove(self, name: str) -> list[str]:
-        """Let a name and all its versions stand for nothing; returns the ids of their datasets.
+    def remove(self, name: str, expires: str | None) -> list[str]:
+        """Let a name stand for nothing; returns the ids of the datasets that have no name now.
 
-        They expire in a minute: what the caller does not come to remove, the next sweep does.
+        What the caller does not come to remove, the next sweep does. What has another name stays,
+        and `expires` where it is the newest version of none.
         """
-        of_name = self._own(_names) & (_names.c.name == name)
+        of_name = self._own(names) & (names.c.name == name)
+        is_named = sa.exists().where(names.c.dataset == kept.c.id)
+        old = sa.case((is_named, sa.literal(expires, sa.String)), else_=now())
         with self._accepting() as connection:
-            named = sa.select(_names.c.dataset).where(of_name)
-            ids = list(dict.fromkeys(connection.execute(named).scalars()))
-            connection.execute(_names.delete().where(of_name))
-            unnamed = ~sa.exists().where(_names.c.dataset == _kept.c.id)
-            alone = _kept.c.id.in_(ids) & unnamed
-            connection.execute(_kept.update().where(alone).values(expires=now(60)))
-        return ids
+            removed = names.delete().where(of_name).returning(names.c.dataset)
+            was = kept.c.id.in_({*connection.execute(removed).scalars()})
+            update = kept.update().where(was & ~is_newest(kept.c.id))
+            connection.execute(update.values(expires=old))
+            return list(connection.execute(sa.select(kept.c.id).where(was & ~is_named)).scalars())

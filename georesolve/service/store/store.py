@@ -42,11 +42,7 @@ from georesolve.service.store.rows import (
     job_state,
     stored_dataset,
 )
-from georesolve.service.store.schema import is_registered as _is_registered
-from georesolve.service.store.schema import jobs as _jobs
-from georesolve.service.store.schema import kept as _kept
-from georesolve.service.store.schema import names as _names
-from georesolve.service.store.schema import store as _store
+from georesolve.service.store.schema import is_registered, jobs, kept, names, store
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
@@ -66,14 +62,14 @@ _LET_GO_SECONDS = 60.0
 _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
-_DATASET = sa.select(_kept).where((_kept.c.id == sa.bindparam("id")) & (_kept.c.kind != "result"))
-_STATE = [_jobs.c[field.name] for field in fields(JobState)]
-_ROW = [_jobs.c[field.name] for field in fields(JobRow) if field.name in _jobs.c]
-_KEPT = [_kept.c[name] for name in Kept._fields]
-_TOLD = sa.select(_store.c.beat, _store.c.cluster, _store.c.metrics)
+_DATASET = sa.select(kept).where((kept.c.id == sa.bindparam("id")) & (kept.c.kind != "result"))
+_STATE = [jobs.c[field.name] for field in fields(JobState)]
+_ROW = [jobs.c[field.name] for field in fields(JobRow) if field.name in jobs.c]
+_KEPT = [kept.c[name] for name in Kept._fields]
+_TOLD = sa.select(store.c.beat, store.c.cluster, store.c.metrics)
 _IS_NEEDED = sa.exists().where(
-    _jobs.c.status.in_(LIVE)
-    & ((_jobs.c.observations == _kept.c.id) | (_jobs.c.references == _kept.c.id))
+    jobs.c.status.in_(LIVE)
+    & ((jobs.c.observations == kept.c.id) | (jobs.c.references == kept.c.id))
 )
 """Whether a live job names a set."""
 
@@ -102,7 +98,7 @@ class Store(Queries):
 
     def _try(self) -> None:
         # Written, although nothing changes.
-        self._change(_store.update().values(beat=_store.c.beat))
+        self._change(store.update().values(beat=store.c.beat))
         if isinstance(self.root, Prefix):
             self.root.look(ID_FILE)
 
@@ -118,8 +114,8 @@ class Store(Queries):
     @property
     def _is_there(self) -> sa.ColumnElement[bool]:
         # To an owner what has expired is gone; the service has it until no job needs it.
-        has_it = sa.true() if self.owner is None else ~self._expired(_kept)
-        return self._seen(_kept) & (_kept.c.state != "going") & has_it
+        has_it = sa.true() if self.owner is None else ~self._expired(kept)
+        return self._seen(kept) & (kept.c.state != "going") & has_it
 
     def sees(self, owner: str) -> bool:
         """Whether what an owner has is there."""
@@ -137,13 +133,13 @@ class Store(Queries):
 
     def take_over(self) -> None:
         """Free the lease, and let go of what was being made: no other process has the store."""
-        self._change(_store.update().values(holder="", cluster={}))
-        is_left, is_result = _kept.c.state == "incoming", _kept.c.kind == "result"
-        self._change(_kept.update().where(is_left & ~is_result).values(expires=LONG_AGO))
+        self._change(store.update().values(holder="", cluster={}))
+        is_left, is_result = kept.c.state == "incoming", kept.c.kind == "result"
+        self._change(kept.update().where(is_left & ~is_result).values(expires=LONG_AGO))
         # No worker writes to them any more. Whether a result has expired is another question, which
         # the clock may be wrong about.
-        is_late = is_left & is_result & (_kept.c.expires > now())
-        self._change(_kept.update().where(is_late).values(expires=now()))
+        is_late = is_left & is_result & (kept.c.expires > now())
+        self._change(kept.update().where(is_late).values(expires=now()))
 
     def told(self) -> "sa.Row[Any, Any, Any]":
         """What the holder of the lease told last: its `beat`, and `cluster` and `metrics`."""
@@ -155,10 +151,7 @@ class Store(Queries):
         refuse_other_store(self._engine, self.root, self._name)
 
     async def files(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """What a function returns that asks for files of datasets or results, called by a thread.
-
-        Raises NotReady when a bucket is silent, and too many wait for it.
-        """
+        """What a function returns that asks for files, called by a thread: NotReady."""
         if isinstance(self.root, Folder):
             return await pools.disk(function, *given, **named)
         return await pools.remote(self.owner or "", function, *given, **named)
@@ -187,24 +180,24 @@ class Store(Queries):
 
     def kept_ids(self, *kinds: str) -> set[str]:
         """Ids of all that is kept of some kinds, or of any."""
-        query = sa.select(_kept.c.id).where(self._seen(_kept))
-        return set(self._scalars(query.where(_kept.c.kind.in_(kinds)) if kinds else query))
+        query = sa.select(kept.c.id).where(self._seen(kept))
+        return set(self._scalars(query.where(kept.c.kind.in_(kinds)) if kinds else query))
 
     def registered_digests(self) -> set[str]:
         """The SHA-256 of all registered datasets."""
-        return set(self._scalars(sa.select(_kept.c.sha256).where(_is_registered)))
+        return set(self._scalars(sa.select(kept.c.sha256).where(is_registered)))
 
     def add_dataset(self, row: DatasetRow, admit: "Admission") -> None:
         """Enter a set, before its file is there; `admit` is as for `add_job`."""
         stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
         with self._accepting(admit) as connection:
             values = {**vars(row), **stored, "state": "incoming"}
-            connection.execute(_kept.insert().values(values))
+            connection.execute(kept.insert().values(values))
 
     def register_dataset(self, id: str, expires: str | None) -> bool:
         """Register a dataset; False when its owner has registered its content already."""
-        is_made = (_kept.c.id == id) & (_kept.c.state == "incoming")
-        query = _kept.update().where(is_made).values(state="whole", expires=expires)
+        is_made = (kept.c.id == id) & (kept.c.state == "incoming")
+        query = kept.update().where(is_made).values(state="whole", expires=expires)
         try:
             return bool(self._change(query))
         except sa.exc.IntegrityError:
@@ -226,12 +219,9 @@ class Store(Queries):
         return dataset_row(row, self.dataset_file(row["id"]))
 
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
-        """Let a registered dataset expire later; False when it is gone, or is being removed.
-
-        The newest version of a name never does.
-        """
-        query = _kept.update().where((_kept.c.id == id) & _is_registered & self._own(_kept))
-        later = sa.case((is_newest(_kept.c.id), sa.null()), else_=expires)
+        """Let a registered dataset expire later, the newest of a name never; False if gone."""
+        query = kept.update().where((kept.c.id == id) & is_registered & self._own(kept))
+        later = sa.case((is_newest(kept.c.id), sa.null()), else_=expires)
         # In turn with `Names.put`: on Postgres a name given meanwhile would not be seen.
         with self._accepting() as connection:
             return bool(connection.execute(query.values(expires=later)).rowcount)
@@ -242,61 +232,58 @@ class Store(Queries):
 
     def kept_bytes(self, connection: sa.Connection | None = None) -> int:
         """Bytes that datasets and results take, or are expected to once they are whole."""
-        query = sa.select(sa.func.sum(_kept.c.size_bytes)).where(self._own(_kept))
+        query = sa.select(sa.func.sum(kept.c.size_bytes)).where(self._own(kept))
         with self._reading(connection) as reading:
             return int(reading.execute(query).scalar() or 0)
 
     def keep_datasets_for_ever(self) -> None:
         """Let no dataset expire that is there."""
-        self._change(_kept.update().where(_is_registered).values(expires=None))
+        self._change(kept.update().where(is_registered).values(expires=None))
 
     def registered_dataset(self, like: Dataset) -> DatasetRow | None:
-        """A registered dataset with the same content, be it expired, as long as it is there.
-
-        The content names the coordinate and id columns too: they are in the file's metadata.
-        """
-        same = (_kept.c.sha256 == like.sha256) & _is_registered
-        row = self._first(sa.select(_kept).where(same & self._own(_kept)))
+        """A registered dataset with the same content, and so the same columns; be it expired."""
+        same = (kept.c.sha256 == like.sha256) & is_registered
+        row = self._first(sa.select(kept).where(same & self._own(kept)))
         return self._dataset(row) if row else None
 
     def registered_datasets(self, page: Page) -> list[DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
-        query = sa.select(_kept).where(_is_registered & self._is_there)
-        return [self._dataset(row) for row in self._rows(page.of(query, _kept))]
+        query = sa.select(kept).where(is_registered & self._is_there)
+        return [self._dataset(row) for row in self._rows(page.of(query, kept))]
 
     def expired(self, before: str | None = None, job: str | None = None) -> list[Kept]:
         """What has expired by now or before a time, of all or of one job, and no live job needs."""
-        has_expired = (_kept.c.expires <= (before or now())) & ~_IS_NEEDED & self._seen(_kept)
+        has_expired = (kept.c.expires <= (before or now())) & ~_IS_NEEDED & self._seen(kept)
         query = sa.select(*_KEPT).where(has_expired)
-        query = query if job is None else query.where(_kept.c.needed_by == job)
-        return [Kept(**row) for row in self._rows(query.order_by(_kept.c.expires))]
+        query = query if job is None else query.where(kept.c.needed_by == job)
+        return [Kept(**row) for row in self._rows(query.order_by(kept.c.expires))]
 
     def let_go(self, id: str, **as_it_was: str) -> Kept | None:
-        """Have a set be gone for everyone, before its file is; None while it is needed.
+        """Have a set be gone for everyone, before its file is.
 
-        One stays, too, whose columns have other values than it had: it was used meanwhile.
+        None while it is needed, and where it is not as it was: it was used meanwhile.
         """
-        may_go = (_kept.c.id == id) & self._seen(_kept) & ~_IS_NEEDED & ~is_newest(_kept.c.id)
+        may_go = (kept.c.id == id) & self._seen(kept) & ~_IS_NEEDED & ~is_newest(kept.c.id)
         for name, value in as_it_was.items():
-            may_go &= _kept.c[name] == value
+            may_go &= kept.c[name] == value
         gone = {"state": "going", "size_bytes": 0, "expires": LONG_AGO}
         # No job that needs it is entered meanwhile.
         with self._accepting() as connection:
-            query = _kept.update().where(may_go).values(gone).returning(*_KEPT)
+            query = kept.update().where(may_go).values(gone).returning(*_KEPT)
             row = connection.execute(query).mappings().first()
             if row is None:
                 return None
-            connection.execute(_names.delete().where(_names.c.dataset == id))
+            connection.execute(names.delete().where(names.c.dataset == id))
         return Kept(**row)
 
     def forget(self, id: str) -> None:
         """Forget what was kept: its bytes are gone."""
-        self._change(_kept.delete().where(_kept.c.id == id))
+        self._change(kept.delete().where(kept.c.id == id))
 
     def settle(self, was: Kept, state: str, expires: str | None) -> None:
         """Note in what state a result is, and when to see to it again, unless it goes by now."""
-        same = (_kept.c.id == was.id) & (_kept.c.expires == was.expires)
-        self._change(_kept.update().where(same).values(state=state, expires=expires))
+        same = (kept.c.id == was.id) & (kept.c.expires == was.expires)
+        self._change(kept.update().where(same).values(state=state, expires=expires))
 
     def add_job(
         self,
@@ -331,8 +318,8 @@ class Store(Queries):
             "delivery": asdict(delivery),
             "rows_done": 0,
             "message": "waiting for a free place",
+            **(repeat._asdict() if repeat else {}),
         }
-        values |= repeat._asdict() if repeat else {}
         result: dict[str, Any] = {
             "id": id,
             "kind": "result",
@@ -343,16 +330,19 @@ class Store(Queries):
             "needed_by": id,
         }
         ids = {observations.id, references.id}
-        are_there = sa.select(sa.func.count()).where(_kept.c.id.in_(ids) & self._is_there)
-        is_new = (_kept.c.kind == "input") & _kept.c.needed_by.is_(None)
-        inputs = _kept.update().where(_kept.c.id.in_(ids) & is_new)
+        found = sa.select(sa.func.count()).where(kept.c.id.in_(ids) & self._is_there)
+        row = sa.select(*(sa.literal(one, jobs.c[name].type) for name, one in values.items()))
+        if_there = row.where(found.scalar_subquery() == len(ids))
+        job = jobs.insert().from_select([*values], if_there).returning(jobs.c.id)
+        is_new = (kept.c.kind == "input") & kept.c.needed_by.is_(None)
+        inputs = kept.update().where(kept.c.id.in_(ids) & is_new)
         try:
             with self._accepting(admit) as connection:
-                if connection.execute(are_there).scalar() != len(ids):
+                if connection.execute(job).scalar() is None:
                     return None
-                connection.execute(_jobs.insert().values(values))
-                connection.execute(_kept.insert().values(result))
-                connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
+                connection.execute(kept.insert().values(result))
+                if "input" in (observations.kind, references.kind):
+                    connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
         except sa.exc.IntegrityError:
             raise KeyInUse(
                 "another request with this Idempotency-Key was accepted meanwhile: send this again"
@@ -361,73 +351,67 @@ class Store(Queries):
         return id
 
     def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
-        """The job that the first request with a key made, and the fingerprint of that request.
-
-        A key whose job is dismissed or forgotten is forgotten with it.
-        """
-        own = (_jobs.c.owner == (self.owner or "")) & (_jobs.c.key == repeat.key)
-        row = self._first(sa.select(_jobs.c.id, _jobs.c.fingerprint).where(own))
+        """The job that the first request with a key made, and the fingerprint of that request."""
+        own = (jobs.c.owner == (self.owner or "")) & (jobs.c.key == repeat.key)
+        row = self._first(sa.select(jobs.c.id, jobs.c.fingerprint).where(own))
         return (row["id"], row["fingerprint"]) if row else None
 
     @property
     def _has_result(self) -> sa.ColumnElement[bool]:
-        return (_jobs.c.status == "successful") & ~self._expired(_jobs)
+        return (jobs.c.status == "successful") & ~self._expired(jobs)
 
     def with_result(self, ids: list[str]) -> set[str]:
         """Those of some jobs that have a result, and it has not expired."""
-        query = sa.select(_jobs.c.id).where(self._has_result)
+        query = sa.select(jobs.c.id).where(self._has_result)
         batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
-        return {id for some in batches for id in self._scalars(query.where(_jobs.c.id.in_(some)))}
+        return {id for some in batches for id in self._scalars(query.where(jobs.c.id.in_(some)))}
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
         if _NUL in id:
             return None
-        row = self._first(sa.select(*_ROW).where((_jobs.c.id == id) & self._seen(_jobs)))
+        row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
         return job_row(row, now()) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
-        query = sa.select(*_STATE).where(self._seen(_jobs))
+        query = sa.select(*_STATE).where(self._seen(jobs))
         query = selection.of(query, now(), self._engine.dialect.name)
-        return [job_state(row) for row in self._rows(page.of(query, _jobs))]
+        return [job_state(row) for row in self._rows(page.of(query, jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
-        query = sa.select(_jobs.c.id).where((_jobs.c.id == id) & _jobs.c.status.in_(LIVE))
+        query = sa.select(jobs.c.id).where((jobs.c.id == id) & jobs.c.status.in_(LIVE))
         return self._first(query) is None
 
     def live_ids(self) -> list[str]:
         """Ids of the jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(_jobs.c.id).where(_jobs.c.status.in_(LIVE)).order_by(_jobs.c.created)
+        query = sa.select(jobs.c.id).where(jobs.c.status.in_(LIVE)).order_by(jobs.c.created)
         return self._scalars(query)
 
     def live_jobs(self) -> list[JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(*_STATE).where(_jobs.c.status.in_(LIVE) & self._seen(_jobs))
-        return [job_state(row) for row in self._rows(query.order_by(_jobs.c.created))]
+        query = sa.select(*_STATE).where(jobs.c.status.in_(LIVE) & self._seen(jobs))
+        return [job_state(row) for row in self._rows(query.order_by(jobs.c.created))]
 
     def forget_jobs(self, before: str) -> list[str]:
-        """Forget jobs that ended before a time and keep no result, with the keys of their requests.
-
-        Returns their ids.
-        """
-        is_old = (_jobs.c.finished < before) & _jobs.c.status.not_in(LIVE)
-        query = _jobs.delete().where(is_old & ~self._has_result).returning(_jobs.c.id)
+        """Forget jobs that ended before a time and keep no result; returns their ids."""
+        is_old = (jobs.c.finished < before) & jobs.c.status.not_in(LIVE)
+        query = jobs.delete().where(is_old & ~self._has_result).returning(jobs.c.id)
         with self._single.begin() as connection:
             return list(connection.execute(query).scalars())
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
-        query = sa.select(sa.func.count(), sa.func.count().filter(self._own(_jobs)))
+        query = sa.select(sa.func.count(), sa.func.count().filter(self._own(jobs)))
         with self._reading(connection) as reading:
-            everyone, own = reading.execute(query.where(_jobs.c.status.in_(LIVE))).one()
+            everyone, own = reading.execute(query.where(jobs.c.status.in_(LIVE))).one()
         return everyone, own
 
     def refuse_output_of_others(self, output: str, connection: sa.Connection) -> None:
         """Refuse to write where the result of a live job of any owner will lie: OutputTaken."""
-        theirs = _jobs.c.delivery["output"].as_string()
-        query = sa.select(theirs).where(_jobs.c.status.in_(LIVE) & theirs.is_not(None))
+        theirs = jobs.c.delivery["output"].as_string()
+        query = sa.select(theirs).where(jobs.c.status.in_(LIVE) & theirs.is_not(None))
         for other in connection.execute(query).scalars():
             if other.startswith(output) or output.startswith(other):
                 raise OutputTaken(
@@ -436,15 +420,12 @@ class Store(Queries):
                 )
 
     def has_successor(self, job: JobRow) -> bool:
-        """Whether a later job writes its result where this one was to write it, or has done so.
-
-        One that ended without a result has left nothing there.
-        """
-        theirs = _jobs.c.delivery["output"].as_string()
-        is_later = (_jobs.c.created >= job.created) & (_jobs.c.id != job.id)
-        query = sa.select(_jobs.c.id).where((theirs == job.delivery.output) & is_later)
-        has_result = (_jobs.c.status == "successful") | (_jobs.c.message == REMOVED)
-        query = query.where(_jobs.c.status.in_(LIVE) | has_result)
+        """Whether a later job writes, or has written, its result where this one was to."""
+        theirs = jobs.c.delivery["output"].as_string()
+        is_later = (jobs.c.created >= job.created) & (jobs.c.id != job.id)
+        query = sa.select(jobs.c.id).where((theirs == job.delivery.output) & is_later)
+        has_result = (jobs.c.status == "successful") | (jobs.c.message == REMOVED)
+        query = query.where(jobs.c.status.in_(LIVE) | has_result)
         return self._first(query) is not None
 
     def waits_until(self) -> str | None:
@@ -454,7 +435,7 @@ class Store(Queries):
         """
         time = now()
         with self._engine.begin() as connection:
-            last = connection.execute(sa.select(_store.c.swept, _store.c.waits_until)).one()
+            last = connection.execute(sa.select(store.c.swept, store.c.waits_until)).one()
             until: str | None = last.waits_until
             passed = seconds_between(last.swept or time, time)
             if passed < -_STEP_BACK_SECONDS or (until and until <= time):
@@ -462,17 +443,17 @@ class Store(Queries):
                 until = None
             elif passed > _DAY_SECONDS:
                 until = now(_DAY_SECONDS)
-            connection.execute(_store.update().values(swept=time, waits_until=until))
+            connection.execute(store.update().values(swept=time, waits_until=until))
         return until
 
     def sweep_now(self) -> None:
         """Believe the clock: the next sweep does not wait."""
-        self._change(_store.update().values(swept=now(), waits_until=None))
+        self._change(store.update().values(swept=now(), waits_until=None))
 
     def start_job(self, id: str) -> bool:
         """Mark a live job as running; tells whether it still was live."""
         # It began when it first did: what it waits when it is taken up again is no queue.
-        started = sa.func.coalesce(_jobs.c.started, now())
+        started = sa.func.coalesce(jobs.c.started, now())
         values = {"status": "running", "started": started, "message": "starting"}
         return self._update_live(id, **values, rows_a_second=None, held=True)
 
@@ -482,14 +463,14 @@ class Store(Queries):
 
     def note_death(self) -> None:
         """Count the death of a runner for the jobs it ran; called when the next one starts."""
-        query = _jobs.update().where(_jobs.c.held & _jobs.c.status.in_(LIVE))
-        self._change(query.values(deaths=_jobs.c.deaths + 1, held=False))
+        query = jobs.update().where(jobs.c.held & jobs.c.status.in_(LIVE))
+        self._change(query.values(deaths=jobs.c.deaths + 1, held=False))
 
     def report_progress(
         self, id: str, rows_done: int, rows_a_second: float | None, message: str
     ) -> None:
         """Note how far a running job is, and how fast it goes; with more rows, it has got on."""
-        deaths = sa.case((_jobs.c.rows_done < rows_done, 0), else_=_jobs.c.deaths)
+        deaths = sa.case((jobs.c.rows_done < rows_done, 0), else_=jobs.c.deaths)
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
         self._update_live(id, **values, deaths=deaths)
 
@@ -507,10 +488,10 @@ class Store(Queries):
         values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
-            values["rows_done"] = _jobs.c.rows
+            values["rows_done"] = jobs.c.rows
         if status == "dismissed":
             values |= {"options": {}, "key": None}
-        query = self._live(id).values(updated=now(), **values).returning(_jobs.c.delivery)
+        query = self._live(id).values(updated=now(), **values).returning(jobs.c.delivery)
         with self._engine.begin() as connection:
             delivery = connection.execute(query).scalar()
             if delivery is None:
@@ -519,34 +500,34 @@ class Store(Queries):
             size_bytes = (report or {}).get("size_bytes", 0) if is_here else 0
             # Its workers may have chunks of it in hand still.
             look = min(filter(None, (now(_LET_GO_SECONDS), expires)))
-            result = _kept.update().where(_kept.c.id == id)
+            result = kept.update().where(kept.c.id == id)
             connection.execute(result.values(size_bytes=size_bytes, expires=look))
             keeps_sets = status == "successful" and delivery["keeps_sets"]
-            inputs = (_kept.c.needed_by == id) & (_kept.c.kind == "input")
+            inputs = (kept.c.needed_by == id) & (kept.c.kind == "input")
             until = expires if keeps_sets else LONG_AGO
-            connection.execute(_kept.update().where(inputs).values(expires=until))
+            connection.execute(kept.update().where(inputs).values(expires=until))
         return True
 
     def _live(self, id: str) -> sa.Update:
-        is_live = (_jobs.c.id == id) & _jobs.c.status.in_(LIVE)
-        return _jobs.update().where(is_live & self._seen(_jobs) & self._fence)
+        is_live = (jobs.c.id == id) & jobs.c.status.in_(LIVE)
+        return jobs.update().where(is_live & self._seen(jobs) & self._fence)
 
     def _update_live(self, id: str, **values: Any) -> bool:
         return bool(self._change(self._live(id).values(updated=now(), **values)))
 
     def dismiss_finished_job(self, id: str) -> bool:
         """Mark a finished job as dismissed: its result is removed."""
-        query = _jobs.update().where(
-            (_jobs.c.id == id) & _jobs.c.status.in_(["successful", "failed"]) & self._seen(_jobs)
+        query = jobs.update().where(
+            (jobs.c.id == id) & jobs.c.status.in_(["successful", "failed"]) & self._seen(jobs)
         )
         message = sa.case(
-            (_jobs.c.status == "successful", REMOVED), else_="removed after its failure"
+            (jobs.c.status == "successful", REMOVED), else_="removed after its failure"
         )
         values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "key": None}
-        size_bytes = sa.case((_kept.c.id == id, 0), else_=_kept.c.size_bytes)
-        gone = _kept.update().where(_kept.c.needed_by == id)
+        size_bytes = sa.case((kept.c.id == id, 0), else_=kept.c.size_bytes)
+        gone = kept.update().where(kept.c.needed_by == id)
         with self._engine.begin() as connection:
             is_dismissed = bool(connection.execute(query.values(values)).rowcount)
             if is_dismissed:
