@@ -76,10 +76,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class DescribedApp(FastAPI):
-    """An application whose description tells of keys and refusals.
-
-    Any operation may be refused, always with a problem: its `type` says which.
-    """
+    """An application whose description tells of keys and refusals, always with a problem."""
 
     def __init__(self, **settings: Any) -> None:
         # Where it knows other refusals, FastAPI does not suppose that any query is answered 422.

@@ -57,10 +57,7 @@ def is_locked(path: Path) -> bool:
 
 
 class Probe:
-    """Tells whether something can be written: it is tried when asked, once in five seconds.
-
-    A thread of its own tries it: a disk or an object store may be silent.
-    """
+    """Tells whether something can be written: its own thread tries it, once in five seconds."""
 
     def __init__(self, write: Callable[[], object]) -> None:
         self._write = write
@@ -71,10 +68,7 @@ class Probe:
         self._ended.set()
 
     def trouble(self, patience_seconds: float = 0.0) -> Trouble | None:
-        """Why it could not be written lately; None when it could be, or nobody knows yet.
-
-        Waits at most so long for a try that is under way.
-        """
+        """Why it could not be written lately, if a try under way ends in time; None if it could."""
         with self._starting:
             if self._ended.is_set() and time.monotonic() - self._tried_at >= _PROBE_SECONDS:
                 self._ended.clear()

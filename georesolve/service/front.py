@@ -86,8 +86,8 @@ def _listening_at(host: str, port: int, family: int, until: float) -> socket.soc
 class _Server(uvicorn.Server):
     """Opens the application itself, and tells those who wait for a job when a signal ends it.
 
-    uvicorn would print the stack of what goes wrong when it opens, and would close the application
-    after the last request: some requests wait for a job.
+    uvicorn would print the stack of what goes wrong, and close the application after its last
+    request.
     """
 
     def __init__(self, app: FastAPI, config: uvicorn.Config, acceptor: Acceptor) -> None:
@@ -118,10 +118,7 @@ class _Server(uvicorn.Server):
                 hanging_up.cancel()
 
     def _hang_up(self) -> None:
-        """End the connections on which a client still sends or reads.
-
-        uvicorn would cancel what answers them, and log that as an error with its stack.
-        """
+        """End the connections on which a client still sends or reads; uvicorn would log a stack."""
         for connection in list(self.server_state.connections):
             logger.warning("a connection is ended whose client did not within %d s", _DRAIN_SECONDS)
             connection.transport.abort()
@@ -145,10 +142,7 @@ def run(
     counts: MutableSequence[int] | None = None,
     own: int = 0,
 ) -> int:
-    """Answer requests until a signal ends it; returns the exit code of the process.
-
-    What `counts` and `own` are says `Acceptor`; what `metrics` and `name` are, `Metrics`.
-    """
+    """Answer requests until a signal ends it; `Acceptor` says what `counts` and `own` are."""
     raise_descriptors()
     acceptor = Acceptor(sockets, counts or [0], own)
     connections = Connections(settings, acceptor)

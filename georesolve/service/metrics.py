@@ -54,8 +54,7 @@ class _Families(list[Metric], Collector):
 class Metrics:
     """The metrics of one process, in a registry of its own, and those that others have counted.
 
-    All fronts of this machine count in one folder, each by a name that another one has only after
-    its end. One that is alone needs neither.
+    All fronts of this machine count in one folder, each by its name; one that is alone has none.
     """
 
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
@@ -148,10 +147,7 @@ class Metrics:
                 self._rows_out.labels(by, status).inc(rows)
 
     def text(self, of_runner: str, state: Iterable[Metric]) -> bytes:
-        """All metrics in the text format of Prometheus.
-
-        What the runner has counted comes in the same format; `state` is how things are now.
-        """
+        """All metrics as Prometheus reads them, with those `of_runner` and the `state` now."""
         counted = _Families([*self._added_up(of_runner), *state])
         return generate_latest(counted) + generate_latest(self._read)
 

@@ -7,9 +7,9 @@ asyncio is not used.
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
@@ -47,10 +47,7 @@ class Pool(_Threads):
     """Threads that take work as it comes."""
 
     async def __call__(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """What a function returns, called in one of the threads.
-
-        If this is cancelled, the thread goes on to the end of the function.
-        """
+        """What a function returns, called in one of the threads, which goes on to its end."""
         return await asyncio.wrap_future(self._begun(partial(function, *given, **named)))
 
     def handler(self, function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
@@ -104,6 +101,17 @@ compute = Pool("compute", 3)
 """What takes Python's lock from the event loop again and again; turns bound it further."""
 remote = SharedPool("remote", 16)
 """Files that may lie in an object store, or on a server."""
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Have the event loop do some work from now on, and no more in the end."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class _Refusing(ThreadPoolExecutor):

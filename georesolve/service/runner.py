@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict
 from typing import Any
 
+from georesolve.service import pools
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
 from georesolve.service.jobs.retention import Retention
@@ -38,7 +39,7 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
             async with (
                 lease.kept(tell, supervisor.keeper.news, lost=_die),
                 supervisor.running(),
-                Retention(settings, store, library).running(),
+                pools.beside(Retention(settings, store, library).sweep_for_ever(), "retention"),
             ):
                 keep_what_is_loaded()
                 yield supervisor
@@ -50,10 +51,7 @@ def _die() -> None:
 
 
 def run(settings: Settings, holder: str | None = None, addresses: str = "") -> int:
-    """Run jobs until a signal ends it; returns the exit code of the process.
-
-    Without a `holder` it has a name of its own; the log says that fronts answer at `addresses`.
-    """
+    """Run jobs until a signal ends it; returns the exit code. Fronts answer at `addresses`."""
     with suppress(asyncio.CancelledError):
         asyncio.run(_run_until_told(settings, holder or new_id(), addresses))
     # As any process that a signal ends: but for the first of a container, which it does not.

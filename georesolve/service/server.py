@@ -96,10 +96,7 @@ def _serve(settings: Settings, sockets: list[socket.socket], ownership: Ownershi
 
 
 def prepare(settings: Settings, *, is_alone: bool) -> None:
-    """Bring the database up to date, and refuse what the service cannot run with.
-
-    Where no other process works in the data folder, what earlier ones left is removed.
-    """
+    """Bring the database up to date, and refuse what the service cannot run with."""
     try:
         with closing(Store(settings.data_dir, settings.database, settings.store)) as store:
             store.refuse_other_folder()
@@ -157,10 +154,7 @@ class _Process:
 
 
 def _fork(name: str, run: Callable[[], int | None]) -> int:
-    """Run a function in a process of its own, which ends with what it returns, or with this one.
-
-    None is 0; an error is 1, and in the log. Returns the number of the process.
-    """
+    """Run a function in a process, which ends with its code, or with this one; returns its pid."""
     parent = os.getpid()
     pid = os.fork()
     if pid:

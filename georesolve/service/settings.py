@@ -234,12 +234,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def gathered(cls, **given: Any) -> Self:
-        """Settings that are given, completed from the environment and from secrets in files.
-
-        Raises
-        ------
-        pydantic.ValidationError
-        """
+        """Settings that are given, completed from the environment and from secrets in files."""
         return cls(**{"_secrets_dir": SECRETS if SECRETS.is_dir() else None, **given})
 
     @model_validator(mode="after")

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Lets so many work at a time. A free place goes to the owner who holds the fewest.
+    """Lets so many work at a time: the next is the oldest of the owner who holds the fewest.
 
-    Owners who hold equally many take turns, and the work of one owner comes in the order in which
-    it was brought. One owner may hold all places, or `most_of_one`.
+    One owner may hold all places, or `most_of_one`.
     """
 
     def __init__(self, places: int, most_of_one: int | None = None) -> None:

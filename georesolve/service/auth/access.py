@@ -78,10 +78,8 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
 class Access:
     """Gives a request the owner of its key, and the owner's store, or refuses it.
 
-    The owner is the id of the key, and empty where no key is needed: as long as there are none,
-    and the service listens on loopback or was told that something else protects it. A query that
-    says two things at once is refused here, too: a dependency of FastAPI is solved anew for every
-    request.
+    The owner is the id of the key, or empty where none is needed: while there are none, and the
+    service listens on loopback or something else protects it.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
@@ -191,10 +189,7 @@ OwnStore = Annotated[Store, Depends(own_store)]
 
 
 def part(name: str) -> Any:
-    """A dependency that gives the part of the application with this name in `app.state`.
-
-    It is async: FastAPI calls any other one in a thread.
-    """
+    """A dependency that gives a part of `app.state`, async: FastAPI needs no thread for it."""
 
     async def found(request: Request) -> Any:
         return getattr(request.app.state, name)
@@ -230,9 +225,7 @@ def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
 
 
 def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
-    """Refuse what a page of another site makes a browser send, with the key it knows or with none.
-
-    Pages of the allowed origins may send it.
+    """Refuse what a page of another site makes a browser send, unless its origin is allowed.
 
     Browsers tell the site to loopback and over TLS only, and count all ports of one name to it; the
     origin they tell always.

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -30,10 +29,9 @@ _OPENING = "workers start, compile kernels that are not cached, and check their 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """How the cluster of a runner is, which has no silence and no device while it is not open.
+    """How the cluster of a runner is: `trouble` is why it cannot be asked, in words.
 
-    `trouble` is why it cannot be asked, in words; `silence_seconds` is the time since its scheduler
-    last answered; `workers` have passed their check; `capacity` is what estimates go by.
+    `workers` have passed their check; `capacity` is what estimates go by.
     """
 
     trouble: str | None
@@ -47,8 +45,8 @@ class ClusterState:
 class ClusterKeeper:
     """Keeps the cluster of a runner open.
 
-    `opened` is set while there is a cluster whose scheduler has answered, `news` when `state` tells
-    something else than before. `pace` is how long jobs take here, for estimates.
+    `opened` is set while its scheduler answers, `news` when `state` tells something else than
+    before.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -72,19 +70,19 @@ class ClusterKeeper:
         """Keep it open from now on, and close it in the end."""
         if not self._settings.is_existing:
             choose_device(self._settings.device)
-        task = asyncio.create_task(self._keep_open())
-        try:
-            yield
-        finally:
-            self._is_closing = True
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        async with pools.beside(self._keep_open(), "cluster"):
+            try:
+                yield
+            finally:
+                self._is_closing = True
 
     def state(self) -> ClusterState:
         """How the cluster is now."""
         cluster, n_workers, now = self.cluster, len(self._workers), time.monotonic()
         if cluster is None:
-            return ClusterState("; ".join(filter(None, (self._trouble, self._opening()))))
+            since = f"the cluster is being opened, for {now - (self._since or now):.0f} s now: "
+            opening = since + _OPENING if self._since is not None else ""
+            return ClusterState("; ".join(filter(None, (self._trouble, opening))))
         silence, trouble, capacity = now - self._heard_at, None, None
         if silence > _SILENCE_SECONDS:
             trouble = (
@@ -95,12 +93,6 @@ class ClusterKeeper:
         return ClusterState(
             trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
         )
-
-    def _opening(self) -> str | None:
-        if self._since is None:
-            return None
-        seconds = time.monotonic() - self._since
-        return f"the cluster is being opened, for {seconds:.0f} s now: {_OPENING}"
 
     async def _keep_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""
@@ -142,7 +134,11 @@ class ClusterKeeper:
                     workers = await workers_of(client)
                     self._heard_at = time.monotonic()
                     if workers != self._workers or self._memory is None:
-                        await self._meet(client, cluster, workers)
+                        self._workers, self._memory = workers, None
+                        self.news.set()
+                        for address in [*workers.values()][:1]:
+                            self._memory = await memory_of_worker(client, cluster.device, address)
+                            self.news.set()
                 except OSError as error:
                     # It is stopped, or lost. What was known of it gets old.
                     logger.warning("%s", error)
@@ -150,17 +146,6 @@ class ClusterKeeper:
                     self.opened.set()
                     self.news.set()
                 await asyncio.sleep(_ASK_SECONDS)
-
-    async def _meet(self, client: Any, cluster: Cluster, workers: dict[str, str]) -> None:
-        """Take note of workers, and of the memory that one of them has."""
-        self._memory = None
-        try:
-            if workers:
-                address = next(iter(workers.values()))
-                self._memory = await memory_of_worker(client, cluster.device, address)
-        finally:
-            self._workers = workers
-            self.news.set()
 
 
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
@@ -177,10 +162,7 @@ _STATE = TypeAdapter(ClusterState)
 
 
 class ClusterView:
-    """The cluster as this process knows it: what the runner told last, since this process began.
-
-    With it comes what the runner has counted, as the text of its `metrics`.
-    """
+    """The cluster as the runner told of it last, since this process began, with its `metrics`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -56,10 +56,7 @@ def end(
 
 
 def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
-    """End a live job, which a runner that has it then lets go of, or remove a finished one.
-
-    Raises JobDismissed when that was done before; what the job holds is left to who did it.
-    """
+    """End a live job, or remove a finished one; JobDismissed when that was done before."""
     if end(store, metrics, id, "dismissed", "dismissed by the client"):
         row = store.job(id)
         # A job that no runner has in hand may have been seen by none.
@@ -72,10 +69,7 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
 
 
 def clear(store: Store, library: Library, id: str) -> None:
-    """Remove what a job that has ended needs no more; a live one rests till it is taken up.
-
-    What cannot be removed now, the sweeper removes later.
-    """
+    """Remove what a job that has ended needs no more; a live one rests till it is taken up."""
     row = store.job(id)
     if row is None:
         return
@@ -116,8 +110,7 @@ def tidy(store: Store, row: JobRow) -> None:
 def remove(store: Store, row: JobRow) -> None:
     """Remove all files of a job, but those of a result that was finished elsewhere.
 
-    Of one that was not, none stays there, unless the place is that of a later job by now. Raises
-    OSError when some cannot be removed: then its folder stays, with its records.
+    Of one that was not, none stays there, unless the place is that of a later job by now.
     """
     home, output = own_place(store.job_folder(row.id)), row.delivery.output
     is_unfinished = output and not row.has_succeeded and not store.has_successor(row)
@@ -129,10 +122,7 @@ def remove(store: Store, row: JobRow) -> None:
 
 
 def settle(store: Store, kept: Kept) -> None:
-    """See to what a job that ended has left: first a minute later, and again after an hour.
-
-    Of one whose result has expired, or that has none, nothing stays.
-    """
+    """See to what a job that ended has left: first a minute later, and again after an hour."""
     row = store.job(kept.id)
     if row is None:
         # Its files could not be removed for as long as jobs are remembered.

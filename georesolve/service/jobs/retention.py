@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from georesolve.service.clock import is_id, now
@@ -25,8 +25,7 @@ _SHOWN = 3
 def unknown(store: Store) -> dict[str, Callable[[], None]]:
     """Names of files and folders that no row names, and what removes each.
 
-    A row is there before its files, so they are of a database that is another, or an older copy of
-    itself. What has no id in its name is left alone.
+    They are of another database, or of an older copy: a row is there before its files.
     """
     datasets, jobs = store.datasets_place, store.jobs_place
     # Listed before the database is asked: what is entered meanwhile is known.
@@ -75,17 +74,8 @@ class Retention:
         self._waits: str | None = None
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, tenth))
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Sweep from now on."""
-        task = asyncio.create_task(self._sweep_for_ever(), name="retention")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _sweep_for_ever(self) -> None:
+    async def sweep_for_ever(self) -> None:
+        """Sweep again and again."""
         while True:
             try:
                 await self._store.files(self.sweep)
@@ -95,10 +85,7 @@ class Retention:
             await asyncio.sleep(self._pause_seconds)
 
     def sweep(self) -> None:
-        """Remove what has expired; after a jump of the clock, only what nobody wants any more.
-
-        What cannot be removed keeps nothing else, and is tried again by the next sweep.
-        """
+        """Remove what has expired; after a jump of the clock, only what nobody wants any more."""
         self._library.indexes.keep_free()
         self._maps.keep_free()
         if not self._has_told:

@@ -65,10 +65,7 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open the cluster and take up the jobs that are not finished; stop all on exit.
-
-        Jobs that are stopped this way stay accepted: the next process takes them up again.
-        """
+        """Open the cluster and take up the jobs that are not finished; they stay so on exit."""
         async with self.keeper.running():
             self._store.jobs_place.make()
             self._fail_guilty_jobs()
@@ -161,10 +158,7 @@ class Supervisor:
                 self._begun.discard(row.id)
 
     def _attempt(self, id: str, cluster: Cluster) -> bool:
-        """Run a job; the boundary that no error of a job passes, but those of the database.
-
-        Returns False when it is to be run again: see `_obstacle`.
-        """
+        """Run a job; no error passes but those of the database. False when it is to run again."""
         try:
             if self._disk.is_low():
                 self._note_wait(id, "waiting for room on the disk")
@@ -247,10 +241,7 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
 
 
 class _Reporter:
-    """Notes progress in the store, not more often than a reader would look.
-
-    Ends the job while too little of the disk is free.
-    """
+    """Notes progress, twice a second at most; ends the job while too little of the disk is free."""
 
     def __init__(self, store: Store, id: str, disk: Disk) -> None:
         self._store = store

@@ -203,14 +203,14 @@ def run_forkserver(descriptor: int, work: str, preload: list[str]) -> NoReturn:
     signal.set_wakeup_fd(wake)
     with socket.socket(fileno=descriptor) as control:
         while True:
-            ready, _, _ = select.select([control, ended], [], [])
+            ready, _, _ = select.select([descriptor, ended], [], [])
             if ended in ready:
                 os.read(ended, select.PIPE_BUF)
                 for number in [*telling]:
                     found, status = os.waitpid(number, os.WNOHANG)
                     if found:
                         _tell(telling.pop(number), os.waitstatus_to_exitcode(status))
-            if control in ready:
+            if descriptor in ready:
                 content, descriptors, *_ = socket.recv_fds(control, 1, 2)
                 if not content:
                     os._exit(0)

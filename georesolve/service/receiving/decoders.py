@@ -100,8 +100,8 @@ def open_decoders() -> Children:
 def decode_in_child(source: Source, target: Path, limits: Limits, children: Children) -> Dataset:
     """Decode a file to the canonical dataset `target`, in a process of its own; blocks.
 
-    Raises a problem where the file, or the room for it, is to blame, NotReady when the service
-    ends or no process started in time, and DecoderFailed when the process failed otherwise.
+    Raises a problem where the file or the room for it is to blame, NotReady when no process
+    started, and DecoderFailed when the process failed otherwise.
     """
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
@@ -140,11 +140,10 @@ class _Budget(NamedTuple):
 
 
 def _in_ranges(budget: _Budget, target: Path) -> Decoded | None:
-    """Decode a large file in as many processes as there are cores.
+    """Decode a large file in as many processes as there are cores; None to read it in one go.
 
-    None where it has to be read in one go. So has what a range is refused for, be it the file or
-    its cuts: then the rows that are told are those of the file, and the limits are those of one
-    process.
+    What a range is refused for is found again there: then the rows that are told are those of the
+    file.
     """
     source = budget.source
     cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)

@@ -131,10 +131,7 @@ def serve(connection: Connection) -> None:
 
 
 def _warm_up() -> io.BytesIO:
-    """Touch what decoding needs while nobody waits for it; returns a small Parquet file.
-
-    It starts no thread: the sandbox holds for those that start after it.
-    """
+    """Touch what decoding needs, in this thread alone; returns a small Parquet file."""
     table = pa.table({"lat": [0.5], "lon": [0.5]})
     sink = io.BytesIO()
     pq.write_table(table, sink)

@@ -56,11 +56,7 @@ class Ingested(NamedTuple):
 
 
 class Ingest:
-    """Makes datasets of uploads, arrays and addresses, in folders that go with their requests.
-
-    A dataset may take no more than the disk has room for. `converting` has places for those who
-    make large datasets of arrays.
-    """
+    """Makes datasets of uploads, arrays and addresses, in folders that go with their requests."""
 
     def __init__(self, settings: Settings, disk: Disk) -> None:
         self._disk = disk
@@ -111,10 +107,7 @@ class Ingest:
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:
-        """A folder for one request; it is removed with all that was not moved out of it.
-
-        It is made by what first needs it: arrays do not.
-        """
+        """A folder for one request, made when first needed; what was not moved out goes with it."""
         folder = self._incoming / f"{self._name}{new_id()[_NAME_CHARACTERS:]}"
         try:
             yield folder

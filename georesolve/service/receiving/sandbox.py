@@ -98,10 +98,9 @@ def available() -> Available:
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], pipe: int) -> None:
-    """Confine this process for good to some files, the libraries, and one pipe.
+    """Confine this process for good to some files, the libraries, and one pipe (a descriptor).
 
-    The files exist; those that are writable may be read, too. The pipe is a file descriptor, which
-    gets what is written to standard error, too.
+    The files exist. The pipe gets what is written to standard error, too.
     """
     # Landlock would hold for one of several.
     threads = len(list(Path("/proc/self/task").iterdir()))
@@ -157,10 +156,7 @@ def _restrict_files(abi: int, readable: Iterable[Path], writable: Iterable[Path]
 
 @cache
 def libraries() -> tuple[Path, ...]:
-    """Folders of code that may be loaded late: modules of Python, shared libraries.
-
-    Python takes a millisecond or two to tell, the first time.
-    """
+    """Folders of code that may be loaded late: modules of Python, shared libraries."""
     paths = sysconfig.get_paths()
     python = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")

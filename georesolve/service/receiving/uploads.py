@@ -32,10 +32,9 @@ _FIELDS_BYTES = 64 << 10
 
 
 class Upload(NamedTuple):
-    """A file that has been received, until it is decoded; what decodes it removes it.
+    """A file that has been received; what decodes it removes it.
 
-    `media_type` and `name` are what the client said of it, `file` is what errors call it. `seconds`
-    passed from its first byte to its last.
+    `media_type` and `name` are what the client said of it, `file` is what errors call it.
     """
 
     path: Path
@@ -98,10 +97,7 @@ async def _large_pieces(request: Request) -> AsyncIterator[bytes]:
 async def receive_form(
     request: Request, folder: Path, names: Collection[str], fields: Collection[str]
 ) -> "Form":
-    """Receive a form that must have the parts `names` once each, and may have the texts `fields`.
-
-    What is no such form is refused as soon as that is seen.
-    """
+    """Receive a form that must have the parts `names` once each, and may have texts in `fields`."""
     _, options = parse_options_header(request.headers.get("content-type"))
     with closing(Form(folder, names, fields)) as form:
         try:
@@ -124,8 +120,7 @@ def keep_upload(content: bytes, folder: Path, media_type: str, name: str) -> Upl
 class Form:
     """What has come of a form so far; a parser calls its methods as it finds things.
 
-    `parts` are its files, or the texts in their place, by name; `fields` the names and texts of its
-    other fields, in their order.
+    `parts` are its files, or the texts in their place, by name; `fields` its other fields in order.
     """
 
     def __init__(self, folder: Path, names: Collection[str], fields: Collection[str]) -> None:

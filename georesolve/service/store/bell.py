@@ -35,11 +35,7 @@ class Bell:
 
     @contextmanager
     def heard(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Have the event loop of the caller call a function each time that it rings.
-
-        On a file system without pipes, or where something else has its name, it is not heard, and
-        the log says so.
-        """
+        """Have the event loop of the caller call a function each time that it rings, if it can."""
         loop = asyncio.get_running_loop()
 
         def hear(pipe: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.store.schema import jobs as _jobs
+from georesolve.service.store.schema import jobs
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +122,8 @@ class Changes:
         with self._lock:
             waited = set(self._listeners)
         ids = waited - {None}
-        columns = (_jobs.c.id, _jobs.c.status, _jobs.c.rows_done, _jobs.c.updated)
-        rows = connection.execute(sa.select(*columns).where(_jobs.c.id.in_(ids))) if ids else ()
+        columns = (jobs.c.id, jobs.c.status, jobs.c.rows_done, jobs.c.updated)
+        rows = connection.execute(sa.select(*columns).where(jobs.c.id.in_(ids))) if ids else ()
         now = {row.id: tuple(row) for row in rows}
         changed = {id for id in ids if id and now.get(id) != self._seen.get(id, ())}
         self._seen = now

@@ -32,21 +32,9 @@ class Checks:
         look: Callable[[], Look],
         check: Callable[[], bool],
     ) -> bool:
-        """Whether a file has the bytes of its digest.
+        """Whether a file has the bytes of its digest, which `key` names, too; raises OSError.
 
-        Parameters
-        ----------
-        key
-            Names the file, and which bytes it should have.
-        look
-            Tells what changes with the file.
-        check
-            Reads the file and compares it.
-
-        Raises
-        ------
-        OSError
-            When it is not there any more, or cannot be read.
+        `look` tells what changes with the file; `check` reads it and compares.
         """
         if key in self._whole and await pools.disk(look) == self._whole.get(key):
             return True

@@ -30,13 +30,7 @@ def admit_any(connection: sa.Connection) -> None:
 
 
 class Queries:
-    """Asks and changes a database, each time in a transaction of its own.
-
-    Attributes
-    ----------
-    owner
-        Whose rows are seen and made; None sees those of all and makes those of nobody.
-    """
+    """Asks and changes a database for an owner, or for all; one transaction each time."""
 
     def __init__(self, engine: sa.Engine, owner: str | None = None) -> None:
         self._engine = engine
@@ -76,12 +70,7 @@ class Queries:
 
 
 def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
-    """Open the SQLite file of a data folder, or Postgres by its URL; both are made when missing.
-
-    Raises CannotStart when the URL is not one of Postgres, or its driver is not installed; when
-    the database cannot be opened, or a newer version of the service has changed its tables; when
-    the folder cannot be made, or has files and no database.
-    """
+    """The SQLite file of a data folder, or Postgres by its URL, brought up to date: CannotStart."""
     if url:
         engine = _postgres(url)
         # A migration of large tables takes longer than a statement of a service may.
@@ -110,8 +99,7 @@ def database_exists(data_dir: Path, url: str | None = None) -> bool:
 def of_single_statements(engine: sa.Engine) -> sa.Engine:
     """The same engine for transactions of one statement: Postgres begins and ends them itself.
 
-    It ends those of a process that is paused meanwhile, too. In SQLite there is no way to the
-    server that such a transaction would save, and to ask for it takes as long as to read a row.
+    So it ends those of a paused process, too. SQLite has no way to a server that this would save.
     """
     if engine.dialect.name == "sqlite":
         return engine

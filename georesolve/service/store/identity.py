@@ -17,8 +17,7 @@ from typing import NamedTuple, TextIO
 import sqlalchemy as sa
 
 from georesolve.service.errors import CannotStart
-from georesolve.service.store.schema import kept as _kept
-from georesolve.service.store.schema import store as _store
+from georesolve.service.store.schema import kept, store
 from georesolve.workers.places import Folder, Place
 
 logger = logging.getLogger(__name__)
@@ -46,8 +45,7 @@ class Ownership(NamedTuple):
 def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
     """Own a data folder, with others if all of them share it; raises CannotStart.
 
-    The kernel ends the ownership with the last process that has it. Two that do not know of each
-    other would take up and sweep away each other's work.
+    The kernel ends the ownership with the last process that has it.
     """
     make_data_dir(data_dir)
     until = time.monotonic() + PATIENCE_SECONDS
@@ -96,11 +94,7 @@ def _shown(content: list[str]) -> str:
 
 
 def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
-    """Make a data folder where there is none, for a SQLite file if its database is one.
-
-    Raises CannotStart when nothing can be written there, when the folder is not that of a service,
-    or has files and has lost its database.
-    """
+    """Make a data folder where there is none, for a SQLite file if that is given: CannotStart."""
     lock = data_dir / "lock"
     try:
         # Looked at in this order: a service that makes the folder meanwhile makes its lock and its
@@ -136,13 +130,12 @@ def has_content(database: Path) -> bool:
 def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
     """Refuse files and a database of different stores; mark a folder that has no id yet.
 
-    A folder that is new has none. It then is that of a SQLite file which lies in it; with Postgres,
-    and for a prefix of an object store, neither of the two may have anything to lose. Raises
-    CannotStart, which calls the database as it is called here.
+    A folder without an id is that of a SQLite file which lies in it. With Postgres, and for a
+    prefix of an object store, one of the two must have nothing to lose.
     """
     with engine.connect() as connection:
-        id = connection.execute(sa.select(_store.c.id)).scalar_one()
-        has_bytes = sa.select(sa.func.count(_kept.c.id)).where(_kept.c.size_bytes > 0)
+        id = connection.execute(sa.select(store.c.id)).scalar_one()
+        has_bytes = sa.select(sa.func.count(kept.c.id)).where(kept.c.size_bytes > 0)
         known = connection.execute(has_bytes).scalar_one()
     place = f"the data folder {root.path}" if isinstance(root, Folder) else f"the store {root.href}"
     given = None

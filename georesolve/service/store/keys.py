@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from georesolve.service.clock import in_hours, new_id, now, seconds_between
 from georesolve.service.settings import KeyRole
 from georesolve.service.store.engine import Queries
-from georesolve.service.store.schema import keys as _keys
+from georesolve.service.store.schema import keys
 
 _MARK = "gr"
 """What every key begins with, so that one that leaked is recognised."""
@@ -17,10 +17,9 @@ _MARK = "gr"
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key, whose id is the owner of what is made with it.
+    """What is known of a key; its `id` is the owner of what is made with it.
 
-    Its `prefix` is no secret; the whole key has 256 random bits, so that `sha256` needs no slow
-    hash. It was made, or got its last secret, when it was `created`.
+    The whole key has 256 random bits, so that `sha256` needs no slow hash.
     """
 
     id: str
@@ -46,35 +45,31 @@ class Keys(Queries):
         """Make a key for so many hours, 0 for ever, and return it; the database has its hash."""
         secret, values = _new_secret()
         values["expires"] = in_hours(hours)
-        self._change(_keys.insert().values(**values, id=new_id(), name=name, role=role))
+        self._change(keys.insert().values(**values, id=new_id(), name=name, role=role))
         return secret
 
     def rotate(self, key: Key) -> str:
-        """Give a key a new secret and return it; the old one opens nothing any more.
-
-        What was made with it stays its own: the owner is the id, which stays. One that expires is
-        valid for as long again.
-        """
+        """Give a key a new secret and return it; one that expires is valid for as long again."""
         secret, values = _new_secret()
         if key.expires is not None:
             values["expires"] = now(seconds_between(key.created, key.expires))
-        self._change(_keys.update().where(_keys.c.id == key.id).values(**values, last_used=None))
+        self._change(keys.update().where(keys.c.id == key.id).values(**values, last_used=None))
         return secret
 
     def all(self) -> list[Key]:
         """All keys, revoked ones too, the oldest first."""
-        query = sa.select(_keys).order_by(_keys.c.created, _keys.c.id)
+        query = sa.select(keys).order_by(keys.c.created, keys.c.id)
         return [Key(**row) for row in self._rows(query)]
 
     def revoke(self, id: str) -> None:
         """Let a key open nothing any more."""
-        query = _keys.update().where((_keys.c.id == id) & _keys.c.revoked.is_(None))
+        query = keys.update().where((keys.c.id == id) & keys.c.revoked.is_(None))
         self._change(query.values(revoked=now()))
 
     def note_use(self, key: Key) -> None:
         """Note that a key is used now."""
         # Not by its id: it may have another secret meanwhile, which nobody has used.
-        self._change(_keys.update().where(_keys.c.prefix == key.prefix).values(last_used=now()))
+        self._change(keys.update().where(keys.c.prefix == key.prefix).values(last_used=now()))
 
 
 def _new_secret() -> tuple[str, dict[str, str | None]]:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
 from georesolve.service.store.engine import of_single_statements
-from georesolve.service.store.schema import store as _store
+from georesolve.service.store.schema import store
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +30,7 @@ _LOOK_SECONDS = 0.5
 
 
 class Lease:
-    """The lease of one database, as one that wants to hold it sees it.
-
-    Those who have the same name to hold it by never live at the same time.
-    """
+    """The lease of one database, as one sees it that wants to hold it by a name of its own."""
 
     def __init__(self, engine: sa.Engine, holder: str) -> None:
         self._engine = engine
@@ -47,7 +44,7 @@ class Lease:
     @property
     def is_held(self) -> sa.ColumnElement[bool]:
         """Whether it is held by this name, for conditions of statements."""
-        return sa.exists().where(_store.c.holder == self._holder)
+        return sa.exists().where(store.c.holder == self._holder)
 
     async def taken(self) -> None:
         """Wait for the lease, and take it."""
@@ -61,7 +58,7 @@ class Lease:
 
     def _take(self) -> bool:
         with self._engine.connect() as connection:
-            holder, beat = connection.execute(sa.select(_store.c.holder, _store.c.beat)).one()
+            holder, beat = connection.execute(sa.select(store.c.holder, store.c.beat)).one()
         if (holder, beat) != self._seen:
             if self._seen is None and holder not in ("", self._holder):
                 logger.info("another runner has the lease: this one waits for it")
@@ -69,7 +66,7 @@ class Lease:
         stood_still = time.monotonic() - self._seen_at > LEASE_SECONDS
         if not (stood_still or holder in ("", self._holder)):
             return False
-        same = (_store.c.holder == holder) & (_store.c.beat == beat)
+        same = (store.c.holder == holder) & (store.c.beat == beat)
         return self._write(same, holder=self._holder)
 
     @asynccontextmanager
@@ -79,7 +76,7 @@ class Lease:
         """Renew the lease from now on, and give it back in the end.
 
         `tell` gives columns that are told with it, at once when `news` is set; `lost` is called
-        when another has taken the lease.
+        when another has taken it.
         """
 
         async def keep() -> None:
@@ -99,12 +96,10 @@ class Lease:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(news.wait(), _RENEW_SECONDS)
 
-        task = asyncio.create_task(keep(), name="lease")
         try:
-            yield
+            async with pools.beside(keep(), "lease"):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             try:
                 await pools.database(partial(self._renew, holder="", cluster={}))
             except SQLAlchemyError as error:
@@ -113,10 +108,10 @@ class Lease:
                 self._close()
 
     def _renew(self, **values: Any) -> bool:
-        return self._write(_store.c.holder == self._holder, **values)
+        return self._write(store.c.holder == self._holder, **values)
 
     def _write(self, condition: sa.ColumnElement[bool], **values: Any) -> bool:
-        query = _store.update().where(condition).values(beat=_store.c.beat + 1, **values)
+        query = store.update().where(condition).values(beat=store.c.beat + 1, **values)
         with self._writing:
             try:
                 if self._session is None:

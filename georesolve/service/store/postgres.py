@@ -50,10 +50,7 @@ class _Bounded(psycopg.Connection[Any]):
 
 
 def bounded_engine(url: sa.URL) -> sa.Engine:
-    """An engine for the statements of a service: each ends within seconds, one way or another.
-
-    What the URL says of the same parameters of a connection, or as `options`, counts.
-    """
+    """An engine whose statements end within seconds, unless its URL says otherwise."""
     of_session = {
         "statement_timeout": f"{_STATEMENT_SECONDS}s",
         "lock_timeout": f"{_LOCK_SECONDS}s",

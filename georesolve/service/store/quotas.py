@@ -14,8 +14,7 @@ from georesolve.service.store.store import Store
 class Quotas:
     """What bounds the jobs of all, and what one owner has: asked before, and again at the entry.
 
-    The second time in the transaction that enters a job, which no other does meanwhile in any
-    front: see `Store.add_job`.
+    The second time in the transaction that enters a job, which no other does meanwhile.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -29,10 +28,7 @@ class Quotas:
     def admission(
         self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
     ) -> Admission:
-        """What refuses, in a transaction, so many bytes more than there are; `also` it does first.
-
-        `refuse_when_full` is such a one, for a job.
-        """
+        """What refuses, in a transaction, so many bytes more than there are, `also` first."""
 
         def admit(connection: Connection) -> None:
             for refuse in also:
@@ -56,10 +52,7 @@ class Quotas:
             )
 
     def bytes_of(self, store: Store) -> int | None:
-        """Bytes that the owner of a store may keep; None without a key: then the disk is the bound.
-
-        What is kept, `Store.kept_bytes` tells.
-        """
+        """Bytes that the owner of a store may keep; None without a key: the disk is the bound."""
         return self._bytes if store.owner else None
 
     def left(self, store: Store, connection: Connection | None = None) -> int | None:

@@ -34,8 +34,7 @@ class Kept(NamedTuple):
 class DatasetRow:
     """A set that the service keeps: a registered dataset, or an input, which goes with its job.
 
-    `owner` is the id of the key that it was made with, empty without keys; `expires` is None for
-    never; `seconds` are what receiving and decoding it took.
+    `owner` is the id of a key, or empty; `seconds` are what receiving and decoding took.
     """
 
     id: str
@@ -69,10 +68,9 @@ _OPTIONS = TypeAdapter(MatchOptions)
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job is, which is what lists show; times are RFC 3339 in UTC.
+    """How far a job is, which is what lists show.
 
-    Its result `expires`, or never for None; `deaths` tells how often the runner has died while it
-    ran the job, since the job last got on.
+    Its result `expires`; `deaths` counts the runners that died with it since it last got on.
     """
 
     id: str
@@ -99,11 +97,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class JobRow(JobState):
-    """A job with all that the store knows of it.
-
-    `observations` and `references` are ids of sets, `request` that of the request that made it; a
-    runner has a job that is `held` in hand, or died with it.
-    """
+    """A job with all that the store knows of it; a runner has one that is `held`, or died so."""
 
     observations: str
     references: str
