@@ -4,8 +4,20 @@ LLVM vectorises a loop only behind checks that its arrays do not overlap. For ei
 more than the work, so it is written here as vectors from the start; a machine without such wide
 ones gets several narrower instructions. Squared chords and bounds are made by the very steps of
 `kernels.distance.squared_chord`, and the nearest one is what `kernels.distance.closer` says.
+
+Arrays of these functions, by name, all float64 unless told otherwise:
+
+- ``boxes`` (n, 6, 8): least x, y, z and greatest x, y, z of a node's eight; ``box`` (6,): of one.
+- ``points`` (n_leaves, 3, 8) and ``rows`` (n_leaves, 8): x, y, z of a leaf's references, of which
+  NaN pads the last, and their rows, ascending.
+- ``lanes`` (>= 4, >= 16): rows x, y, z and the greatest squared chord that matters, a column for
+  each of sixteen points.
+- ``keys`` (m + 1, 16) and ``new`` (8, 8), int64: sorted lists of keys, one a column. A key is a
+  squared chord whose last `NUMBER_BITS` bits are the number of a reference.
 """
 
+from collections.abc import Callable, Iterable
+from functools import reduce, wraps
 from typing import Any
 
 from llvmlite import ir
@@ -20,9 +32,10 @@ _LONG = ir.IntType(64)
 _FOUR = ir.VectorType(_DOUBLE, 4)
 _EIGHT = ir.VectorType(_DOUBLE, 8)
 _SIXTEEN = ir.VectorType(_DOUBLE, 16)
-_KEYS = ir.VectorType(_LONG, 8)
+_EIGHT_KEYS = ir.VectorType(_LONG, 8)
+_SIXTEEN_KEYS = ir.VectorType(_LONG, 16)
+_EIGHT_ROWS = ir.VectorType(_INT, 8)
 _PREFETCH = ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), _INT, _INT, _INT])
-_REDUCE = ir.FunctionType(_DOUBLE, [_SIXTEEN])
 _READ = 0
 _WRITE = 1
 _KEEP = 3
@@ -48,690 +61,466 @@ _MERGE = [
 """Comparisons that sort eight entries which rise and fall once."""
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, *indices: Any) -> Any:
-    view = context.make_array(array_type)(context, builder, array)
-    indices = tuple(_LONG(i) if isinstance(i, int) else i for i in indices)
-    return cgutils.get_item_pointer(context, builder, array_type, view, indices, wraparound=False)
+_WIDE = {
+    types.Integer: types.intp,
+    types.IntegerLiteral: types.intp,
+    types.Float: types.float64,
+}
+"""What numbers become that are given to a function."""
 
 
-def _load(builder: Any, address: Any, vector: Any) -> Any:
-    return builder.load(builder.bitcast(address, vector.as_pointer()), align=8)
+class _Value:
+    """A number, or a vector of numbers or of truths: its operators write instructions."""
+
+    def __init__(self, builder: Any, ir_value: Any) -> None:
+        self.builder, self.ir = builder, ir_value
+        is_vector = isinstance(ir_value.type, ir.VectorType)
+        self.count = ir_value.type.count if is_vector else 0
+        self.is_real = (ir_value.type.element if is_vector else ir_value.type) == _DOUBLE
+
+    def _written(self, write: Callable[..., Any], *others: Any) -> "_Value":
+        return _Value(self.builder, write(self.ir, *(self._constant(other) for other in others)))
+
+    def _constant(self, other: Any) -> Any:
+        if isinstance(other, _Value):
+            return other.ir
+        return ir.Constant(self.ir.type, [other] * self.count if self.count else other)
+
+    def _compared(self, how: str, other: Any) -> "_Value":
+        compare = self.builder.fcmp_ordered if self.is_real else self.builder.icmp_signed
+        return _Value(self.builder, compare(how, self.ir, self._constant(other)))
+
+    def __add__(self, other: Any) -> "_Value":
+        return self._written(self.builder.fadd if self.is_real else self.builder.add, other)
+
+    def __sub__(self, other: Any) -> "_Value":
+        return self._written(self.builder.fsub if self.is_real else self.builder.sub, other)
+
+    def __mul__(self, other: Any) -> "_Value":
+        return self._written(self.builder.fmul if self.is_real else self.builder.mul, other)
+
+    def __and__(self, other: Any) -> "_Value":
+        return self._written(self.builder.and_, other)
+
+    def __or__(self, other: Any) -> "_Value":
+        return self._written(self.builder.or_, other)
+
+    def __xor__(self, other: Any) -> "_Value":
+        return self._written(self.builder.xor, other)
+
+    def __lt__(self, other: Any) -> "_Value":
+        return self._compared("<", other)
+
+    def __le__(self, other: Any) -> "_Value":
+        return self._compared("<=", other)
+
+    def equals(self, other: Any) -> "_Value":
+        return self._compared("==", other)
+
+    def differs(self, other: Any) -> "_Value":
+        return self._compared("!=", other)
+
+    def choose(self, these: "_Value", others: Any) -> "_Value":
+        """These where a truth holds, and the others elsewhere."""
+        chosen = self.builder.select(self.ir, these.ir, these._constant(others))
+        return _Value(self.builder, chosen)
+
+    def least(self, other: Any) -> "_Value":
+        return (self < other).choose(self, other)
+
+    def greatest(self, other: Any) -> "_Value":
+        return self._compared(">", other).choose(self, other)
+
+    def as_kind(self, kind: Any) -> "_Value":
+        """The same bits as a value of another kind."""
+        return self._written(lambda value: self.builder.bitcast(value, kind))
+
+    def every(self, kind: Any) -> "_Value":
+        """A vector of this number."""
+        builder = self.builder
+        one = builder.insert_element(ir.Constant(kind, ir.Undefined), self.ir, _INT(0))
+        zeros = ir.Constant(ir.VectorType(_INT, kind.count), [0] * kind.count)
+        return _Value(builder, builder.shuffle_vector(one, one, zeros))
+
+    def joined(self, other: "_Value", *chosen: int) -> "_Value":
+        """A vector of chosen numbers of this one and the other."""
+        places = ir.Constant(ir.VectorType(_INT, len(chosen)), list(chosen))
+        return self._written(lambda *both: self.builder.shuffle_vector(*both, places), other)
+
+    def bits(self) -> "_Value":
+        """Truths as the bits of a number."""
+        return self.as_kind(ir.IntType(self.count)).widened()
+
+    def widened(self) -> "_Value":
+        return self._written(lambda value: self.builder.zext(value, _LONG))
+
+    def extreme(self, how: str) -> "_Value":
+        """The least or the greatest number of a vector, none of them NaN."""
+        module, element = self.builder.module, self.ir.type.element
+        kind, flags = ("f64", ("nnan",)) if self.is_real else (element.intrinsic_name, ())
+        name = f"llvm.vector.reduce.{how}.v{self.count}{kind}"
+        function = module.globals.get(name)
+        function = function or ir.Function(module, ir.FunctionType(element, [self.ir.type]), name)
+        return _Value(self.builder, self.builder.call(function, [self.ir], fastmath=flags))
 
 
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.bitcast(address, value.type.as_pointer()), align=8)
+class _Array:
+    """An array that is read and written a vector at a time, from the place of its indices on."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
+        self.builder, self._context, self._kind = builder, context, kind
+        self._view = context.make_array(kind)(context, builder, value)
+
+    @property
+    def length(self) -> _Value:
+        return _Value(self.builder, self.builder.extract_value(self._view.shape, 0))
+
+    def place(self, *indices: Any) -> Any:
+        """The address of an element."""
+        numbers = tuple(i.ir if isinstance(i, _Value) else _LONG(i) for i in indices)
+        return cgutils.get_item_pointer(
+            self._context, self.builder, self._kind, self._view, numbers, wraparound=False
+        )
+
+    def load(self, kind: Any, *indices: Any) -> _Value:
+        address = self.builder.bitcast(self.place(*indices), kind.as_pointer())
+        return _Value(self.builder, self.builder.load(address, align=8))
+
+    def one(self, *indices: Any) -> _Value:
+        return _Value(self.builder, self.builder.load(self.place(*indices)))
+
+    def every(self, kind: Any, *indices: Any) -> _Value:
+        return self.one(*indices).every(kind)
+
+    def store(self, value: _Value, *indices: Any) -> None:
+        address = self.builder.bitcast(self.place(*indices), value.ir.type.as_pointer())
+        self.builder.store(value.ir, address, align=8)
+
+    def prefetch(self, use: int, *indices: Any) -> None:
+        module, name = self.builder.module, "llvm.prefetch.p0"
+        function = module.globals.get(name) or ir.Function(module, _PREFETCH, name)
+        address = self.builder.bitcast(self.place(*indices), _BYTE.as_pointer())
+        self.builder.call(function, [address, *map(_INT, (use, _KEEP, _DATA))])
 
 
-def _call(builder: Any, name: str, kind: Any, arguments: Any, flags: tuple[str, ...] = ()) -> Any:
-    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-    return builder.call(function, arguments, fastmath=flags)
+def _written(returns: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A function for compiled code, of one that writes its instructions with the builder.
+
+    Its arguments are arrays, whole numbers and numbers; it gives the value that is returned.
+    """
+
+    def decorate(write: Callable[..., Any]) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            given = (
+                _Array(context, builder, kind, value)
+                if isinstance(kind, types.Array)
+                else _Value(builder, value)
+                for kind, value in zip(signature.args, arguments, strict=True)
+            )
+            answer = write(builder, *given)
+            if isinstance(answer, tuple):
+                values = [value.ir for value in answer]
+                return context.make_tuple(builder, signature.return_type, values)
+            return context.get_dummy_value() if answer is None else answer.ir
+
+        # Numba reads the names of the arguments from `write`, and takes its builder for a context.
+        @wraps(write)
+        def typed(_: Any, *kinds: Any) -> tuple[Any, Any]:
+            wide = (_WIDE.get(type(kind), kind) for kind in kinds)
+            return returns(*wide), generate
+
+        return intrinsic(typed)
+
+    return decorate
 
 
-def _prefetch(builder: Any, address: Any, use: int) -> None:
-    address = builder.bitcast(address, _BYTE.as_pointer())
-    _call(builder, "llvm.prefetch.p0", _PREFETCH, [address, *map(_INT, (use, _KEEP, _DATA))])
-
-
-def _splat(builder: Any, value: Any, vector: Any) -> Any:
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _INT(0))
-    zeros = ir.Constant(ir.VectorType(_INT, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, one, zeros)
-
-
-def _max(builder: Any, a: Any, b: Any) -> Any:
-    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
-
-def _bound(builder: Any, sides: Any, vector: Any) -> Any:
-    """Least squared chord of boxes: (least, greatest, other least, other greatest) an axis."""
-    zero = ir.Constant(vector, [0.0] * vector.count)
-    square = None
-    for least, greatest, other_least, other_greatest in sides:
-        above = builder.fsub(least, other_greatest)
-        below = builder.fsub(other_least, greatest)
-        gap = _max(builder, _max(builder, above, below), zero)
-        product = builder.fmul(gap, gap)
-        square = product if square is None else builder.fadd(square, product)
-    return square
-
-
-def _square(builder: Any, own: Any, there: Any) -> Any:
+def _square(own: Iterable[_Value], there: Iterable[_Value]) -> _Value:
     """Squared chords of points, given by their three coordinates."""
-    square = None
-    for a, b in zip(own, there, strict=True):
-        apart = builder.fsub(a, b)
-        product = builder.fmul(apart, apart)
-        square = product if square is None else builder.fadd(square, product)
-    return square
+    apart = (a - b for a, b in zip(own, there, strict=True))
+    return reduce(_Value.__add__, (difference * difference for difference in apart))
 
 
-def _comes_before(builder: Any, new: Any, other: Any) -> Any:
-    """Where one (squared chord, row) comes before another in the order of `closer`."""
-    nearer = builder.fcmp_ordered("<", new[0], other[0])
-    tied = builder.fcmp_ordered("==", new[0], other[0])
-    lower = builder.fcmp_ordered("<", new[1], other[1])
-    return builder.or_(nearer, builder.and_(tied, lower))
+def _bound(sides: Iterable[tuple[_Value, _Value, _Value, _Value]]) -> _Value:
+    """Least squared chord of boxes: (least, greatest, other least, other greatest) an axis."""
+    gaps = (
+        (least - other_greatest).greatest(other_least - greatest).greatest(0.0)
+        for least, greatest, other_least, other_greatest in sides
+    )
+    return reduce(_Value.__add__, (gap * gap for gap in gaps))
 
 
-def _ordered(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    before = builder.icmp_signed("<", a, b)
-    return builder.select(before, a, b), builder.select(before, b, a)
-
-
-def _exchange(builder: Any, keys: list[Any], pairs: list[tuple[int, int]]) -> None:
+def _exchange(keys: list[_Value], pairs: list[tuple[int, int]]) -> None:
     """Put the lesser of two keys, of eight points each, before the other."""
     for i, j in pairs:
-        keys[i], keys[j] = _ordered(builder, keys[i], keys[j])
+        before = keys[i] < keys[j]
+        keys[i], keys[j] = before.choose(keys[i], keys[j]), before.choose(keys[j], keys[i])
 
 
-def _all_of(key: int) -> Any:
-    return ir.Constant(_KEYS, [key] * 8)
-
-
-def _joined(builder: Any, a: Any, b: Any, *chosen: int) -> Any:
-    kind = ir.VectorType(_INT, len(chosen))
-    return builder.shuffle_vector(a, b, ir.Constant(kind, list(chosen)))
-
-
-def _columns(builder: Any, points: list[Any]) -> list[Any]:
+def _columns(points: list[_Value]) -> list[_Value]:
     """Vectors of all x, all y and all z of points, of which each is a vector of four."""
     columns = []
     for axis in range(3):
         pairs = zip(points[::2], points[1::2], strict=True)
-        parts = [_joined(builder, a, b, axis, 4 + axis) for a, b in pairs]
+        parts = [a.joined(b, axis, 4 + axis) for a, b in pairs]
         while len(parts) > 1:
-            both = range(2 * parts[0].type.count)
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [_joined(builder, a, b, *both) for a, b in pairs]
+            both = range(2 * parts[0].count)
+            parts = [a.joined(b, *both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         columns.append(parts[0])
     return columns
 
 
-def _bits(builder: Any, mask: Any, count: int) -> Any:
-    return builder.zext(builder.bitcast(mask, ir.IntType(count)), _LONG)
+@_written(types.int64)
+def children_within(builder, boxes, node, box, worst):  # type: ignore[no-untyped-def]
+    """Which of a node's eight boxes may hold something at most `worst` from a box, as bits."""
+    eight = [boxes.load(_EIGHT, node, side, 0) for side in range(6)]
+    own = [box.every(_EIGHT, side) for side in range(6)]
+    bound = _bound((eight[a], eight[a + 3], own[a], own[a + 3]) for a in range(3))
+    return (bound <= worst.every(_EIGHT)).bits()
 
 
-@intrinsic
-def children_within(typing_context, boxes, node, box, worst):  # type: ignore[no-untyped-def]
-    """Which of eight boxes may hold something at most `worst` from a box, as bits.
-
-    Parameters
-    ----------
-    boxes : float64 array, shape (n, 6, 8)
-        Least x, y, z and greatest x, y, z of eight boxes a row.
-    node : int
-        Which eight.
-    box : float64 array, shape (6,)
-        The box that is compared with them.
-    worst : float
-        A squared chord.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        boxes_type, _, box_type, _ = signature.args
-        boxes, node, box, worst = arguments
-        eight = [
-            _load(builder, _address(context, builder, boxes_type, boxes, node, side, 0), _EIGHT)
-            for side in range(6)
-        ]
-        own = [
-            _splat(builder, builder.load(_address(context, builder, box_type, box, side)), _EIGHT)
-            for side in range(6)
-        ]
-        sides = [(eight[a], eight[a + 3], own[a], own[a + 3]) for a in range(3)]
-        bound = _bound(builder, sides, _EIGHT)
-        within = builder.fcmp_ordered("<=", bound, _splat(builder, worst, _EIGHT))
-        return _bits(builder, within, 8)
-
-    return types.int64(boxes, types.intp, box, types.float64), generate
+@_written(types.int64)
+def lanes_within(builder, lanes, boxes, node, child):  # type: ignore[no-untyped-def]
+    """Which of 16 points may find something in a node's box at most their best, as bits."""
+    *points, best = (lanes.load(_SIXTEEN, row, 0) for row in range(4))
+    box = [boxes.every(_SIXTEEN, node, side, child) for side in range(6)]
+    bound = _bound((box[a], box[a + 3], point, point) for a, point in enumerate(points))
+    return (bound <= best).bits()
 
 
-@intrinsic
-def lanes_within(typing_context, lanes, boxes, node, child):  # type: ignore[no-untyped-def]
-    """Which of 16 points may find something in a box at most their best, as bits.
-
-    Parameters
-    ----------
-    lanes : float64 array, shape (>= 4, 16)
-        Rows x, y, z and the best squared chord of each point.
-    boxes : float64 array, shape (n, 6, 8)
-        Least x, y, z and greatest x, y, z of eight boxes a row.
-    node, child : int
-        Which eight, and which of them.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        lanes_type, boxes_type, _, _ = signature.args
-        lanes, boxes, node, child = arguments
-        x, y, z, best = (
-            _load(builder, _address(context, builder, lanes_type, lanes, row, 0), _SIXTEEN)
-            for row in range(4)
-        )
-        box = [
-            _splat(
-                builder,
-                builder.load(_address(context, builder, boxes_type, boxes, node, side, child)),
-                _SIXTEEN,
-            )
-            for side in range(6)
-        ]
-        sides = [(box[a], box[a + 3], point, point) for a, point in enumerate((x, y, z))]
-        bound = _bound(builder, sides, _SIXTEEN)
-        return _bits(builder, builder.fcmp_ordered("<=", bound, best), 16)
-
-    return types.int64(lanes, boxes, types.intp, types.intp), generate
-
-
-@intrinsic
-def compare_leaf(typing_context, points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
+@_written(types.float64)
+def compare_leaf(builder, points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
     """Compare a leaf's eight references with 16 points, which keep what `closer` prefers.
 
-    Returns the greatest of their best squared chords.
-
-    Parameters
-    ----------
-    points : float64 array, shape (n_leaves, 3, 8)
-        x, y and z of the references of each leaf; the first is none of the NaN that pad it.
-    rows : float64 array, shape (n_leaves, 8)
-        Their rows, ascending.
-    leaf : int
-        Which leaf.
-    lanes : float64 array, shape (5, 16)
-        Rows x, y, z, best squared chord and its row of each point.
+    The fourth row of the lanes is their best squared chord, the fifth its row. Returns the greatest
+    of these chords. The leaf's first reference is none of the NaN that pad it.
     """
+    *own, best, best_row = (lanes.load(_SIXTEEN, row, 0) for row in range(5))
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points_type, rows_type, _, lanes_type = signature.args
-        points, rows, leaf, lanes = arguments
-        places = [_address(context, builder, lanes_type, lanes, row, 0) for row in range(5)]
-        *own, best, best_row = (_load(builder, place, _SIXTEEN) for place in places)
+    def reference(j: int) -> tuple[_Value, _Value]:
+        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
+        return _square(own, there), rows.every(_SIXTEEN, leaf, j)
 
-        def every(array_type: Any, array: Any, *indices: Any) -> Any:
-            address = _address(context, builder, array_type, array, leaf, *indices)
-            return _splat(builder, builder.load(address), _SIXTEEN)
-
-        def reference(j: int) -> tuple[Any, Any]:
-            there = [every(points_type, points, axis, j) for axis in range(3)]
-            return _square(builder, own, there), every(rows_type, rows, j)
-
-        near, near_row = reference(0)
-        for j in range(1, 8):
-            # Rows ascend, so "less" leaves ties with the lowest one.
-            square, row = reference(j)
-            nearer = builder.fcmp_ordered("<", square, near)
-            near = builder.select(nearer, square, near)
-            near_row = builder.select(nearer, row, near_row)
-        better = _comes_before(builder, (near, near_row), (best, best_row))
-        best = builder.select(better, near, best)
-        _store(builder, best, places[3])
-        _store(builder, builder.select(better, near_row, best_row), places[4])
-        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, [best], ("nnan",))
-
-    return types.float64(points, rows, types.intp, lanes), generate
+    near, near_row = reference(0)
+    for j in range(1, 8):
+        # Rows ascend, so "less" leaves ties with the lowest one.
+        square, row = reference(j)
+        nearer = square < near
+        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
+    better = (near < best) | (near.equals(best) & (near_row < best_row))
+    best = better.choose(near, best)
+    lanes.store(best, 3, 0)
+    lanes.store(better.choose(near_row, best_row), 4, 0)
+    return best.extreme("fmax")
 
 
-@intrinsic
-def sort_leaf(typing_context, points, rows, leaf, lanes, half, own, seen, numbers, first, new):  # type: ignore[no-untyped-def]
-    """Sort a leaf's eight references for each of eight points, nearest first.
+@_written(types.boolean)
+def sort_leaf(builder, points, rows, leaf, lanes, half, own, seen, numbers, first, new):  # type: ignore[no-untyped-def]
+    """Sort a leaf's eight references for the eight points of a half, nearest first, into `new`.
 
-    A reference becomes a key: its squared chord, whose last `NUMBER_BITS` bits are its number among
-    all that the eight points have seen. Returns whether one of them is at most a point's bound from
-    it; if none is, nothing is written.
-
-    Parameters
-    ----------
-    points : float64 array, shape (n_leaves, 3, 8)
-        x, y and z of the references of each leaf; NaN is as far as nothing is.
-    rows : float64 array, shape (n_leaves, 8)
-        Their rows.
-    leaf : int
-        Which leaf.
-    lanes : float64 array, shape (4, 16)
-        Rows x, y, z and the greatest squared chord of each point.
-    half : int
-        Which eight of the points: 0 or 1.
-    own : float64 array, shape (16,)
-        A row for each point that it does not find.
-    seen : float64 array, shape (2, n, 8)
-        Takes the squared chords of the eight points of each half, by number.
-    numbers : float64 array, shape (2, n)
-        Takes the rows, by number.
-    first : int
-        Number of the first of the eight references, a multiple of 8.
-    new : int64 array, shape (8, 8)
-        Takes eight keys of each point.
+    A reference becomes a key. Its number counts from `first`, a multiple of 8, among all that the
+    eight points have seen: ``seen`` (2, n, 8) takes its squared chords, and ``numbers`` (2, n) its
+    row. ``own`` (16,) is a row for each point that it does not find. Returns whether a reference is
+    at most a point's bound from it; if none is, nothing is written.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds = signature.args
-        points, rows, leaf, lanes, half, own, seen, numbers, first, new = arguments
-        lane = builder.mul(half, _LONG(8))
-
-        def line(array_type: Any, array: Any, *indices: Any) -> Any:
-            return _load(builder, _address(context, builder, array_type, array, *indices), _EIGHT)
-
-        def every(array_type: Any, array: Any, *indices: Any) -> Any:
-            address = _address(context, builder, array_type, array, leaf, *indices)
-            return _splat(builder, builder.load(address), _EIGHT)
-
-        *point, worst = (line(kinds[3], lanes, row, lane) for row in range(4))
-        left_out = line(kinds[5], own, lane)
-        keys, squares = [], []
-        within = None
-        for j in range(8):
-            there = [every(kinds[0], points, axis, j) for axis in range(3)]
-            square, row = _square(builder, point, there), every(kinds[1], rows, j)
-            found = builder.fcmp_ordered("<=", square, worst)
-            found = builder.and_(found, builder.fcmp_ordered("!=", row, left_out))
-            within = found if within is None else builder.or_(within, found)
-            number = _splat(builder, builder.or_(first, _LONG(j)), _KEYS)
-            key = builder.and_(builder.bitcast(square, _KEYS), _all_of(~NUMBER))
-            squares.append(square)
-            keys.append(builder.select(found, builder.or_(key, number), _all_of(NOTHING)))
-        some = builder.icmp_unsigned("!=", _bits(builder, within, 8), _LONG(0))
-        with builder.if_then(some):
-            for j, square in enumerate(squares):
-                number = builder.or_(first, _LONG(j))
-                place = _address(context, builder, kinds[6], seen, half, number, 0)
-                _store(builder, square, place)
-            row = _load(builder, _address(context, builder, kinds[1], rows, leaf, 0), _EIGHT)
-            _store(builder, row, _address(context, builder, kinds[7], numbers, half, first))
-            _exchange(builder, keys, _SORT)
-            for j, key in enumerate(keys):
-                _store(builder, key, _address(context, builder, kinds[9], new, j, 0))
-        return some
-
-    kinds = (points, rows, types.intp, lanes, types.intp, own, seen, numbers, types.intp, new)
-    return types.boolean(*kinds), generate
+    lane = half * 8
+    *point, worst = (lanes.load(_EIGHT, row, lane) for row in range(4))
+    left_out = own.load(_EIGHT, lane)
+    keys, squares, within = [], [], []
+    for j in range(8):
+        there = [points.every(_EIGHT, leaf, axis, j) for axis in range(3)]
+        square, row = _square(point, there), rows.every(_EIGHT, leaf, j)
+        found = (square <= worst) & row.differs(left_out)
+        key = square.as_kind(_EIGHT_KEYS) & ~NUMBER | (first | j).every(_EIGHT_KEYS)
+        keys.append(found.choose(key, NOTHING))
+        squares.append(square)
+        within.append(found)
+    some = reduce(_Value.__or__, within).bits().differs(0)
+    with builder.if_then(some.ir):
+        for j, square in enumerate(squares):
+            seen.store(square, half, first | j, 0)
+        numbers.store(rows.load(_EIGHT, leaf, 0), half, first)
+        _exchange(keys, _SORT)
+        for j, key in enumerate(keys):
+            new.store(key, j, 0)
+    return some
 
 
-@intrinsic
-def merge_eight(typing_context, keys, first, half, new):  # type: ignore[no-untyped-def]
-    """Merge eight sorted keys of each of eight points into eight entries of their lists.
+@_written(types.void)
+def merge_eight(builder, keys, first, half, new):  # type: ignore[no-untyped-def]
+    """Merge the new keys of the eight points of a half into eight entries of their lists.
 
-    What falls out of these is left for the eight entries after them; where there are none, the
-    least of it is kept behind the list.
-
-    Parameters
-    ----------
-    keys : int64 array, shape (m + 1, 16)
-        A sorted list in each column, and the least key that fell out of it.
-    first : int
-        The first of the eight entries.
-    half : int
-        Which eight of the points: 0 or 1.
-    new : int64 array, shape (8, 8)
-        Keys that are merged; takes those that fell out.
+    What falls out of these is left in `new`, for the eight entries after them. Where there are
+    none, the least of it is kept behind the list.
     """
+    lane = half * 8
+    own = [first + j for j in range(8)]
+    behind = keys.length - 1
+    is_last = behind <= first + 8
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        keys_type, _, _, new_type = signature.args
-        keys, first, half, new = arguments
-        lane = builder.mul(half, _LONG(8))
+    def fall_out(fallen: list[_Value]) -> None:
+        keys.store(reduce(_Value.least, fallen, keys.load(_EIGHT_KEYS, behind, lane)), behind, lane)
 
-        def place(j: Any) -> Any:
-            return _address(context, builder, keys_type, keys, j, lane)
-
-        def new_place(j: int) -> Any:
-            return _address(context, builder, new_type, new, j, 0)
-
-        own = [place(builder.add(first, _LONG(j))) for j in range(8)]
-        length = context.make_array(keys_type)(context, builder, keys).shape
-        behind = builder.sub(builder.extract_value(length, 0), _LONG(1))
-        is_last = builder.icmp_signed(">=", builder.add(first, _LONG(8)), behind)
-
-        def fall_out(fallen: list[Any]) -> None:
-            least = _load(builder, place(behind), _KEYS)
-            for key in fallen:
-                least = _ordered(builder, least, key)[0]
-            _store(builder, least, place(behind))
-
-        least_new = _load(builder, new_place(0), _KEYS)
-        before = builder.icmp_signed("<", least_new, _load(builder, own[7], _KEYS))
-        moves = builder.icmp_unsigned("!=", _bits(builder, before, 8), _LONG(0))
-        with builder.if_else(moves) as (some, none):
-            with some:
-                # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
-                entries = [_load(builder, address, _KEYS) for address in own]
-                entries += [_load(builder, new_place(7 - j), _KEYS) for j in range(8)]
-                _exchange(builder, entries, [(j, 8 + j) for j in range(8)])
-                nearer, others = entries[:8], entries[8:]
-                _exchange(builder, nearer, _MERGE)
-                for address, key in zip(own, nearer, strict=True):
-                    _store(builder, key, address)
-                with builder.if_else(is_last) as (last, more):
-                    with last:
-                        fall_out(others)
-                    with more:
-                        _exchange(builder, others, _MERGE)
-                        for j, key in enumerate(others):
-                            _store(builder, key, new_place(j))
-            with none, builder.if_then(is_last):
-                fall_out([least_new])
-        return context.get_dummy_value()
-
-    return types.void(keys, types.intp, types.intp, new), generate
+    least_new = new.load(_EIGHT_KEYS, 0, 0)
+    moves = (least_new < keys.load(_EIGHT_KEYS, own[7], lane)).bits().differs(0)
+    with builder.if_else(moves.ir) as (some, none):
+        with some:
+            # The nearer halves of two sorted rows, one of them reversed, rise and fall once.
+            entries = [keys.load(_EIGHT_KEYS, entry, lane) for entry in own]
+            entries += [new.load(_EIGHT_KEYS, 7 - j, 0) for j in range(8)]
+            _exchange(entries, [(j, 8 + j) for j in range(8)])
+            nearer, others = entries[:8], entries[8:]
+            _exchange(nearer, _MERGE)
+            for entry, key in zip(own, nearer, strict=True):
+                keys.store(key, entry, lane)
+            with builder.if_else(is_last.ir) as (last, more):
+                with last:
+                    fall_out(others)
+                with more:
+                    _exchange(others, _MERGE)
+                    for j, key in enumerate(others):
+                        new.store(key, j, 0)
+        with none, builder.if_then(is_last.ir):
+            fall_out([least_new])
 
 
-@intrinsic
-def bound_by_keys(typing_context, keys, entry, lanes):  # type: ignore[no-untyped-def]
-    """Write the greatest squared chord that a key of each of 16 points can have; returns the most.
-
-    Parameters
-    ----------
-    keys : int64 array, shape (m, 16)
-        Keys as `sort_leaf` makes them.
-    entry : int
-        Which line of them.
-    lanes : float64 array, shape (4, 16)
-        Takes the squared chords in its last row.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        keys_type, _, lanes_type = signature.args
-        keys, entry, lanes = arguments
-        kind = ir.VectorType(_LONG, 16)
-        key = _load(builder, _address(context, builder, keys_type, keys, entry, 0), kind)
-        bound = builder.or_(key, ir.Constant(kind, [NUMBER] * 16))
-        bound = builder.bitcast(bound, _SIXTEEN)
-        _store(builder, bound, _address(context, builder, lanes_type, lanes, 3, 0))
-        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, [bound], ("nnan",))
-
-    return types.float64(keys, types.intp, lanes), generate
+@_written(types.float64)
+def bound_by_keys(builder, keys, entry, lanes):  # type: ignore[no-untyped-def]
+    """Make the greatest chords that an entry's keys can have the bounds; returns the greatest."""
+    bound = (keys.load(_SIXTEEN_KEYS, entry, 0) | NUMBER).as_kind(_SIXTEEN)
+    lanes.store(bound, 3, 0)
+    return bound.extreme("fmax")
 
 
-@intrinsic
-def keys_tied(typing_context, keys, entry):  # type: ignore[no-untyped-def]
-    """Which of 16 points have a key that only its number tells from the next one, as bits.
-
-    Parameters
-    ----------
-    keys : int64 array, shape (m, 16)
-        Keys as `sort_leaf` makes them.
-    entry : int
-        Which line of them; there is one after it.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        keys, entry = arguments
-        kind = ir.VectorType(_LONG, 16)
-        lines = (entry, builder.add(entry, _LONG(1)))
-        keys_type = signature.args[0]
-        places = (_address(context, builder, keys_type, keys, line, 0) for line in lines)
-        differ = builder.xor(*(_load(builder, place, kind) for place in places))
-        tied = builder.icmp_unsigned("<=", differ, ir.Constant(kind, [NUMBER] * 16))
-        return _bits(builder, tied, 16)
-
-    return types.int64(keys, types.intp), generate
+@_written(types.int64)
+def keys_tied(builder, keys, entry):  # type: ignore[no-untyped-def]
+    """Which of 16 points have a key that only its number tells from the next one, as bits."""
+    differ = keys.load(_SIXTEEN_KEYS, entry, 0) ^ keys.load(_SIXTEEN_KEYS, entry + 1, 0)
+    return (differ & ~NUMBER).equals(0).bits()
 
 
-@intrinsic
-def lanes_near(typing_context, points, leaf, member, lanes, chord2, entry):  # type: ignore[no-untyped-def]
+@_written(types.int64)
+def lanes_near(builder, points, leaf, member, lanes, chord2, entry):  # type: ignore[no-untyped-def]
     """Which of 16 points have a leaf's reference within their bound, as bits.
 
-    Parameters
-    ----------
-    points : float64 array, shape (n_leaves, 3, 8)
-        x, y and z of the references of each leaf; NaN is near to nothing.
-    leaf, member : int
-        Which leaf, and which of its references.
-    lanes : float64 array, shape (4, >= 16)
-        Rows x, y, z and the greatest squared chord of each point.
-    chord2 : float64 array, shape (n, 16)
-        Takes the squared chords of all points.
-    entry : int
-        In which line.
+    ``chord2`` (n, 16) takes the squared chords of all points in the line of the entry.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points_type, _, _, lanes_type, chord2_type, _ = signature.args
-        points, leaf, member, lanes, chord2, entry = arguments
-        *own, bound = (
-            _load(builder, _address(context, builder, lanes_type, lanes, row, 0), _SIXTEEN)
-            for row in range(4)
-        )
-        places = [
-            _address(context, builder, points_type, points, leaf, axis, member) for axis in range(3)
-        ]
-        there = [_splat(builder, builder.load(place), _SIXTEEN) for place in places]
-        square = _square(builder, own, there)
-        _store(builder, square, _address(context, builder, chord2_type, chord2, entry, 0))
-        return _bits(builder, builder.fcmp_ordered("<=", square, bound), 16)
-
-    kinds = (points, types.intp, types.intp, lanes, chord2, types.intp)
-    return types.int64(*kinds), generate
+    *own, bound = (lanes.load(_SIXTEEN, row, 0) for row in range(4))
+    square = _square(own, [points.every(_SIXTEEN, leaf, axis, member) for axis in range(3)])
+    chord2.store(square, entry, 0)
+    return (square <= bound).bits()
 
 
-@intrinsic
-def bound_cells(typing_context, corners, near, bounds):  # type: ignore[no-untyped-def]
+@_written(types.void)
+def bound_cells(builder, corners, near, bounds):  # type: ignore[no-untyped-def]
     """Find the reference whose farthest corner of a cell is nearest, among those of its corners.
 
     Lanes are the corners of three by three cells, four in a row; a cell is the lane of its first.
-
-    Parameters
-    ----------
-    corners, near : float64 array, shape (>= 3, 24)
-        Rows x, y, z of each corner, and of the reference nearest to it.
-    bounds : float64 array, shape (4, 16)
-        Takes the squared chords of that reference at the four corners of each cell.
+    ``corners`` and ``near`` (>= 3, 24) are x, y, z of each, and of the reference nearest to it.
+    ``bounds`` (4, 16) takes the squared chords of that reference at the four corners of each cell.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        corners_type, near_type, bounds_type = signature.args
-        corners, near, bounds = arguments
+    def points(array: _Array, lane: int) -> list[_Value]:
+        return [array.load(_SIXTEEN, axis, lane) for axis in range(3)]
 
-        def points(kind: Any, array: Any, lane: int) -> list[Any]:
-            rows = (_address(context, builder, kind, array, axis, lane) for axis in range(3))
-            return [_load(builder, row, _SIXTEEN) for row in rows]
-
-        places = [points(corners_type, corners, lane) for lane in _CORNERS]
-        least, chosen = None, []
-        for lane in _CORNERS:
-            reference = points(near_type, near, lane)
-            chords = [_square(builder, place, reference) for place in places]
-            most = _max(builder, _max(builder, *chords[:2]), _max(builder, *chords[2:]))
-            if least is None:
-                least, chosen = most, chords
-                continue
-            better = builder.fcmp_ordered("<", most, least)
-            least = builder.select(better, most, least)
-            pairs = zip(chords, chosen, strict=True)
-            chosen = [builder.select(better, new, old) for new, old in pairs]
-        for corner, value in enumerate(chosen):
-            _store(builder, value, _address(context, builder, bounds_type, bounds, corner, 0))
-        return context.get_dummy_value()
-
-    return types.void(corners, near, bounds), generate
+    places = [points(corners, lane) for lane in _CORNERS]
+    least, chosen = None, []
+    for lane in _CORNERS:
+        reference = points(near, lane)
+        chords = [_square(place, reference) for place in places]
+        most = chords[0].greatest(chords[1]).greatest(chords[2].greatest(chords[3]))
+        if least is None:
+            least, chosen = most, chords
+            continue
+        better = most < least
+        least = better.choose(most, least)
+        chosen = [better.choose(new, old) for new, old in zip(chords, chosen, strict=True)]
+    for corner, value in enumerate(chosen):
+        bounds.store(value, corner, 0)
 
 
-@intrinsic
-def cells_within(typing_context, chord2, entry, bounds):  # type: ignore[no-untyped-def]
+@_written(types.int64)
+def cells_within(builder, chord2, entry, bounds):  # type: ignore[no-untyped-def]
     """Which of three by three cells have a corner within its bound, as bits of 16 lanes.
 
-    Parameters
-    ----------
-    chord2 : float64 array, shape (n, 16)
-        Squared chords of the corners from something, a line each; the line after it is read, too.
-    entry : int
-        Which line.
-    bounds : float64 array, shape (4, 16)
-        Greatest squared chords of each cell's corners.
+    ``chord2`` (n, 16) are squared chords of the corners, of which the line after the entry's is
+    read, too.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        chord2_type, _, bounds_type = signature.args
-        chord2, entry, bounds = arguments
-        within = None
-        for corner, lane in enumerate(_CORNERS):
-            own = _address(context, builder, chord2_type, chord2, entry, lane)
-            bound = _address(context, builder, bounds_type, bounds, corner, 0)
-            sides = (_load(builder, place, _SIXTEEN) for place in (own, bound))
-            here = builder.fcmp_ordered("<=", *sides)
-            within = here if within is None else builder.or_(within, here)
-        return builder.and_(_bits(builder, within, 16), _LONG(_NINE))
-
-    return types.int64(chord2, types.intp, bounds), generate
+    within = [
+        chord2.load(_SIXTEEN, entry, lane) <= bounds.load(_SIXTEEN, corner, 0)
+        for corner, lane in enumerate(_CORNERS)
+    ]
+    return reduce(_Value.__or__, within).bits() & _NINE
 
 
-@intrinsic
-def nearest_of_eight(typing_context, vectors, table, cell, x, y, z):  # type: ignore[no-untyped-def]
-    """Squared chord and row of what is nearest to a point among eight references.
+@_written(types.Tuple((types.float64, types.int64)))
+def nearest_of_eight(builder, vectors, table, cell, x, y, z):  # type: ignore[no-untyped-def]
+    """Squared chord and row of what is nearest to a point, the lowest row of equally near ones.
 
-    Of equally near ones it is the lowest row.
-
-    Parameters
-    ----------
-    vectors : float64 array, shape (n, 4)
-        x, y, z of references, and anything.
-    table : int32 array, shape (m, 8)
-        Rows of references, not negative; one may come more than once.
-    cell : int
-        Which eight.
-    x, y, z : float
-        The point.
+    ``table`` (m, 8), int32, are the rows of a cell's references, of which one may come more than
+    once; ``vectors`` (n, 4) begin with x, y, z.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors_type, table_type, *_ = signature.args
-        vectors, table, cell, *point = arguments
-        first = _address(context, builder, table_type, table, cell, 0)
-        parts = []
-        for j in range(8):
-            row = builder.zext(builder.load(builder.gep(first, [_INT(j)])), _LONG)
-            place = _address(context, builder, vectors_type, vectors, row, 0)
-            parts.append(_load(builder, place, _FOUR))
-        there = _columns(builder, parts)
-        square = _square(builder, [_splat(builder, value, _EIGHT) for value in point], there)
-        kind = ir.FunctionType(_DOUBLE, [_EIGHT])
-        least = _call(builder, "llvm.vector.reduce.fmin.v8f64", kind, [square], ("nnan",))
-        same = builder.fcmp_ordered("==", square, _splat(builder, least, _EIGHT))
-        eight = ir.VectorType(_INT, 8)
-        rows = _load(builder, first, eight)
-        rows = builder.select(same, rows, ir.Constant(eight, [2**31 - 1] * 8))
-        kind = ir.FunctionType(_INT, [eight])
-        row = _call(builder, "llvm.vector.reduce.smin.v8i32", kind, [rows])
-        answer = [least, builder.zext(row, _LONG)]
-        return context.make_tuple(builder, signature.return_type, answer)
-
-    pair = types.Tuple((types.float64, types.int64))
-    kinds = (vectors, table, types.intp, types.float64, types.float64, types.float64)
-    return pair(*kinds), generate
+    parts = [vectors.load(_FOUR, table.one(cell, j).widened(), 0) for j in range(8)]
+    square = _square((value.every(_EIGHT) for value in (x, y, z)), _columns(parts))
+    least = square.extreme("fmin")
+    same = square.equals(least.every(_EIGHT))
+    rows = same.choose(table.load(_EIGHT_ROWS, cell, 0), 2**31 - 1)
+    return least, rows.extreme("smin").widened()
 
 
-@intrinsic
-def lowest_bit(typing_context, bits):  # type: ignore[no-untyped-def]
+@_written(types.int64)
+def lowest_bit(builder, bits):  # type: ignore[no-untyped-def]
     """Place of the lowest bit that is set; there is one."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), generate
+    return _Value(builder, builder.cttz(bits.ir, ir.Constant(ir.IntType(1), 1)))
 
 
-@intrinsic
-def load_lanes(typing_context, points, places, lanes, boxes, box):  # type: ignore[no-untyped-def]
-    """Write x, y and z of 16 points into the lanes, and the box around them.
+@_written(types.void)
+def load_lanes(builder, points, places, lanes, boxes, box):  # type: ignore[no-untyped-def]
+    """Write x, y and z of 16 of the points (n, 4) into the lanes, and the box around them.
 
-    Parameters
-    ----------
-    points : float64 array, shape (n, 4)
-        x, y, z and anything.
-    places : int64 array, shape (16,)
-        Which points.
-    lanes : float64 array, shape (>= 3, 16)
-        Takes rows x, y, z.
-    boxes : float64 array, shape (m, 8)
-        Takes least x, y, z, greatest x, y, z and two more numbers.
-    box : int
-        In which line of the boxes.
+    It becomes a line of ``boxes`` (m, 8), which ends in two more numbers.
     """
+    parts = [points.load(_FOUR, places.one(lane), 0) for lane in range(16)]
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points_type, places_type, lanes_type, boxes_type, _ = signature.args
-        points, places, lanes, boxes, box = arguments
-        parts = []
-        for lane in range(16):
-            place = builder.load(_address(context, builder, places_type, places, lane))
-            address = _address(context, builder, points_type, points, place, 0)
-            parts.append(_load(builder, address, _FOUR))
+    def extreme(compare: str) -> _Value:
+        least = parts
+        while len(least) > 1:
+            pairs = zip(least[::2], least[1::2], strict=True)
+            least = [a._compared(compare, b).choose(a, b) for a, b in pairs]
+        return least[0]
 
-        def extreme(compare: str) -> Any:
-            least = parts
-            while len(least) > 1:
-                pairs = zip(least[::2], least[1::2], strict=True)
-                least = [
-                    builder.select(builder.fcmp_ordered(compare, a, b), a, b) for a, b in pairs
-                ]
-            return least[0]
-
-        around = _joined(builder, extreme("<"), extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7)
-        _store(builder, around, _address(context, builder, boxes_type, boxes, box, 0))
-        for axis, row in enumerate(_columns(builder, parts)):
-            _store(builder, row, _address(context, builder, lanes_type, lanes, axis, 0))
-        return context.get_dummy_value()
-
-    return types.void(points, places, lanes, boxes, types.intp), generate
+    boxes.store(extreme("<").joined(extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7), box, 0)
+    for axis, row in enumerate(_columns(parts)):
+        lanes.store(row, axis, 0)
 
 
-@intrinsic
-def greatest_of_16(typing_context, lanes, row):  # type: ignore[no-untyped-def]
+@_written(types.float64)
+def greatest_of_16(builder, lanes, row):  # type: ignore[no-untyped-def]
     """Greatest value of a row of 16, none of them NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments, 0)
-        values = [_load(builder, address, _SIXTEEN)]
-        return _call(builder, "llvm.vector.reduce.fmax.v16f64", _REDUCE, values, ("nnan",))
-
-    return types.float64(lanes, types.intp), generate
+    return lanes.load(_SIXTEEN, row, 0).extreme("fmax")
 
 
-@intrinsic
-def prefetch_for_write(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+@_written(types.void)
+def prefetch_for_write(builder, array, i, j):  # type: ignore[no-untyped-def]
     """Ask for the cache line of ``array[i, j]``, which is soon to be written."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments)
-        _prefetch(builder, address, _WRITE)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp), generate
+    array.prefetch(_WRITE, i, j)
 
 
-@intrinsic
-def prefetch_for_read(typing_context, array, i, j):  # type: ignore[no-untyped-def]
+@_written(types.void)
+def prefetch_for_read(builder, array, i, j):  # type: ignore[no-untyped-def]
     """Ask for the cache line of ``array[i, j]``, which other cores may have, too."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments)
-        _prefetch(builder, address, _READ)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.intp), generate
+    array.prefetch(_READ, i, j)
 
 
-@intrinsic
-def prefetch_leaf(typing_context, points, rows, leaf):  # type: ignore[no-untyped-def]
+@_written(types.void)
+def prefetch_leaf(builder, points, rows, leaf):  # type: ignore[no-untyped-def]
     """Ask for the cache lines of a leaf, which is soon to be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        points, rows, leaf = arguments
-        for axis in range(3):
-            line = _address(context, builder, signature.args[0], points, leaf, axis, 0)
-            _prefetch(builder, line, _READ)
-        _prefetch(builder, _address(context, builder, signature.args[1], rows, leaf, 0), _READ)
-        return context.get_dummy_value()
-
-    return types.void(points, rows, types.intp), generate
+    for axis in range(3):
+        points.prefetch(_READ, leaf, axis, 0)
+    rows.prefetch(_READ, leaf, 0)
 
 
-@intrinsic
-def prefetch_node(typing_context, boxes, node):  # type: ignore[no-untyped-def]
+@_written(types.void)
+def prefetch_node(builder, boxes, node):  # type: ignore[no-untyped-def]
     """Ask for the cache lines of a node's boxes, which are soon to be read."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        for side in range(6):
-            line = _address(context, builder, signature.args[0], *arguments, side, 0)
-            _prefetch(builder, line, _READ)
-        return context.get_dummy_value()
-
-    return types.void(boxes, types.intp), generate
+    for side in range(6):
+        boxes.prefetch(_READ, node, side, 0)
