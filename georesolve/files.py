@@ -39,6 +39,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job, with_id
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide, way_of
 from georesolve.workers.result import provenance
+from georesolve.workers.sampling import compared
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
@@ -92,7 +93,8 @@ class Plan:
     search
         By brute force, cells, packets or singles, and what decides that.
     seconds
-        Order of magnitude of the search alone, from figures of one machine.
+        Order of magnitude of the search alone, from figures of one machine and a sample of both
+        sets.
     remarks
         What looks wrong with the sets, in words.
     """
@@ -245,10 +247,11 @@ def plan(
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
         job = _job(*sets, options, Path(name))
+        seen = compared(job.observations, job.references, job.options)
     of_observations, of_references = job.carried()
     ranks = ["rank"] if job.options.k > 1 else []
     sizes = min(job.observations.rows, RESULT_ROWS // job.options.k), job.references.rows
-    rate = rows_a_second(job.references.rows, job.options, chosen)
+    rate = rows_a_second(job.references.rows, job.options, chosen, seen)
     return Plan(
         observations=job.observations.rows,
         references=job.references.rows,

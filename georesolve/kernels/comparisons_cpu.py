@@ -22,17 +22,8 @@ _SHARE = 1 / 16
 """Of the tree; what opens more counts as compared with all, as brute force takes it over."""
 
 
-def usual_comparisons(k: int) -> int:
-    """Comparisons that an observation takes where points are spread: 2^10 to 2^17 references."""
-    return 30 + 3 * k
-
-
 def comparisons(
-    index: ReferenceIndex,
-    lat_deg: np.ndarray,
-    lon_deg: np.ndarray,
-    k: int = 1,
-    n_references: int | None = None,
+    index: ReferenceIndex, lat_deg: np.ndarray, lon_deg: np.ndarray, k: int = 1
 ) -> float:
     """Comparisons that an observation takes on average, by the walks of a sample.
 
@@ -44,8 +35,6 @@ def comparisons(
         The observations; 64 of them are looked at, or 8 where there are many references.
     k : int
         How many of the nearest references are wanted.
-    n_references : int, optional
-        How many there are, where the index holds only a part of them that is spread over all.
     """
     standing = index.tree.rows.size
     most = max(_LEAST_STEPS, int(_SHARE * _STEPS * standing))
@@ -53,15 +42,11 @@ def comparisons(
     at = np.linspace(0, lat_deg.size - 1, n).astype(np.int64)
     vectors = unit_vectors(lat_deg[at], lon_deg[at])
     order = np.flatnonzero(~np.isnan(vectors[:, 0]))
-    usual = usual_comparisons(k)
     if not standing or not order.size:
-        return usual
+        return 0.0
     limits, tally = np.array([most, NO_LIMIT]), np.empty((1, 2), np.int64)
     found = np.empty((n, k), np.int64), np.empty((n, k))
     at_all = (index.tree, vectors, order, order.size, limits, tally)
     search_singles(0, 1, *at_all, *found, False, 0)
     steps, hard = tally[0].tolist()
-    mean = min(standing, (steps / _STEPS + hard * standing) / order.size)
-    # In more references the same share is opened of what does not depend on their number.
-    larger = max(1.0, (n_references or 0) / index.n_references)
-    return float(mean + (larger - 1) * max(0.0, mean - usual))
+    return float(min(standing, (steps / _STEPS + hard * standing) / order.size))

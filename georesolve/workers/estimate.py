@@ -29,6 +29,7 @@ from georesolve.workers.plan import (
     chunk_starts,
     observations_a_group,
     rows_a_second,
+    rows_at_once,
     too_wide,
 )
 from georesolve.workers.widths import NOTHING, Carried, Width
@@ -187,12 +188,15 @@ def _planned(
     n_references: int,
     options: MatchOptions,
     carried: Carried = NOTHING,
+    compared: float = 0.0,
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
     n_workers = max(1, n_workers)
     starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
-    rates, largest = _RATES[device], min(starts.step, n_observations)
-    search = 1 / rows_a_second(n_references, options, device)
+    size = rows_at_once(min(starts.step, starts.stop), n_references, options, device, compared)
+    starts = range(0, starts.stop, size)
+    rates, largest = _RATES[device], min(size, n_observations)
+    search = 1 / rows_a_second(n_references, options, device, compared)
     # Chunks of one length come in rounds: a worker more that has none does not help.
     rounds = -(-len(starts) // n_workers)
     seconds = (
@@ -256,13 +260,17 @@ def _own_memory(device: Device) -> tuple[int, int, int]:
 
 
 def estimate(
-    capacity: Capacity, observations: Size, references: Size, options: MatchOptions
+    capacity: Capacity,
+    observations: Size,
+    references: Size,
+    options: MatchOptions,
+    compared: float = 0.0,
 ) -> Estimate:
-    """Estimate a job on a cluster."""
+    """Estimate a job on a cluster; `compared` is as for `rows_a_second`."""
     rows = observations.rows, references.rows
     carried = Carried(observations.width, references.width)
     device = capacity.device
-    planned = _planned(device, capacity.workers, *rows, options, carried)
+    planned = _planned(device, capacity.workers, *rows, options, carried, compared)
     n_references = min(references.rows, capacity.references_at_once)
     n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(

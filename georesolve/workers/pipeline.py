@@ -72,6 +72,8 @@ class Progress:
         Number of chunks that each worker finished.
     evidence
         What the observations say, of files that nobody has looked at before.
+    is_cut
+        Whether chunks were cut further than planned: they took too long, or too much memory.
     """
 
     rows: int
@@ -81,6 +83,7 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     chunks_by_worker: Counter[str] = field(default_factory=Counter)
     evidence: Evidence | None = None
+    is_cut: bool = False
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""
@@ -140,6 +143,11 @@ def run(
     result = Assembly(job)
     with cluster.client.as_current():
         known = recorded(job.records)
+        plan = [
+            piece
+            for chunk in plan
+            for piece in _as_begun(chunk, lambda one: part_name(*one) in known)
+        ]
         todo = [chunk for chunk in plan if part_name(*chunk) not in known]
         done = [chunk for chunk in plan if part_name(*chunk) in known]
         # All bytes of their parts are compared, which a bucket gives one after the other slowly.
@@ -157,6 +165,7 @@ def run(
             progress.add(record)
             report(progress)
             result.add(chunk, record)
+    progress.is_cut = sum(progress.chunks_by_worker.values()) > len(plan)
     progress.seconds["partitions"] = time.perf_counter() - start
     start = time.perf_counter()
     progress.evidence = result.evidence()
@@ -206,18 +215,21 @@ def _records(
                         suspects.dismiss(chunk)
                     trouble = _trouble(job, future)
                     is_lost = trouble is not None and not isinstance(trouble, MemoryError)
-                    if trouble is not None and run in running.values():
+                    records = _records_of(job, run, is_done=trouble is None)
+                    left = [chunk for chunk in run if chunk not in records]
+                    if left and run in running.values():
                         # Its other copy goes on: it would write its part beside those of halves.
                         continue
                     _drop(cluster.client, running, _copies_of(run, running))
-                    records = _records_of(job, run, is_done=trouble is None)
                     lasted = [sum(record["seconds"].values()) for record in records.values()]
                     if records:
                         stragglers.note(sum(lasted))
                         seconds = lasted[-1]
                     yield from records.items()
-                    left = [chunk for chunk in run if chunk not in records]
-                    if is_lost:
+                    if trouble is None:
+                        for chunk in left[::-1]:
+                            waiting += _as_begun(chunk, records.__contains__)[:0:-1]
+                    elif is_lost:
                         for chunk in left:
                             suspects.add(chunk)
                     elif left and len(run) > 1:
@@ -249,17 +261,29 @@ def _halves(job: Job, chunk: Chunk, trouble: BaseException | None) -> list[Chunk
 def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, Any]]:
     """Records of the chunks of a run: all of one that is done, else those that stand.
 
-    They lie beside the parts: what the future holds is not asked for, and would be computed anew,
-    for nothing, when its worker dies.
+    Where a chunk takes too long, only its first rows are done: then it is their record. They lie
+    beside the parts: what the future holds is not asked for, and would be computed anew, for
+    nothing, when its worker dies.
     """
     records = {}
     for chunk in run:
-        try:
-            records[chunk] = read_record(job.records, part_name(*chunk))
-        except FileNotFoundError:
+        for done in chunk.begins() if is_done else [chunk]:
+            try:
+                records[done] = read_record(job.records, part_name(*done))
+                break
+            except FileNotFoundError:
+                continue
+        else:
             if is_done:
-                raise
+                raise FileNotFoundError(f"job {job.id}: {chunk} is done and has no record")
     return records
+
+
+def _as_begun(chunk: Chunk, stands: Callable[[Chunk], bool]) -> list[Chunk]:
+    """A chunk, or pieces of it as long as its first rows for which something stands."""
+    for first in filter(stands, chunk.begins()):
+        return chunk.pieces(first.stop - first.start)
+    return [chunk]
 
 
 def _submit_copies(

@@ -1,5 +1,6 @@
 """The plan of a job: how its observations are cut into chunks, and its result into row groups."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,8 +20,14 @@ _FEWEST_ROWS = 2**10
 # Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 8e6, "cuda": 1e8}
 _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
+_LISTED = 2.5
+"""Times as long as for k = 1 a comparison takes where a list is kept."""
+_CROWDED = 3.0
+"""Times as long as of spread points a walk takes at most, comparisons beyond its own apart."""
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most, by itself: a cancel stops a job within that time."""
+_PATIENCE_SECONDS = 4.0
+"""So long a chunk may take before it is cut further, as its points are not spread."""
 _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
 a GPU whatever a chunk takes in Python, for which its threads wait for each other, counts half."""
@@ -55,6 +62,17 @@ class Chunk(NamedTuple):
         # By powers of two, as row groups are cut: no half has pieces of two of them.
         middle = self.start + (1 << (size - 1).bit_length() - 1)
         return [Chunk(self.start, middle), Chunk(middle, self.stop)]
+
+    def begins(self) -> "Iterator[Chunk]":
+        """All of it, and what a worker may take of it first instead, the largest first."""
+        yield self
+        for half in self.halves()[:1]:
+            yield from half.begins()
+
+    def pieces(self, size: int) -> "list[Chunk]":
+        """The same rows in chunks of so many."""
+        starts = range(self.start, max(self.stop, self.start + 1), size)
+        return [Chunk(start, min(start + size, self.stop)) for start in starts]
 
     def row_groups(self, k: int, carried: Carried = NOTHING) -> "list[Chunk]":
         """The same rows by the row groups of the result that they go into, one at least."""
@@ -147,7 +165,7 @@ def chunks(
 ) -> list[Chunk]:
     """Cut the observations into chunks: see `chunk_starts`."""
     starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
-    return [Chunk(start, min(start + starts.step, n_observations)) for start in starts]
+    return Chunk(0, n_observations).pieces(starts.step)
 
 
 def chunk_starts(
@@ -196,11 +214,50 @@ def most_at_hand(n_references: int, options: MatchOptions) -> int:
     return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
 
 
-def rows_a_second(n_references: int, options: MatchOptions, device: Device) -> float:
-    """Order of magnitude of the observations that a worker resolves in a second."""
+def rows_at_once(
+    n_observations: int,
+    n_references: int,
+    options: MatchOptions,
+    device: Device,
+    compared: float,
+) -> int:
+    """So many rows of a chunk a worker takes: all, or where these take long about a second's.
+
+    It is one of the sizes that the chunk `begins` with. `compared` is as for `rows_a_second`.
+    """
+    rate = rows_a_second(n_references, options, device, compared)
+    if n_observations <= _PATIENCE_SECONDS * rate:
+        return n_observations
+    size = max(_SMALLEST_CHUNK, int(_CHUNK_SECONDS * rate))
+    return min(n_observations, 1 << size.bit_length() - 1)
+
+
+def rows_a_second(
+    n_references: int, options: MatchOptions, device: Device, compared: float = 0.0
+) -> float:
+    """Order of magnitude of the observations that a worker resolves in a second.
+
+    Parameters
+    ----------
+    compared
+        References that a walk compares an observation with, from `workers.sampling`; 0 where
+        nobody has looked, as if points were spread.
+    """
+    k = options.k
+    pair = (1.0 if k == 1 else _LISTED) / _BRUTE_PAIRS_A_SECOND[device]
     if options.algorithm == "brute":
-        return _BRUTE_PAIRS_A_SECOND[device] / max(1, n_references) / options.k
-    return _TREE_ROWS_A_SECOND[device] / options.k
+        return 1 / ((k - 1) / _TREE_ROWS_A_SECOND[device] + max(1, n_references) * pair)
+    usual = usually_compared(k)
+    crowd = min(max(1.0, compared / usual), _CROWDED)
+    return 1 / (crowd * k / _TREE_ROWS_A_SECOND[device] + max(0.0, compared - usual) * pair)
+
+
+def usually_compared(k: int) -> int:
+    """References that a walk compares an observation with where points are spread.
+
+    Measured: of 2^10 to 2^17 references half as many to twice as many.
+    """
+    return 30 + 3 * k
 
 
 def way_of(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> Way:

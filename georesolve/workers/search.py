@@ -141,15 +141,15 @@ def verify(
     return n
 
 
-def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
-    """Have a reference set ready, or as much of it as is searched at a time.
+def load(references: Dataset, indexes: IndexFolder | None = None) -> kernels.ReferenceIndex:
+    """Have a reference set ready, or as much of it as is searched at a time, and return its index.
 
     Parameters
     ----------
     indexes
         As for `resident_index`.
     """
-    resident_index(references, take_piece(references, pieces(references)), indexes)
+    return resident_index(references, take_piece(references, pieces(references)), indexes)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from georesolve import Client, commands, resolve
 from georesolve.commands.nearest import METRES, metres, told
+from georesolve.files import plan
 from georesolve.options import Options
 from georesolve.workers.gpus import count_gpus
 from tests import oracle
@@ -117,6 +118,26 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
     assert said["search"].split(",")[0] in ("brute", "packets", "singles")
     assert said["time"].startswith("about ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_knows_where_the_points_lie(tmp_path):
+    n = 1 << 14
+    spread, place = points(n, 1), pa.array(np.full(n, 5.0))
+    sets = {
+        "spread": (spread, spread),
+        "one place": [spread.set_column(1, "lat", place).set_column(2, "lon", place)] * 2,
+        "ring": [spread.set_column(1, "lat", pa.array(np.full(n, lat))) for lat in (90.0, 45.0)],
+    }
+    seconds = {}
+    for name, tables in sets.items():
+        paths = [tmp_path / f"{role}.parquet" for role in ("observations", "references")]
+        for table, path in zip(tables, paths, strict=True):
+            pq.write_table(table, path)
+        seconds[name] = plan(*paths, device="cpu").seconds / n
+    assert 1e-7 < seconds["spread"] < 2e-7
+    assert 2 < seconds["one place"] / seconds["spread"] < 3
+    # Each with each, half a nanosecond for a pair.
+    assert 0.4e-9 < seconds["ring"] / n < 0.6e-9
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -58,6 +59,38 @@ def test_an_estimate_of_datasets_knows_their_columns(service):
     assert size / 2 < carried["bytes_out"] < 2 * size
     assert service.post("/estimate", json={**both, "columns": ["none"]}).status_code == 400
     assert service.delete(f"/datasets/{made['id']}").status_code == 204
+
+
+def test_an_estimate_knows_where_the_points_lie(service, device):
+    spread = [points(rows, seed).drop("id") for rows, seed in ((1 << 20, 1), (1 << 17, 2))]
+    pole = spread[0].set_column(0, "lat", pa.array(np.full(1 << 20, 90.0)))
+    ring = spread[1].set_column(0, "lat", pa.array(np.full(1 << 17, 45.0)))
+    place = pa.table({"lat": np.full(1 << 17, 4.0), "lon": np.full(1 << 17, 5.0)})
+    headers = {"Content-Type": "application/vnd.apache.parquet"}
+    ids = [
+        service.post("/datasets", content=parquet(table), headers=headers).json()["id"]
+        for table in (*spread, pole, ring, place)
+    ]
+
+    def told(observations, references):
+        sets = {"observations": ids[observations], "references": ids[references]}
+        return estimate(service, {role: f"dataset:{id}" for role, id in sets.items()})
+
+    easy, hard = told(0, 1), told(2, 3)
+    by_rows, few_by_rows = (
+        estimate(service, {"observations": rows, "references": 1 << 17})
+        for rows in (1 << 20, 1 << 17)
+    )
+    assert easy["chunks"] == by_rows["chunks"]
+    assert easy["seconds"] < 1.5 * by_rows["seconds"]
+    assert 1 < told(4, 4)["seconds"] / few_by_rows["seconds"] < 3
+    if device == "cpu":
+        # Each of 2^20 with each of 2^17, half a nanosecond for a pair.
+        assert 10 < hard["seconds"] < 100
+        assert hard["chunks"] > 8 * easy["chunks"]
+    assert hard["seconds"] > 2 * by_rows["seconds"]
+    for id in ids:
+        assert service.delete(f"/datasets/{id}").status_code == 204
 
 
 @pytest.mark.parametrize("width", [200, 5000], ids=["a dictionary", "too long for one"])

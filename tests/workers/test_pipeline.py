@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
+from unittest import mock
 
 import dask.dataframe as dd
 import numpy as np
@@ -18,9 +19,10 @@ import pytest
 from distributed import get_worker
 from distributed.client import FutureState
 
-from georesolve.workers import partitions, pipeline, stragglers
+from georesolve.workers import partitions, pipeline, plan, stragglers
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import Dataset, streamed
+from georesolve.workers.frames import backend
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
@@ -317,6 +319,52 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     assert "is halved" in caplog.text
     assert result.digest == expected.digest
     assert progress.rows_done == 10_000
+
+
+def resolve_impatiently(chunk, job):
+    """Takes no chunk whole that is estimated to take longer than one of spread points."""
+    seconds = {"cpu": 0.01, "cuda": 3e-5}[backend().device]
+    with (
+        mock.patch.object(plan, "_PATIENCE_SECONDS", 4 * seconds),
+        mock.patch.object(plan, "_CHUNK_SECONDS", seconds),
+    ):
+        return resolve(chunk, job)
+
+
+def ring(n):
+    """References on a circle of latitude, and observations at the pole, half of them."""
+    references, observations = points(n, 4), points(20_000, 5)
+    lat, lon = (observations[name].to_numpy().copy() for name in ("lat", "lon"))
+    lat[10_000:] = 90.0
+    return (
+        pa.table({"id": observations["id"], "lat": lat, "lon": lon}),
+        references.set_column(1, "lat", pa.array(np.full(n, 45.0))),
+    )
+
+
+def test_a_chunk_that_takes_long_is_cut_where_it_does(cluster, make_job, monkeypatch):
+    cut_into(monkeypatch, 5_000)
+    tables = ring(1 << 15)
+    expected, whole = run(cluster, make_job(*tables), ignore, never)
+    assert sum(whole.chunks_by_worker.values()) == 4
+    monkeypatch.setattr(pipeline, "resolve", resolve_impatiently)
+    result, progress = run(cluster, make_job(*tables), ignore, never)
+    assert result.digest == expected.digest
+    # Ten thousand are compared with all of the ring.
+    assert sum(progress.chunks_by_worker.values()) == 2 + 2 * 5
+    assert (whole.is_cut, progress.is_cut) == (False, True)
+    spread = make_job(points(20_000, 5), points(1 << 15, 4))
+    _, progress = run(cluster, spread, ignore, never)
+    assert sum(progress.chunks_by_worker.values()) == 4
+
+    rows_done = []
+    job = make_job(*tables)
+    with pytest.raises(JobCancelled):
+        run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 6)
+    standing = {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")}
+    result, _ = run(cluster, job, ignore, never)
+    assert result.digest == expected.digest
+    assert {path: path.stat().st_mtime_ns for path in standing} == standing
 
 
 def resolve_on_a_slow_worker(chunk, job):

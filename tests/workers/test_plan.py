@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import Chunk, chunks, next_run
+from georesolve.workers.plan import Chunk, chunks, next_run, rows_a_second, rows_at_once
 from tests.conftest import wait_until
 from tests.workers.test_pace import capacity_of
 
@@ -60,6 +60,25 @@ def test_an_estimate_takes_no_more_memory_for_more_chunks(cluster):
         tracemalloc.stop()
     assert told.chunks == 1 << 21
     assert peak < 1 << 22
+
+
+@pytest.mark.parametrize("k", [1, 8])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_takes_long_is_taken_in_pieces_of_about_a_second(device, k):
+    options, n_references = MatchOptions(k=k), 1 << 23
+    for rows in (1, 1_000, 1_025, 99_999, 1 << 20):
+        assert rows_at_once(rows, n_references, options, device, 30) == rows
+        first = rows_at_once(rows, n_references, options, device, n_references)
+        chunk = Chunk(7_000, 7_000 + rows)
+        assert Chunk(7_000, 7_000 + first) in chunk.begins()
+        assert sum(stop - start for start, stop in chunk.pieces(first)) == rows
+    seconds = first / rows_a_second(n_references, options, device, n_references)
+    assert 0.5 <= seconds <= 1 or first == 1_024
+    # Brute force takes no longer than brute force.
+    brute = rows_a_second(n_references, MatchOptions(k=k, algorithm="brute"), device)
+    assert rows_a_second(n_references, options, device, n_references) == pytest.approx(
+        brute, rel=0.01
+    )
 
 
 def test_chunks_that_take_little_are_taken_in_runs():

@@ -1,8 +1,11 @@
 """`/estimate`: what a job would take, before anything is computed."""
 
+import logging
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pyarrow import ArrowException
 from pydantic import BaseModel, Field
 
 from georesolve.intake.plausibility import check_match
@@ -22,7 +25,10 @@ from georesolve.service.resolve.service import Service, ServiceContext
 from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.sampling import compared
+from georesolve.workers.sources import SourceFailed
 
+logger = logging.getLogger(__name__)
 router = APIRouter(tags=["resolve"])
 
 
@@ -76,6 +82,24 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         return await _estimate(service, *sets, options)
 
 
+async def _compared(
+    service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
+) -> float:
+    """See `sampling.compared`; 0 where a set is a number of rows, or cannot be read."""
+    if isinstance(observations, int) or isinstance(references, int):
+        return 0.0
+    datasets = observations.dataset, references.dataset
+    sample = partial(compared, *datasets, options)
+    try:
+        if any(one.lies_elsewhere for one in datasets):
+            return await pools.remote(service.owner, sample)
+        return await service.at_hand.answer(service.owner, sample)
+    except (OSError, ArrowException, SourceFailed) as error:
+        # A job will tell.
+        logger.warning("an estimate knows no sample of its sets: %s", error)
+        return 0.0
+
+
 async def _estimate(
     service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
 ) -> EstimateInfo:
@@ -83,7 +107,9 @@ async def _estimate(
     capacity = service.cluster.state.capacity
     if capacity is None:
         raise NotReady("no worker has told what it can take: try again")
-    found = estimate(capacity, *sizes, options)
+    found = estimate(
+        capacity, *sizes, options, await _compared(service, observations, references, options)
+    )
     on_disk, kept = (
         of_sets + result_bytes(*sizes, options)
         for of_sets in bytes_of_sets(observations, references, sizes)
