@@ -1,7 +1,6 @@
-"""How many references a walk compares an observation with, on which its time depends.
+"""How many references a walk compares an observation with: few where points are spread.
 
-Where points are spread they are few, however many references there are. Of references that are
-equally far an observation is compared with each.
+Of references that are equally far an observation is compared with each.
 """
 
 import numpy as np
@@ -14,8 +13,9 @@ from georesolve.kernels.singles_cpu import search_singles
 _STEPS = 8
 """Steps that a walk by itself takes for a comparison."""
 _SAMPLE, _SMALLEST_SAMPLE = 64, 8
+"""Observations that are looked at, fewer where there are many references."""
 _SAMPLE_STEPS = 1 << 26
-"""What the walks of a sample take at most, while it is not the smallest: 40 ms."""
+"""What the walks of more than the fewest may take: 40 ms."""
 _LEAST_STEPS = 1 << 14
 """Steps that a walk of a sample has at least: more than those of points that are spread take."""
 _SHARE = 1 / 16
@@ -25,17 +25,7 @@ _SHARE = 1 / 16
 def comparisons(
     index: ReferenceIndex, lat_deg: np.ndarray, lon_deg: np.ndarray, k: int = 1
 ) -> float:
-    """Comparisons that an observation takes on average, by the walks of a sample.
-
-    Parameters
-    ----------
-    index : ReferenceIndex
-        References on the CPU.
-    lat_deg, lon_deg : float64 array of numpy, shape (n_observations,)
-        The observations; 64 of them are looked at, or 8 where there are many references.
-    k : int
-        How many of the nearest references are wanted.
-    """
+    """Comparisons that an observation takes on average, by the walks of a sample on the CPU."""
     standing = index.tree.rows.size
     most = max(_LEAST_STEPS, int(_SHARE * _STEPS * standing))
     n = min(lat_deg.size, max(_SMALLEST_SAMPLE, min(_SAMPLE, _SAMPLE_STEPS // most)))

@@ -1,7 +1,4 @@
-"""How many references an observation is compared with, by a sample of both sets.
-
-The time of a search depends on it: where many references are equally far, all are compared.
-"""
+"""How many references an observation is compared with, by a sample: a search takes as long."""
 
 from typing import Any
 
@@ -15,23 +12,17 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import rows_at_once, usually_compared
 from georesolve.workers.references import index_on_cpu
 
-_REFERENCE_GROUPS, _OBSERVATION_GROUPS = 8, 4
-"""Row groups that are read at most: two cores index 2^19 references in 50 ms."""
+_GROUPS = 8
+"""Row groups that are read of a set at most: two cores index 2^19 references in 50 ms."""
 _SAMPLE = 64
 
 
 def compared(observations: Dataset, references: Dataset, options: MatchOptions) -> float:
-    """What `rows_a_second` wants to know of two sets, from some row groups of their files.
-
-    Raises
-    ------
-    SourceFailed
-        When files of their owner cannot be read.
-    """
+    """What `rows_a_second` wants to know of two sets, by some row groups of each."""
     if options.algorithm == "brute" or not observations.rows or not references.rows:
         return 0.0
-    index = kernels.build_index(*_degrees(references, _REFERENCE_GROUPS))
-    return _compared(index, references.rows, options, *_degrees(observations, _OBSERVATION_GROUPS))
+    index = kernels.build_index(*_degrees(references))
+    return _compared(index, references.rows, options, *_degrees(observations))
 
 
 def rows_to_take(
@@ -41,15 +32,7 @@ def rows_to_take(
     lon_deg: Any,
     options: MatchOptions,
 ) -> int:
-    """So many observations of a chunk, from its first on, that a worker takes at once.
-
-    Parameters
-    ----------
-    index
-        Of references, or of a piece of them, on the device of the worker.
-    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n,)
-        The observations of the chunk.
-    """
+    """So many of the first observations of a chunk, of those on its device, a worker takes."""
     n, n_references = len(lat_deg), references.rows
     if rows_at_once(n, n_references, options, index.device, n_references) == n:
         # Not even brute force takes long.
@@ -73,15 +56,12 @@ def _compared(
     return mean + more * (n_references / index.n_references - 1)
 
 
-def _degrees(dataset: Dataset, most_groups: int) -> tuple[np.ndarray, np.ndarray]:
+def _degrees(dataset: Dataset) -> list[np.ndarray]:
     """Coordinates of some row groups, spread over a set."""
-    groups = range(0, dataset.rows, ROW_GROUP)
+    starts = range(0, dataset.rows, ROW_GROUP)
     columns = [dataset.lat, dataset.lon]
     tables = [
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)
-        for start in groups[:: -(-len(groups) // most_groups)]
+        for start in starts[:: -(-len(starts) // _GROUPS)]
     ]
-    lat_deg, lon_deg = (
-        np.concatenate([table[name].to_numpy() for table in tables]) for name in columns
-    )
-    return lat_deg, lon_deg
+    return [np.concatenate([table[name].to_numpy() for table in tables]) for name in columns]
