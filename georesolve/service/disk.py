@@ -74,7 +74,7 @@ class Probe:
                 self._ended.clear()
                 self._tried_at = time.monotonic()
                 try:
-                    threading.Thread(target=self._try_once, name="probe", daemon=True).start()
+                    threading.Thread(target=self._try, name="probe", daemon=True).start()
                 except RuntimeError:
                     # Without a thread nothing is tried, so nothing would end it.
                     self._ended.set()
@@ -85,21 +85,17 @@ class Probe:
                 return Trouble(f"a write has not ended for {seconds:.0f} s", False)
         return self._trouble
 
-    def _try_once(self) -> None:
-        try:
-            self._trouble = self._try()
-        finally:
-            self._ended.set()
-
-    def _try(self) -> Trouble | None:
+    def _try(self) -> None:
         try:
             self._write()
+            self._trouble = None
         except (OSError, SQLAlchemyError) as error:
             logger.warning("it cannot be written: %s", error)
             number = error.errno if isinstance(error, OSError) else None
             reason = os.strerror(number) if number else ""
-            return Trouble(reason or type(error).__name__, is_disk_full(error))
-        return None
+            self._trouble = Trouble(reason or type(error).__name__, is_disk_full(error))
+        finally:
+            self._ended.set()
 
 
 class Disk:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from georesolve.service import pools
@@ -36,18 +37,15 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
             def tell() -> dict[str, Any]:
                 return {"cluster": asdict(supervisor.keeper.state()), "metrics": metrics.counted()}
 
+            # It may not even stop its jobs, which are those of another by then.
+            die = partial(os.kill, os.getpid(), signal.SIGKILL)
             async with (
-                lease.kept(tell, supervisor.keeper.news, lost=_die),
+                lease.kept(tell, supervisor.keeper.news, lost=die),
                 supervisor.running(),
                 pools.beside(Retention(settings, store, library).sweep_for_ever(), "retention"),
             ):
                 keep_what_is_loaded()
                 yield supervisor
-
-
-def _die() -> None:
-    # As if it had been killed: it may not even stop its jobs, which are those of another by now.
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run(settings: Settings, holder: str | None = None, addresses: str = "") -> int:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, MutableSequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
@@ -120,20 +121,20 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
         ) from None
 
 
+@dataclass
 class _Process:
     """One of the processes: how to run it, and when to start it anew."""
 
-    def __init__(self, name: str, run: Callable[[], int]) -> None:
-        self.name = name
-        self.pid: int | None = None
-        self._run = run
-        self._started_at = 0.0
-        self._pause_seconds = 0.0
-        self.due_at = 0.0
+    name: str
+    run: Callable[[], int]
+    pid: int | None = None
+    started_at: float = 0.0
+    pause_seconds: float = 0.0
+    due_at: float = 0.0
 
     def start(self) -> None:
-        self._started_at = time.monotonic()
-        self.pid = _fork(self.name, self._run)
+        self.started_at = time.monotonic()
+        self.pid = _fork(self.name, self.run)
         logger.info("the %s is process %d", self.name, self.pid)
 
     def reap(self, *, is_ending: bool) -> None:
@@ -144,10 +145,10 @@ class _Process:
         self.pid = None
         if is_ending:
             return
-        lived = time.monotonic() - self._started_at
-        longer = max(_FIRST_PAUSE_SECONDS, min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS))
-        self._pause_seconds = 0.0 if lived > _WELL_SECONDS else longer
-        self.due_at = time.monotonic() + self._pause_seconds
+        lived = time.monotonic() - self.started_at
+        longer = max(_FIRST_PAUSE_SECONDS, min(2 * self.pause_seconds, _LONGEST_PAUSE_SECONDS))
+        self.pause_seconds = 0.0 if lived > _WELL_SECONDS else longer
+        self.due_at = time.monotonic() + self.pause_seconds
         code = os.waitstatus_to_exitcode(status)
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         logger.error("the %s has ended with %s, and is started anew", self.name, how)

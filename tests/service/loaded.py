@@ -14,6 +14,7 @@ def write_modules_of_child():
     others.start()
     children = Children(_tell_modules, ["georesolve.service.receiving.decoding"])
     with closing(children), children.child(60) as child:
+        child.connection.send("what have you loaded?")
         sys.stdout.write("\n".join(child.connection.recv()))
     others.join()
 
@@ -23,4 +24,5 @@ def _do_nothing():
 
 
 def _tell_modules(connection):
+    connection.recv()
     connection.send(sorted(sys.modules))

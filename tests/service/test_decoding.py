@@ -210,13 +210,17 @@ def test_a_crash_is_an_error_of_the_service_with_an_id_in_its_log(tmp_path):
 
 def servers_of(client):
     """The processes that fork those which decode: one a front."""
-    fronts = roles_of(client.process, "front")
-    return [server for front in fronts for server in children_of(front, "forkserver")]
+    return [one for one in _forked_by_fronts(client) if one.name() != "child"]
 
 
 def decoders_of(client):
-    """The processes of a service that decode, or wait for a file: a server of their own forks."""
-    return [decoder for server in servers_of(client) for decoder in server.children()]
+    """The processes of a service that decode, or wait for a file."""
+    return [one for one in _forked_by_fronts(client) if one.name() == "child"]
+
+
+def _forked_by_fronts(client):
+    fronts = roles_of(client.process, "front")
+    return [child for front in fronts for child in children_of(front, "forkserver")]
 
 
 def _sleep(*arguments):

@@ -208,6 +208,19 @@ def test_what_was_put_in_vain_and_registered_by_another_stays(tmp_path):
         assert not store.dataset_file(rows[3].id).exists()
 
 
+def test_what_has_expired_and_a_job_needs_outlives_another_job_that_is_refused(tmp_path):
+    with closing(Store(tmp_path / "data")) as store:
+        library = Library(store.of("ann"), 1)
+        made = store_points(points(5, 1), tmp_path / "1.parquet")
+        row, _ = library.register(Ingested(made, {}))
+        store.of("ann").add_job(row, row, MatchOptions(), Delivery())
+        with store._engine.begin() as connection:
+            connection.execute(kept.update().where(kept.c.id == row.id).values(expires=now()))
+        assert store.of("ann").dataset(row.id) is None
+        library.release(row.id)
+        assert store.dataset_file(row.id).exists()
+
+
 def test_an_older_version_is_removed_alone(service, name):
     put(service, name, 50), put(service, name, 51)
     assert service.delete(f"/datasets/{name}@1").status_code == 204

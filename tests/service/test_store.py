@@ -29,7 +29,7 @@ from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
 from georesolve.service.store import schema
-from georesolve.service.store.bell import Bell
+from georesolve.service.store.changes import Bell
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease

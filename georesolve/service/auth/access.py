@@ -161,7 +161,10 @@ class WrongKeys:
 
     def count(self, address: str) -> int:
         """Count one; returns the seconds until this address may send more, 0 for at once."""
-        host, now = _network(address), time.monotonic()
+        host, now = address, time.monotonic()
+        with contextlib.suppress(ValueError):
+            if isinstance(ip := ip_address(address), IPv6Address):
+                host = str(ip_network((ip, _NETWORK_BITS), strict=False))
         since, count = self._counts.pop(host, (now, 0))
         if now >= since + _WINDOW_SECONDS:
             since, count = now, 0
@@ -169,14 +172,6 @@ class WrongKeys:
         if len(self._counts) > _MOST_ADDRESSES:
             del self._counts[next(iter(self._counts))]
         return 0 if count < _WRONG_A_WINDOW else math.ceil(since + _WINDOW_SECONDS - now)
-
-
-def _network(address: str) -> str:
-    """What wrong keys are counted by: an address, or the network of one of IPv6."""
-    with contextlib.suppress(ValueError):
-        if isinstance(ip := ip_address(address), IPv6Address):
-            return str(ip_network((ip, _NETWORK_BITS), strict=False))
-    return address
 
 
 async def own_store(request: Request) -> Store:

@@ -142,7 +142,7 @@ class Library:
                 return row
             expires = in_hours(self._hours)
             if not self._store.register_dataset(id, expires):
-                if self._store.dataset(id) is None:
+                if not self._store.has(id):
                     raise NotReady(
                         f"the store of the service took more than {_TAKEN_SECONDS:g} s for the "
                         "file, and what was stored is removed: send it again"
@@ -164,10 +164,9 @@ class Library:
         return row
 
     def _id_of(self, text: str) -> str:
-        id = text if is_id(text) else self._store.names.find(text)
-        if id is None:
-            raise _unknown(text)
-        return id
+        if id := text if is_id(text) else self._store.names.find(text):
+            return id
+        raise _unknown(text)
 
     def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
         """The dataset with this id, unless its file is damaged: DatasetDamaged.
@@ -218,9 +217,8 @@ class Library:
     def known(self, id: str) -> DatasetRow | None:
         """The dataset with this id if it was used a moment ago: nothing is asked or looked at."""
         used = self._used.get(id)
-        if used is None or monotonic() > used.seen + _SEEN_SECONDS or not self._holds(used):
-            return None
-        return used.row
+        is_seen = used is not None and monotonic() <= used.seen + _SEEN_SECONDS
+        return used.row if used and is_seen and self._holds(used) else None
 
     def _holds(self, used: "_Used") -> bool:
         """Whether what the database said of a dataset still holds for this owner."""
@@ -237,9 +235,9 @@ class Library:
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
+            names_of, until = self._store.names_of(row.owner), in_hours(self._hours)
             for name in names if is_others else [id]:
-                names_of = self._store.names_of(row.owner)
-                for version in names_of.remove(name, in_hours(self._hours)):
+                for version in names_of.remove(name, until):
                     # Those that a job needs go later.
                     self.discard(version)
         elif not self.discard(row.id):
@@ -273,7 +271,7 @@ class Library:
     def release(self, id: str) -> None:
         """Remove a set that was just made, unless it was registered or its job accepted."""
         try:
-            if not self.discard(id, state="incoming") and self._store.dataset(id) is None:
+            if not self.discard(id, state="incoming") and not self._store.has(id):
                 # The sweeper forgot it before its file was here: to send it took too long.
                 self._store.datasets_place.remove([f"{id}.parquet"])
         except OSError as error:

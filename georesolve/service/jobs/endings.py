@@ -38,11 +38,9 @@ async def wait_for_end(store: Store, id: str, seconds: float | None) -> None:
 
 def end(
     store: Store, metrics: Metrics, id: str, status: JobStatus, message: str, **outcome: Any
-) -> bool:
+) -> JobRow | None:
     """End a live job, as `Store.finish_job` does, and count it."""
-    if not store.finish_job(id, status, message, **outcome):
-        return False
-    row = store.job(id)
+    row = store.finish_job(id, status, message, **outcome)
     if row is not None:
         start, finish = row.started, row.finished
         metrics.count_job(
@@ -52,20 +50,17 @@ def end(
             seconds_between(row.created, start) if start else None,
             seconds_between(start, finish) if start and finish else None,
         )
-    return True
+    return row
 
 
 def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
     """End a live job, or remove a finished one; JobDismissed when that was done before."""
-    if end(store, metrics, id, "dismissed", "dismissed by the client"):
-        row = store.job(id)
-        # A job that no runner has in hand may have been seen by none.
-        if row is not None and not row.held:
-            clear(store, library, id)
-        return
-    if not store.dismiss_finished_job(id):
+    row = end(store, metrics, id, "dismissed", "dismissed by the client")
+    if row is None and not store.dismiss_finished_job(id):
         raise JobDismissed(f"the job {id!r} was dismissed already")
-    clear(store, library, id)
+    # A runner that has it in hand lets go of it first. One that is not may have been seen by none.
+    if row is None or not row.held:
+        clear(store, library, id)
 
 
 def clear(store: Store, library: Library, id: str) -> None:

@@ -154,15 +154,9 @@ class JobQuery(PageQuery):
 
     def selection(self) -> Selection:
         """Which jobs."""
-        start, end = _interval(self.datetime) if self.datetime else (None, None)
-        return Selection(
-            tuple(self.status),
-            tuple(self.processID),
-            start,
-            end,
-            self.minDuration,
-            self.maxDuration,
-        )
+        times = _interval(self.datetime) if self.datetime else (None, None)
+        spans = self.minDuration, self.maxDuration
+        return Selection(tuple(self.status), tuple(self.processID), *times, *spans)
 
 
 def _interval(text: str) -> tuple[str | None, str | None]:

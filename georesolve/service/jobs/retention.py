@@ -8,10 +8,9 @@ from functools import partial
 
 from georesolve.service.clock import is_id, now
 from georesolve.service.datasets.library import Library, id_in
-from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.endings import settle
 from georesolve.service.settings import Settings
-from georesolve.service.store.engine import database_exists, name_of_database
+from georesolve.service.store.engine import refuse_missing
 from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.map_files import MapFolder
 
@@ -45,11 +44,7 @@ def sweep_by_hand(
 ) -> Iterator[str]:
     """What `georesolve sweep` does; tells the names of unknown files, once they are removed."""
     place = (settings.data_dir, settings.database)
-    if not database_exists(*place):
-        raise CannotStart(
-            f"there is no store of a service in {name_of_database(*place)}: name that of yours "
-            "with --data-dir or --database-url"
-        )
+    refuse_missing(*place)
     with contextlib.closing(Store(*place, settings.store)) as store:
         store.refuse_other_folder()
         if believes_clock:
@@ -89,7 +84,14 @@ class Retention:
         self._library.indexes.keep_free()
         self._maps.keep_free()
         if not self._has_told:
-            self._tell_unknown()
+            if names := sorted(unknown(self._store)):
+                logger.warning(
+                    "%d files or folders are not known to the database, such as %s: they stay; if "
+                    "the database is the right one, 'georesolve sweep --unknown' removes them",
+                    len(names),
+                    ", ".join(names[:_SHOWN]),
+                )
+            self._has_told = True
         until = self._store.waits_until()
         if until != self._waits and until is not None:
             logger.warning(
@@ -110,13 +112,3 @@ class Retention:
         if until is None and (hours := self._settings.job_hours):
             for id in self._store.forget_jobs(now(-3600 * hours)):
                 logger.info("the job %s ended long ago and is forgotten", id)
-
-    def _tell_unknown(self) -> None:
-        if names := sorted(unknown(self._store)):
-            logger.warning(
-                "%d files or folders are not known to the database, such as %s: they stay; if the "
-                "database is the right one, 'georesolve sweep --unknown' removes them",
-                len(names),
-                ", ".join(names[:_SHOWN]),
-            )
-        self._has_told = True

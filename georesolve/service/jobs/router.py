@@ -108,8 +108,6 @@ async def dismiss_job(
     metrics: Annotated[Metrics, part("metrics")],
 ) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    if job.status == "dismissed":
-        raise JobDismissed(f"the job {job.id!r} was dismissed already")
     await store.files(dismiss, store, library.of(store), metrics, job.id)
     return StatusInfo.of(await pools.database(job_of, store, job.id), base_of(request))
 

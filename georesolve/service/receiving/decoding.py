@@ -117,7 +117,9 @@ def serve(connection: Connection) -> None:
         pa.set_cpu_count(1)
     readable, writable = task.files
     confine([*readable, _MEMORY], writable, connection.fileno())
-    _start_threads(small)
+    # It starts threads, which take address space that is not the file's.
+    for _ in pq.ParquetFile(small).iter_batches():
+        pass
     _limit(limits)
     answer = f"\n{json.dumps(_answer(task, limits))}".encode()
     # The service may have been killed meanwhile.
@@ -140,12 +142,6 @@ def _warm_up() -> io.BytesIO:
     canonicalise(read, Reading(), "", None, Bounds(rows=1, columns=2))
     libraries()
     return sink
-
-
-def _start_threads(small: io.BytesIO) -> None:
-    # They take address space, which is not the file's.
-    for _ in pq.ParquetFile(small).iter_batches():
-        pass
 
 
 def _limit(limits: Limits) -> None:

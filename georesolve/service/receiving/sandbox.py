@@ -109,11 +109,16 @@ def confine(readable: Iterable[Path], writable: Iterable[Path], pipe: int) -> No
     has = available()
     _close_all_but(pipe)
     _must(_libc.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _drop_capabilities()
+    # Where the service runs as root, which could raise its limits again.
+    header, none = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)
+    _must(_libc.capset, header, none)
     if has.landlock:
         _restrict_files(has.landlock, readable, writable)
     if has.seccomp:
-        _restrict_calls()
+        instructions = b"".join(struct.pack("=HBBI", *one) for one in _program())
+        buffer = ctypes.create_string_buffer(instructions)
+        filter = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(buffer))
+        _must(_libc.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter, 0, 0)
 
 
 def _close_all_but(pipe: int) -> None:
@@ -126,12 +131,6 @@ def _close_all_but(pipe: int) -> None:
             # That of the listing has been closed.
             with suppress(OSError):
                 os.close(descriptor)
-
-
-def _drop_capabilities() -> None:
-    # Where the service runs as root, which could raise its limits again.
-    header, none = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24)
-    _must(_libc.capset, header, none)
 
 
 def _restrict_files(abi: int, readable: Iterable[Path], writable: Iterable[Path]) -> None:
@@ -161,13 +160,6 @@ def libraries() -> tuple[Path, ...]:
     python = (paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     system = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
     return tuple(path for path in map(Path, {*python, *system}) if path.is_dir())
-
-
-def _restrict_calls() -> None:
-    instructions = b"".join(struct.pack("=HBBI", *one) for one in _program())
-    buffer = ctypes.create_string_buffer(instructions)
-    filter = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(buffer))
-    _must(_libc.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter, 0, 0)
 
 
 def _program() -> Iterator[tuple[int, int, int, int]]:

@@ -96,6 +96,15 @@ def database_exists(data_dir: Path, url: str | None = None) -> bool:
         engine.dispose()
 
 
+def refuse_missing(data_dir: Path, url: str | None = None) -> None:
+    """Refuse a command about a service that has no database yet."""
+    if not database_exists(data_dir, url):
+        raise CannotStart(
+            f"there is no store of a service in {name_of_database(data_dir, url)}: name that of "
+            "yours with --data-dir or --database-url"
+        )
+
+
 def of_single_statements(engine: sa.Engine) -> sa.Engine:
     """The same engine for transactions of one statement: Postgres begins and ends them itself.
 

@@ -13,8 +13,7 @@ from georesolve.service import pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe
 from georesolve.service.errors import KeyInUse, OutputTaken
-from georesolve.service.store.bell import Bell
-from georesolve.service.store.changes import Changes
+from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import (
     Admission,
     Queries,
@@ -178,6 +177,10 @@ class Store(Queries):
         place = self.jobs_place.below(id)
         return place.path if isinstance(place, Folder) else place
 
+    def has(self, id: str) -> bool:
+        """Whether anybody has something of this id, in whatever state."""
+        return bool(self._scalars(sa.select(kept.c.id).where(kept.c.id == id)))
+
     def kept_ids(self, *kinds: str) -> set[str]:
         """Ids of all that is kept of some kinds, or of any."""
         query = sa.select(kept.c.id).where(self._seen(kept))
@@ -295,12 +298,10 @@ class Store(Queries):
         size_bytes: int = 0,
         admit: Admission = admit_any,
     ) -> str | None:
-        """Accept a job that is expected to take some bytes, with the key that it is repeated by.
+        """Accept a job that is expected to take some bytes; returns its id.
 
-        Once this returns neither is forgotten. Returns the id of the job; None when one of the
-        datasets has been removed meanwhile. `admit` may refuse it in the transaction that enters
-        it, while no other is entered. Raises KeyInUse when another process accepted a request with
-        the key meanwhile.
+        None when one of the datasets has been removed meanwhile. `admit` may refuse it in the
+        transaction that enters it, while no other is entered.
         """
         id, owner, time = new_id(), self.owner or "", now()
         values: dict[str, Any] = {
@@ -320,15 +321,8 @@ class Store(Queries):
             "message": "waiting for a free place",
             **(repeat._asdict() if repeat else {}),
         }
-        result: dict[str, Any] = {
-            "id": id,
-            "kind": "result",
-            "owner": owner,
-            "state": "incoming",
-            "size_bytes": size_bytes,
-            "created": time,
-            "needed_by": id,
-        }
+        result = kept.insert().values(id=id, kind="result", owner=owner, state="incoming")
+        result = result.values(size_bytes=size_bytes, created=time, needed_by=id)
         ids = {observations.id, references.id}
         found = sa.select(sa.func.count()).where(kept.c.id.in_(ids) & self._is_there)
         row = sa.select(*(sa.literal(one, jobs.c[name].type) for name, one in values.items()))
@@ -340,7 +334,7 @@ class Store(Queries):
             with self._accepting(admit) as connection:
                 if connection.execute(job).scalar() is None:
                     return None
-                connection.execute(kept.insert().values(result))
+                connection.execute(result)
                 if "input" in (observations.kind, references.kind):
                     connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
         except sa.exc.IntegrityError:
@@ -483,30 +477,31 @@ class Store(Queries):
         problem: dict[str, Any] | None = None,
         report: dict[str, Any] | None = None,
         expires: str | None = None,
-    ) -> bool:
-        """End a live job; a job ends once, and whoever comes second is told so by False."""
+    ) -> JobRow | None:
+        """End a live job, and return it; a job ends once, and who comes second is told None."""
         values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
         values |= {"problem": problem, "report": report, "expires": expires}
         if status == "successful":
             values["rows_done"] = jobs.c.rows
         if status == "dismissed":
             values |= {"options": {}, "key": None}
-        query = self._live(id).values(updated=now(), **values).returning(jobs.c.delivery)
+        query = self._live(id).values(updated=now(), **values).returning(*_ROW)
         with self._engine.begin() as connection:
-            delivery = connection.execute(query).scalar()
-            if delivery is None:
-                return False
-            is_here = status == "successful" and not delivery["output"]
+            row = connection.execute(query).mappings().first()
+            if row is None:
+                return None
+            job = job_row(row, now())
+            is_here = status == "successful" and not job.delivery.output
             size_bytes = (report or {}).get("size_bytes", 0) if is_here else 0
             # Its workers may have chunks of it in hand still.
             look = min(filter(None, (now(_LET_GO_SECONDS), expires)))
             result = kept.update().where(kept.c.id == id)
             connection.execute(result.values(size_bytes=size_bytes, expires=look))
-            keeps_sets = status == "successful" and delivery["keeps_sets"]
+            keeps_sets = status == "successful" and job.delivery.keeps_sets
             inputs = (kept.c.needed_by == id) & (kept.c.kind == "input")
             until = expires if keeps_sets else LONG_AGO
             connection.execute(kept.update().where(inputs).values(expires=until))
-        return True
+        return job
 
     def _live(self, id: str) -> sa.Update:
         is_live = (jobs.c.id == id) & jobs.c.status.in_(LIVE)
