@@ -1,7 +1,6 @@
 """`georesolve keys`: make, list, rotate and revoke API keys in the database of a service."""
 
 import sys
-from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -15,12 +14,10 @@ from georesolve.service.store.engine import (
 )
 from georesolve.service.store.keys import Key, Keys, prefix_of
 
-Verb = Literal["create", "list", "rotate", "revoke"]
-
 
 def run(
     settings: Settings,
-    verb: Verb,
+    verb: str,
     name: str = "",
     key_role: KeyRole = "user",
     expires: float = 0,

@@ -5,11 +5,16 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from importlib import metadata
+from typing import Literal
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve import __version__
+from georesolve.intake.plausibility import remarks
 from georesolve.service import pools
-from georesolve.service.clock import in_hours
+from georesolve.service.clock import in_hours, seconds_between
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import (
@@ -18,22 +23,27 @@ from georesolve.service.errors import (
     NoSuchDataset,
     Problem,
     StorageFull,
+    disk_full,
     is_disk_full,
     is_out_of_descriptors,
 )
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
-from georesolve.service.jobs.reports import account_of, problem_of_failure, seconds_before
+from georesolve.service.jobs.models import Account, Verification
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.service.store.rows import JobRow
+from georesolve.service.store.rows import DatasetRow, JobRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.jobs import Job
+from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.logs import about
+from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import JobCancelled, Progress, run
-from georesolve.workers.places import StoreFailed
+from georesolve.workers.places import OutputFailed, StoreFailed
+from georesolve.workers.plan import way_of
+from georesolve.workers.sources import SourceFailed
+from georesolve.workers.suspects import WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +52,10 @@ _WATCH_SECONDS = 1.0
 _MOST_DEATHS = 6
 """A job is failed when so many runners died that had it in hand, and it never got on meanwhile.
 From half of them on it runs alone: somebody else may have killed them, or a job beside it."""
+_VERSIONS = {
+    "georesolve": __version__,
+    **{name: metadata.version(name) for name in ("dask", "numba", "pyarrow")},
+}
 
 
 class Supervisor:
@@ -175,7 +189,7 @@ class Supervisor:
                 self._note_wait(id, obstacle)
                 return False
             logger.exception("job %s failed", id)
-            problem = self._damage(id) or problem_of_failure(error)
+            problem = self._damage(id) or _problem_of_failure(error)
             is_full = isinstance(error, StorageFull) or is_disk_full(error)
             if is_full and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
@@ -222,8 +236,8 @@ class Supervisor:
             # Nobody knows how long all of a job takes that was taken up again; and one whose points
             # are not spread says nothing of others.
             self.keeper.pace.note(cluster, job, time.monotonic() - start)
-        account = account_of(job, result, progress, cluster.device)
-        account.seconds |= seconds_before(row, observations, references)
+        account = _account_of(job, result, progress, cluster.device)
+        account.seconds |= _seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
         outcome = {"report": account.model_dump(), "expires": expires}
         if end(self._store, self._metrics, id, "successful", "done", **outcome):
@@ -239,6 +253,56 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
         # Clients have them, and go. The parts of the job stand for the next try.
         return "waiting until files can be opened again"
     return "waiting for the object store" if isinstance(error, StoreFailed) else None
+
+
+def _account_of(
+    job: Job, result: Manifest, progress: Progress, device: Literal["cpu", "cuda"]
+) -> Account:
+    """What a job did, from what its parts and its result say."""
+    observations = job.observations
+    if (seen := progress.evidence) is not None:
+        observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)
+    chunks = max(1, sum(progress.chunks_by_worker.values()))
+    sizes = -(-progress.rows // chunks), job.references.rows
+    return Account(
+        counts=dict(progress.counts),
+        seconds=dict(progress.seconds),
+        rows=result.rows,
+        size_bytes=result.size_bytes,
+        digest=result.digest,
+        observations_sha256=job.observations.sha256,
+        references_sha256=job.references.sha256,
+        observations_bbox=observations.bbox,
+        references_bbox=job.references.bbox,
+        device=device,
+        search=str(way_of(*sizes, job.options, device)),
+        verification=Verification(observations=progress.verified),
+        chunks_by_worker=dict(progress.chunks_by_worker),
+        versions=_VERSIONS,
+        remarks=remarks(observations, job.references),
+    )
+
+
+def _seconds_before(
+    row: JobRow, observations: DatasetRow, references: DatasetRow
+) -> dict[str, float]:
+    """Time by stage of what came before the job ran: receive, decode, queue."""
+    seconds = {"queue": seconds_between(row.created, row.started or row.created)}
+    for name, dataset in (("observations", observations), ("references", references)):
+        for stage, value in dataset.seconds.items():
+            seconds[f"{stage}_{name}"] = value
+    return seconds
+
+
+def _problem_of_failure(error: BaseException) -> Problem:
+    """What the client is told of a job that ended with an error of ours."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, CarriedTooLong | OutputFailed | SourceFailed | WorkerLost):
+        return JobFailed(str(error))
+    if is_disk_full(error):
+        return disk_full()
+    return JobFailed("an error of the service; its log has the details")
 
 
 class _Reporter:

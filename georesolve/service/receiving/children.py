@@ -131,7 +131,7 @@ class Children:
         with other:
             # A Ctrl-C is for the service: in a session of its own the server does not hear it.
             self._server = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", code], stdin=other, start_new_session=True
+                [sys.executable, "-c", code], stdin=other.fileno(), start_new_session=True
             )
         return self._server
 
