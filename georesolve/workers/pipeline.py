@@ -206,7 +206,7 @@ def _records(
                     running |= _submit_copies(cluster.client, job, late, submit)
                     stragglers.begin()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
-                    running |= submit(_apart(called))
+                    running |= submit([(chunk,) for chunk in called])
                 for future in _next_of(ended, _POLL_SECONDS if running else 0):
                     if future not in running:
                         continue  # It was let go: the other copy of its run finished first.
@@ -214,9 +214,12 @@ def _records(
                     for chunk in run:
                         suspects.dismiss(chunk)
                     trouble = _trouble(job, future)
-                    is_lost = trouble is not None and not isinstance(trouble, MemoryError)
                     records = _records_of(job, run, is_done=trouble is None)
                     left = [chunk for chunk in run if chunk not in records]
+                    is_killed = isinstance(trouble, KilledWorker) and bool(left)
+                    if is_killed:
+                        # A worker takes the chunks of a run in turn: it had the first in hand.
+                        suspects.blame(left[0])
                     if left and run in running.values():
                         # Its other copy goes on: it would write its part beside those of halves.
                         continue
@@ -227,32 +230,45 @@ def _records(
                         seconds = lasted[-1]
                     yield from records.items()
                     if trouble is None:
-                        for chunk in left[::-1]:
-                            waiting += _as_begun(chunk, records.__contains__)[:0:-1]
-                    elif is_lost:
-                        for chunk in left:
-                            suspects.add(chunk)
-                    elif left and len(run) > 1:
-                        # Memory is short: from now on each is a task, and is halved if need be.
+                        begun = (_as_begun(chunk, records.__contains__) for chunk in left)
+                        left = [piece for pieces in begun for piece in pieces[1:]]
+                    elif is_killed:
+                        suspects.add(left.pop(0))
+                        # More like it would end more workers.
+                        left += _recalled(cluster.client, running, suspects.on_trial)
+                    elif isinstance(trouble, MemoryError) and len(run) == 1:
+                        left = [half for chunk in left for half in _halves(job, chunk, trouble)]
+                    elif isinstance(trouble, MemoryError):
+                        # From now on each chunk is a task, and is halved if need be.
                         is_short = True
-                        waiting += left[::-1]
-                    else:
-                        for chunk in left:
-                            waiting += _halves(job, chunk, trouble)[::-1]
+                    if left:
+                        waiting = sorted([*waiting, *left], reverse=True)
         except BaseException:
             if cluster.is_up():
                 _let_go(cluster.client, list(running))
             raise
 
 
-def _apart(chunks: list[Chunk]) -> list[Run]:
-    return [(chunk,) for chunk in chunks]
+def _recalled(
+    client: Client, running: dict[Future[Any], Run], on_trial: Chunk | None
+) -> list[Chunk]:
+    """Take back the chunks of runs that no worker has in hand, but not the one on trial."""
+    in_hand = {key for keys in client.processing().values() for key in keys}
+    queued = [
+        future
+        for future, run in running.items()
+        if future.key not in in_hand and not future.done() and run != (on_trial,)
+    ]
+    runs = {running[future] for future in queued}
+    _drop(client, running, queued)
+    # A copy that a worker has in hand goes on.
+    return [chunk for run in runs.difference(running.values()) for chunk in run]
 
 
-def _halves(job: Job, chunk: Chunk, trouble: BaseException | None) -> list[Chunk]:
+def _halves(job: Job, chunk: Chunk, trouble: MemoryError) -> list[Chunk]:
     """A chunk that found no memory in two; raises the error where it is too small for that."""
     halves = chunk.halves()
-    if not halves and trouble is not None:
+    if not halves:
         raise trouble
     logger.warning("job %s: %s is halved: %s", job.id, chunk, trouble)
     return halves
@@ -360,9 +376,10 @@ def _check(
 
 
 def _trouble(job: Job, future: Future[Any]) -> BaseException | None:
-    """Why a run is not done, if it is to be tried again: lost with its workers, or without memory.
+    """Why a run is not done, if it is to be tried again; raises whatever else it was.
 
-    Raises whatever else it was.
+    It was lost with its worker, or its worker had no memory for it, or another client of the
+    scheduler has cancelled it.
     """
     try:
         # Dask calls a future lost that had finished, when its worker dies.

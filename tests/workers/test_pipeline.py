@@ -445,17 +445,16 @@ def take_runs_of(monkeypatch, size):
     monkeypatch.setattr(pipeline, "next_run", next_run)
 
 
-def resolve_or_die_twice(chunk, job):
-    """Ends two workers that take the third chunk: Dask gives up the task then."""
+def resolve_or_die_once(chunk, job):
+    """Ends a worker that takes the third chunk: Dask gives up the task then."""
     if chunk.start == 1_000:
-        for name in ("died", "died again"):
-            with contextlib.suppress(FileExistsError), (job.folder / name).open("x"):
-                os._exit(1)
+        with contextlib.suppress(FileExistsError), (job.folder / "died").open("x"):
+            os._exit(1)
     return resolve(chunk, job)
 
 
 @pytest.mark.parametrize(
-    ("do", "size"), [(resolve, 500), (resolve_or_die_twice, 500), (resolve_few, 1_500)]
+    ("do", "size"), [(resolve, 500), (resolve_or_die_once, 500), (resolve_few, 1_500)]
 )
 def test_a_run_of_chunks_is_whole_whatever_becomes_of_it(cluster, make_job, monkeypatch, do, size):
     tables = points(10_000, 1), points(100, 2)
@@ -467,19 +466,19 @@ def test_a_run_of_chunks_is_whole_whatever_becomes_of_it(cluster, make_job, monk
     result, progress = run(cluster, job, ignore, never)
     assert result.digest == expected.digest
     assert progress.rows_done == progress.counts["matched"] == 10_000
-    assert (job.folder / "died again").exists() == (do is resolve_or_die_twice)
+    assert (job.folder / "died").exists() == (do is resolve_or_die_once)
 
 
-def note_and_resolve_or_die_twice(chunk, job):
+def note_and_resolve_or_die_once(chunk, job):
     with (job.folder / "resolved").open("a") as file:
         file.write(f"{chunk.start}\n")
-    return resolve_or_die_twice(chunk, job)
+    return resolve_or_die_once(chunk, job)
 
 
 def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monkeypatch):
     cut_into(monkeypatch, 500)
     take_runs_of(monkeypatch, 4)
-    monkeypatch.setattr(pipeline, "resolve", note_and_resolve_or_die_twice)
+    monkeypatch.setattr(pipeline, "resolve", note_and_resolve_or_die_once)
     job, done = make_job(points(2_000, 1), points(100, 2)), {}
 
     def look(progress):

@@ -29,13 +29,15 @@ def test_one_is_on_trial_at_a_time_of_all_jobs():
 
 def test_who_is_lost_in_its_trials_is_guilty():
     suspects = Suspects(threading.Lock())
-    suspects.add(OTHER)
-    for _ in range(2):
-        suspects.add(ONE)
-    assert [suspects.call(0)[0], suspects.dismiss(OTHER)] == [OTHER, None]
-    for _ in range(2):
-        assert suspects.call(0) == [ONE]
-        suspects.dismiss(ONE)
+    for chunk in (ONE, OTHER):
+        suspects.blame(chunk)
+        suspects.add(chunk)
+    assert suspects.call(0) == [ONE]
+    suspects.dismiss(ONE)
+    suspects.blame(ONE)
+    suspects.add(ONE)
+    assert suspects.call(0) == [ONE], "what was lost in a trial is tried again at once"
+    suspects.dismiss(ONE)
     with pytest.raises(WorkerLost, match="observations 0 to 9 ended their workers in 3 attempts"):
-        suspects.add(ONE)
-    assert suspects.call(0) == []
+        suspects.blame(ONE)
+    assert suspects.call(0) == [OTHER]
