@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
 from distributed import Client, LocalCluster, Scheduler
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import Matcher, Rule, RuleRouter
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.dashboard import guard_dashboard
 from georesolve.workers.encryption import throw_away_security, why_no_tls
 from georesolve.workers.gpus import choose_device, count_gpus
 from georesolve.workers.interrupts import uninterrupted
@@ -31,6 +33,7 @@ _DASK_CONFIG = Path(__file__).with_name("dask.yaml")
 _LARGEST_CPU_CLUSTER = 8
 """Processes on a CPU machine; more cores than that become threads of each."""
 _ANSWER_SECONDS = 5.0
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 @dataclass(frozen=True)
@@ -214,5 +217,34 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
             else:
                 cluster = LocalCluster(n_workers=n_workers, **common)
         with cluster:
-            guard_dashboard(cluster.scheduler, settings.dashboard_address)
+            _guard_dashboard(cluster.scheduler, settings.dashboard_address)
             yield cluster
+
+
+def _guard_dashboard(scheduler: Scheduler, address: str) -> None:
+    """Let a dashboard be asked by its own pages, on loopback by the names of this machine alone.
+
+    Dask's own answers any name. A page of another site can have its name lead to this machine, and
+    then reads the dashboard in the browser of whoever opens that page here.
+    """
+    host = address.rpartition(":")[0]
+    names = _LOOPBACK_NAMES | {host}
+    is_loopback = host in _LOOPBACK_NAMES or host.startswith("127.") or host == "::1"
+    server = scheduler.http_server
+    matcher = _OwnPages(names if is_loopback else None)
+    # What no rule matches is answered 404.
+    server.request_callback = RuleRouter([Rule(matcher, scheduler.http_application)])
+
+
+class _OwnPages(Matcher):
+    """Matches requests for one of some names, or any, which no page of another origin sends."""
+
+    def __init__(self, names: frozenset[str] | None) -> None:
+        self._names = names
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        """Called by tornado; None for no match."""
+        origin = request.headers.get("Origin")
+        is_own = origin is None or urlsplit(origin).netloc.lower() == request.host.lower()
+        is_named = self._names is None or request.host_name.lower() in self._names
+        return {} if is_own and is_named else None

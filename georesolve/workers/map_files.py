@@ -9,11 +9,13 @@ go with it, and may be removed at any time: they are made anew.
 
 import json
 import mmap
+import os
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,6 @@ from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
-from georesolve.workers.scratch import Scratch, mapped, scratch
 from georesolve.workers.threads import side_by_side
 
 MOST_ZOOM = cells_cpu.BITS - 8
@@ -45,6 +46,8 @@ _STEP = 256
 """Of so many points of a run one is in its sample."""
 _MOST_EDGES = 1 << 22
 """Of pieces in runs: so many numbers are kept in memory."""
+_FILES = 16
+"""That threads write to by turns."""
 
 
 class MapFolder(IndexFolder):
@@ -101,7 +104,7 @@ class Map:
             size_bytes = _HEAD_BYTES + _WORD_BYTES * head["rows"]
             if head["digest"] != digest or path.stat().st_size != size_bytes:
                 raise ValueError(f"{path.name} is of another result, or was cut off")
-            columns.append(mapped(path, dtype, _HEAD_BYTES, head["rows"]))
+            columns.append(_mapped(path, dtype, _HEAD_BYTES, head["rows"]))
         self.rows: int = head["rows"]
         self.beyond: int = head["beyond"]
         self.bounds_deg: list[float] | None = head["bounds_deg"]
@@ -188,7 +191,7 @@ def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
     desk = _Desk()
     with ExitStack() as stack:
         paths = [stack.enter_context(complete(path)) for path in map_paths(folder)]
-        pile = stack.enter_context(scratch(folder))
+        pile = stack.enter_context(_scratch(folder))
 
         def sort(stretch: Stretch) -> _Run:
             return _sorted_run(pile, desk, manifest, observations, stretch)
@@ -206,6 +209,60 @@ def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
             file.flush()
         if runs:
             _merge(pile, runs, desk, files)
+
+
+class _Scratch:
+    """Words that are too many for memory, in files that threads write to by turns.
+
+    A system lets one at a time write to a file.
+    """
+
+    def __init__(self, files: Sequence[IO[bytes]]) -> None:
+        self._files = files
+        self._ends = [0] * len(files)
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def add(self, *columns: np.ndarray) -> tuple[int, int]:
+        """Write columns of 8 bytes a value, one behind the other, as many threads may at once.
+
+        Returns the number of their file, and how many values stand before them.
+        """
+        with self._lock:
+            number, self._turn = self._turn, (self._turn + 1) % len(self._files)
+            start = end = self._ends[number]
+            self._ends[number] += sum(column.size for column in columns)
+        for column in columns:
+            write_at(self._files[number], column, column.itemsize * end)
+            end += column.size
+        return number, start
+
+    def mapped(self, dtype: Any) -> tuple[np.ndarray, ...]:
+        """What each file holds."""
+        return tuple(
+            _mapped(file, dtype, 0, os.fstat(file.fileno()).st_size // np.dtype(dtype).itemsize)
+            for file in self._files
+        )
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[_Scratch]:
+    """Files without a name in a folder, for as long as the context lasts."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in range(_FILES)]
+        yield _Scratch(files)
+        # The system takes 60 ms to free a GiB of a file that goes.
+        for _ in side_by_side(lambda file: file.close(), files):
+            pass
+
+
+def _mapped(file: Path | IO[bytes], dtype: Any, offset: int, n: int) -> np.ndarray:
+    """Map values of a file from a byte on.
+
+    The array is not read-only, although nothing is written: that is another type to numba.
+    """
+    # A file of no bytes cannot be mapped; to numba a memmap is slower than an array.
+    return np.asarray(np.memmap(file, dtype, "c", offset, (n,))) if n else np.empty(0, dtype)
 
 
 class _Desk(threading.local):
@@ -243,7 +300,7 @@ class _Run(NamedTuple):
 
 
 def _sorted_run(
-    pile: Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
+    pile: _Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
     with manifest.reading(stretch.part) as handle:
         parquet = opened(handle, stretch.footer)
@@ -281,7 +338,7 @@ def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, n
     return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
 
 
-def _merge(pile: Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[bytes]]) -> None:
+def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[bytes]]) -> None:
     """Write the points of all runs in the order of the curve, each column behind its head."""
     numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())

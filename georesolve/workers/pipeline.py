@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,7 +23,6 @@ from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, sta
 from georesolve.workers.parts import part_name, read_record, recorded
 from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
-from georesolve.workers.stragglers import Stragglers
 from georesolve.workers.suspects import Suspects
 from georesolve.workers.threads import side_by_side
 
@@ -37,6 +36,9 @@ _AT_ONCE = 16
 """Ended runs whose records are read before the job is looked at, and workers get more, again."""
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20
+_PATIENCE_SECONDS = 5.0
+_TIMES_LONGER = 3.0
+"""A run is late that takes so many times longer than the longest, and these seconds more."""
 
 
 # Not `distributed.wait`, which looks at all futures in flight whenever one has ended: 64 workers
@@ -180,7 +182,7 @@ def _records(
     """Yield chunks with their records as they finish, a window of runs of them in flight."""
     waiting = todo[::-1]
     running: dict[Future[Any], Run] = {}
-    stragglers = Stragglers()
+    stragglers = _Stragglers()
     ended = _Ended()
     submit = partial(_submit, cluster.client, job, ended)
     window = _WINDOW_A_WORKER * n_workers
@@ -300,6 +302,37 @@ def _as_begun(chunk: Chunk, stands: Callable[[Chunk], bool]) -> list[Chunk]:
     for first in filter(stands, chunk.begins()):
         return chunk.pieces(first.stop - first.start)
     return [chunk]
+
+
+class _Stragglers:
+    """The stragglers of one job, of which a copy may run beside each.
+
+    A worker may hang in a read, or share its processor with others. The first of the two to finish
+    counts: both write the same bytes.
+    """
+
+    def __init__(self) -> None:
+        self._longest_seconds = 0.0
+        self._since = time.monotonic()
+
+    def note(self, seconds: float) -> None:
+        """Take note of a finished run: its fellows may take as long."""
+        self._longest_seconds = max(self._longest_seconds, seconds)
+        self.begin()
+
+    def begin(self) -> None:
+        """Take note that runs were submitted: they have all the time again."""
+        self._since = time.monotonic()
+
+    def among(self, running: Iterable[Run]) -> list[Run]:
+        """Those that are late, and have no copy.
+
+        None is before one of their fellows has finished, and shown how long one takes.
+        """
+        patience = _PATIENCE_SECONDS + _TIMES_LONGER * self._longest_seconds
+        if not self._longest_seconds or time.monotonic() - self._since < patience:
+            return []
+        return [run for run, times in Counter(running).items() if times == 1]
 
 
 def _submit_copies(

@@ -19,7 +19,7 @@ import pytest
 from distributed import get_worker
 from distributed.client import FutureState
 
-from georesolve.workers import partitions, pipeline, plan, stragglers
+from georesolve.workers import partitions, pipeline, plan
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.frames import backend
@@ -385,7 +385,7 @@ def test_a_chunk_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypat
     tables = points(5_000, 1), points(100, 2)
     expected, _ = run(cluster, make_job(*tables), ignore, never)
     monkeypatch.setattr(pipeline, "resolve", resolve_on_a_slow_worker)
-    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pipeline, "_PATIENCE_SECONDS", 0.1)
     job = make_job(*tables)
     try:
         result, progress = run(cluster, job, ignore, never)
@@ -423,7 +423,7 @@ def test_a_copy_without_memory_is_not_halved(cluster, make_job, monkeypatch, cap
         pytest.skip("one worker has no other to take its chunk")
     cut_into(monkeypatch, 2_000)
     monkeypatch.setattr(pipeline, "resolve", resolve_slowly_or_without_memory)
-    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pipeline, "_PATIENCE_SECONDS", 0.1)
     job = make_job(points(8_000, 1), points(100, 2))
     _, progress = run(cluster, job, ignore, never)
     assert "are late, and computed elsewhere as well" in caplog.text
@@ -500,7 +500,7 @@ def test_a_run_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch
     cut_into(monkeypatch, 500)
     take_runs_of(monkeypatch, 2)
     monkeypatch.setattr(pipeline, "resolve", resolve_on_a_slow_worker)
-    monkeypatch.setattr(stragglers, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pipeline, "_PATIENCE_SECONDS", 0.1)
     job = make_job(points(5_000, 1), points(100, 2))
     try:
         _, progress = run(cluster, job, ignore, never)
