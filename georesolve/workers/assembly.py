@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.workers import footers, sources
+from georesolve.workers import sources
 from georesolve.workers.evidence import Evidence
+from georesolve.workers.footers import Growing, Movable
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import Manifest, write_manifest
 from georesolve.workers.matches import STATUSES
@@ -16,10 +17,10 @@ from georesolve.workers.parts import Part, part_name
 from georesolve.workers.places import named
 from georesolve.workers.plan import Chunk, is_edge
 from georesolve.workers.result import opened, provenance
-from georesolve.workers.splice import Footer, Splice, encode
+from georesolve.workers.splice import Splice, encode, footer_of
 from georesolve.workers.threads import side_by_side
 
-_OfFooter = tuple[Part, list[footers.Movable]]
+_OfFooter = tuple[Part, list[Movable]]
 """A part, and what footers say of its row groups."""
 
 
@@ -48,7 +49,7 @@ class Assembly:
             When it is damaged.
         """
         # Read as they come: of a large result that would be long at the end.
-        groups = [footers.of_json(group) for group in record["footer"]]
+        groups = [Movable.of_json(group) for group in record["footer"]]
         part = Part.read(record["part"])
         self._done[chunk] = part, groups
         self._counts[chunk] = record["counts"]
@@ -83,15 +84,15 @@ class Assembly:
         counts
             Number of result rows by status.
         """
-        job, footer, parts = self._job, Footer(), []
+        job, footer, parts = self._job, Growing(), []
         with named(job.place), job.place.asked():
             for part, groups in side_by_side(self._part, self._runs()):
                 for group, stands in zip(groups, part.groups, strict=True):
-                    footer.add(group, stands.size_bytes)
+                    footer.add([group], stands.size_bytes)
                 parts.append(part)
             with job.place.open(parts[0].name) as file:
                 schema = pq.read_schema(file).with_metadata(provenance(job, counts))
-            ending = footer.ending(schema)
+            ending = footer.ending(footer_of(schema))
             return write_manifest(job.folder, job.output, parts, ending, self._synced)
 
     def _runs(self) -> list[list[Chunk]]:
@@ -122,6 +123,7 @@ class Assembly:
             for group in Chunk(run[0].start, run[-1].stop).row_groups(job.options.k, job.widths()):
                 first, last = np.searchsorted(of, group)
                 splice.add(encode(table.slice(first, last - first)))
-            spliced = splice.finish(table.schema.with_metadata(provenance(job, counts)))
+            schema = table.schema.with_metadata(provenance(job, counts))
+            joined = splice.finish(schema, name)
         job.place.sync(name)
-        return Part.of(name, spliced), spliced.movable
+        return joined

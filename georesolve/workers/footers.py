@@ -1,22 +1,20 @@
-"""Parquet footers taken apart and put together, so that files can be joined without decoding them.
+"""Parquet footers, so that row groups of several files can be joined without decoding them.
 
-A footer is a struct of Apache Thrift in its compact protocol [1]_, and what its fields mean is in
-the Parquet format [2]_. What is read is kept as it is, known or not: only what a move changes is
-touched.
-
-References
-----------
-.. [1] https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
-.. [2] https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
+A footer is a struct of Apache Thrift in its compact protocol (`thrift-compact-protocol.md` of
+apache/thrift), and `parquet.thrift` of apache/parquet-format says what its fields mean. All of it
+is kept as it is, known or not, but for the numbers that depend on where a row group lies.
 """
 
-from itertools import pairwise
-from typing import Any, NamedTuple
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 MAGIC = b"PAR1"
 """How a Parquet file begins and ends."""
 _LENGTH_BYTES = 4
 _TAIL = _LENGTH_BYTES + len(MAGIC)
+_BLOCK_BYTES = 1 << 23
 
 # Types of the compact protocol: those that a footer has.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64 = range(1, 7)
@@ -24,247 +22,212 @@ _BINARY, _LIST, _STRUCT = 8, 9, 12
 _LONG_LIST = 15
 """What stands in place of the size of a list that has as many values or more."""
 
+_ROWS, _OFFSET, _ORDINAL = range(3)
+"""What is noted of a row group: its number of rows, offsets in the file, and its own number."""
+_Fields = dict[int, Any]
+"""The fields of a struct that are noted, by their ids, and those of structs in it."""
+_NUM_ROWS, _ROW_GROUPS = 3, 4
+_COLUMN_META_DATA: _Fields = {9: _OFFSET, 10: _OFFSET, 11: _OFFSET, 14: _OFFSET}
+_COLUMN_CHUNK: _Fields = {2: _OFFSET, 3: _COLUMN_META_DATA, 4: _OFFSET, 6: _OFFSET}
+_ROW_GROUP: _Fields = {1: _COLUMN_CHUNK, 3: _ROWS, 5: _OFFSET, 7: _ORDINAL}
 
-class Typed(NamedTuple):
-    """A value and its type in the compact protocol; what is of no concern here is raw bytes."""
-
-    type: int
-    value: Any
-
-
-Struct = dict[int, Typed]
-"""The fields of a struct by their ids, in the order in which they stand."""
+_OWN_ORDINAL = -1
 
 
 class Movable(NamedTuple):
-    """A row group as it stands in a footer, but for what depends on where it lies.
-
-    Attributes
-    ----------
-    rows
-        Number of its rows.
-    pieces
-        The bytes before, between and behind the numbers that depend on that.
-    numbers
-        These: offsets in a file that has this row group alone, and -1 for its own number.
-    """
+    """A row group as it stands in a footer, but for what depends on where it lies."""
 
     rows: int
     pieces: list[bytes]
+    """The bytes before, between and behind the numbers that depend on that."""
     numbers: list[int]
+    """These: offsets in a file that has this row group alone, and -1 for its own number."""
+
+    def placed(self, ordinal: int, shift: int) -> bytes:
+        """It as the one of some number, so many bytes further on than in its own file."""
+        content = bytearray(self.pieces[0])
+        for number, piece in zip(self.numbers, self.pieces[1:], strict=True):
+            _write_integer(content, ordinal if number == _OWN_ORDINAL else number + shift)
+            content += piece
+        return bytes(content)
+
+    def as_json(self) -> list[Any]:
+        """It for JSON."""
+        return [self.rows, [piece.decode("latin-1") for piece in self.pieces], self.numbers]
+
+    @classmethod
+    def of_json(cls, given: Any) -> Self:
+        """It as `as_json` wrote it; raises TypeError or ValueError of what is none."""
+        rows, pieces, numbers = given
+        return cls(rows, [piece.encode("latin-1") for piece in pieces], numbers)
 
 
-class _Number(int):
-    """One of the numbers of a movable row group."""
+class Footer:
+    """The footer in the end of a Parquet file, which may be all of that.
 
-
-_ORDINAL = _Number(-1)
-
-
-class FileMetaData:
-    """Ids of the fields of a footer that are used here."""
-
-    NUM_ROWS, ROW_GROUPS = 3, 4
-
-
-class RowGroup:
-    """Ids of the fields of a row group."""
-
-    COLUMNS, NUM_ROWS, FILE_OFFSET, ORDINAL = 1, 3, 5, 7
-
-
-class ColumnChunk:
-    """Ids of the fields of a column in a row group: those that are offsets, and its metadata."""
-
-    OFFSETS, META_DATA = (2, 4, 6), 3
-
-
-class ColumnMetaData:
-    """Ids of the fields of a column's metadata that are offsets: of pages and of a Bloom filter."""
-
-    OFFSETS = (9, 10, 11, 14)
-
-
-_Read = dict[int, "_Read"]
-"""The fields of a struct that are read, and those of the structs that they are or list."""
-_COLUMN_META_DATA: _Read = {id: {} for id in ColumnMetaData.OFFSETS}
-_COLUMN_CHUNK: _Read = {
-    **{id: {} for id in ColumnChunk.OFFSETS},
-    ColumnChunk.META_DATA: _COLUMN_META_DATA,
-}
-_ROW_GROUP: _Read = {
-    RowGroup.COLUMNS: _COLUMN_CHUNK,
-    RowGroup.NUM_ROWS: {},
-    RowGroup.FILE_OFFSET: {},
-    RowGroup.ORDINAL: {},
-}
-_FILE_META_DATA: _Read = {FileMetaData.NUM_ROWS: {}, FileMetaData.ROW_GROUPS: _ROW_GROUP}
-
-
-def split(file: memoryview) -> tuple[memoryview, Struct]:
-    """The row groups of a Parquet file as they stand, and its footer.
-
-    Raises
-    ------
-    ValueError
-        When the bytes are no Parquet file.
+    `start` is where it begins there, and `groups` are its row groups. Bytes that do not end as a
+    Parquet file does raise ValueError.
     """
-    content = _content(file)
-    return file[len(MAGIC) : len(file) - _TAIL - len(content)], read(file[-_TAIL - len(content) :])
+
+    def __init__(self, file: bytes | memoryview) -> None:
+        stop = len(file) - _TAIL
+        if stop < 0 or bytes(file[-len(MAGIC) :]) != MAGIC:
+            raise ValueError(f"{len(file)} bytes that do not end as a Parquet file does")
+        length = int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
+        if length > stop:
+            raise ValueError(f"a Parquet footer of {length} bytes in a file of {len(file)}")
+        self.start = stop - length
+        content = bytes(file[self.start : stop])
+        scan = _Scan(content)
+        self.groups: list[Movable] = []
+        edges = [0]
+        for id, type in scan.fields():
+            start = scan.at
+            if id == _ROW_GROUPS:
+                self.groups = [scan.row_group() for _ in range(scan.list()[0])]
+            else:
+                scan.value(type)
+            if id in (_NUM_ROWS, _ROW_GROUPS):
+                edges += start, scan.at
+        before, behind_rows, before_groups, behind = edges[1:]
+        self._before = content[:before]
+        self._between = content[behind_rows:before_groups]
+        self._behind = content[behind:]
+
+    def ending(self, rows: int, groups: list[bytes]) -> bytes:
+        """The end of a Parquet file with such a footer, but other row groups of so many rows."""
+        content = bytearray(self._before)
+        _write_integer(content, rows)
+        content += self._between
+        content.append(min(len(groups), _LONG_LIST) << 4 | _STRUCT)
+        if len(groups) >= _LONG_LIST:
+            _write_varint(content, len(groups))
+        content += b"".join(groups) + self._behind
+        return bytes(content) + len(content).to_bytes(_LENGTH_BYTES, "little") + MAGIC
 
 
-def read(ending: bytes | memoryview) -> Struct:
-    """The footer in the end of a Parquet file, which may be all of that; raises as `split`."""
-    return _Reader(_content(ending)).struct(_FILE_META_DATA)
-
-
-def _content(file: bytes | memoryview) -> bytes:
-    """The footer as it stands."""
-    stop = len(file) - _TAIL
-    if stop < 0 or bytes(file[-len(MAGIC) :]) != MAGIC:
-        raise ValueError(f"{len(file)} bytes that do not end as a Parquet file does")
-    length = int.from_bytes(file[stop : stop + _LENGTH_BYTES], "little")
-    if length > stop:
-        raise ValueError(f"a Parquet footer of {length} bytes in a file of {len(file)}")
-    return bytes(file[stop - length : stop])
-
-
-def ending(footer: Struct) -> bytes:
-    """The end of a Parquet file: its footer, the length of that, and the magic bytes."""
-    content = bytearray()
-    _write_struct(content, footer)
-    return bytes(content) + len(content).to_bytes(_LENGTH_BYTES, "little") + MAGIC
-
-
-def row_groups(footer: Struct) -> list[Struct]:
-    """The row groups of a footer."""
-    groups: list[Struct] = footer[FileMetaData.ROW_GROUPS].value.value
-    return groups
-
-
-def movable(group: Struct) -> Movable:
-    """A row group that can be put anywhere."""
-    if RowGroup.ORDINAL in group:
-        group[RowGroup.ORDINAL] = Typed(_I16, _ORDINAL)
-    _mark(group, (RowGroup.FILE_OFFSET,))
-    for column in group[RowGroup.COLUMNS].value.value:
-        _mark(column, ColumnChunk.OFFSETS)
-        _mark(column[ColumnChunk.META_DATA].value, ColumnMetaData.OFFSETS)
-    content = _Content()
-    _write_struct(content, group)
-    edges = [0, *content.edges, len(content)]
-    pieces = [bytes(content[start:stop]) for start, stop in pairwise(edges)]
-    return Movable(group[RowGroup.NUM_ROWS].value, pieces, content.numbers)
-
-
-def placed(group: Movable, ordinal: int, shift: int) -> bytes:
-    """A row group as the one of some number, so many bytes further on than in its own file."""
-    content = bytearray(group.pieces[0])
-    for number, piece in zip(group.numbers, group.pieces[1:], strict=True):
-        _write_integer(content, ordinal if number == _ORDINAL else number + shift)
-        content += piece
-    return bytes(content)
-
-
-def as_json(group: Movable) -> list[Any]:
-    """A movable row group for JSON."""
-    return [group.rows, [piece.decode("latin-1") for piece in group.pieces], group.numbers]
-
-
-def of_json(given: Any) -> Movable:
-    """A movable row group as `as_json` wrote it; raises TypeError or ValueError of what is none."""
-    rows, pieces, numbers = given
-    return Movable(rows, [piece.encode("latin-1") for piece in pieces], numbers)
-
-
-def join(footer: Struct, rows: int, groups: list[bytes]) -> Struct:
-    """A footer with other row groups, which have so many rows."""
-    return footer | {
-        FileMetaData.NUM_ROWS: Typed(_I64, rows),
-        FileMetaData.ROW_GROUPS: Typed(_LIST, Typed(_STRUCT, groups)),
-    }
-
-
-def _mark(struct: Struct, ids: tuple[int, ...]) -> None:
-    for id in ids:
-        # Zero is what writers put where they have nothing to say.
-        if id in struct and struct[id].value:
-            struct[id] = Typed(struct[id].type, _Number(struct[id].value))
-
-
-class _Content(bytearray):
-    """What is written of a movable row group: its numbers, and where they belong."""
+class Growing:
+    """The footer of a file that is made of row groups, which grows by theirs."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.edges: list[int] = []
-        self.numbers: list[int] = []
+        self.rows = 0
+        self._size_bytes = 0
+        self._groups: list[bytes] = []
+
+    def add(self, groups: Iterable[Movable], size_bytes: int) -> None:
+        """Append the row groups of a file, which have so many bytes."""
+        for group in groups:
+            self._groups.append(group.placed(len(self._groups), self._size_bytes))
+            self.rows += group.rows
+        self._size_bytes += size_bytes
+
+    def ending(self, footer: Footer) -> bytes:
+        """All that stands behind the last row group, with what else some footer says."""
+        return footer.ending(self.rows, self._groups)
 
 
-class _Reader:
-    """Reads values one after the other.
+def append(target: Path, others: Iterable[Path]) -> None:
+    """Append the row groups of other files of the same schema to a Parquet file.
 
-    Large results have footers of many thousand values, which are read while other threads wait:
-    most are passed over.
+    Its bytes are then those that one writer would have written that had all rows, if all files but
+    the last are of whole row groups. What is no Parquet file raises ValueError.
+    """
+    growing = Growing()
+    with target.open("r+b") as file:
+        end, footer = _footer_of(target)
+        growing.add(footer.groups, end - len(MAGIC))
+        for path in others:
+            file.seek(end)
+            file.truncate()
+            own_end, own = _footer_of(path)
+            with path.open("rb") as source:
+                source.seek(len(MAGIC))
+                shutil.copyfileobj(source, file, _BLOCK_BYTES)
+            growing.add(own.groups, own_end - len(MAGIC))
+            end += own_end - len(MAGIC)
+        # The footer of the last file was copied with it.
+        file.seek(end)
+        file.truncate()
+        file.write(growing.ending(footer))
+
+
+def _footer_of(path: Path) -> tuple[int, Footer]:
+    """Where the footer of a file begins, and what it says; only this much is read."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        file.seek(max(0, end - _TAIL))
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        start = max(0, end - _TAIL - length)
+        file.seek(start)
+        footer = Footer(file.read())
+    return start + footer.start, footer
+
+
+class _Scan:
+    """Passes over the values of a footer one after the other, and notes some numbers.
+
+    Large sets have footers of many thousand values, which are read while other threads wait.
     """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._at = 0
+        self.at = 0
+        self._noted: list[tuple[int, int, int, int]] = []
 
-    def struct(self, read: _Read) -> Struct:
-        fields: Struct = {}
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Ids and types of the fields of a struct; the value of each is to be passed over."""
         id = 0
         while head := self._byte():
-            delta, type = head >> 4, head & 15
-            id = id + delta if delta else self._integer()
-            if id in read:
-                fields[id] = Typed(type, self._value(type, read[id]))
-            else:
-                start = self._at
-                self._pass(type)
-                fields[id] = Typed(type, self._content[start : self._at])
-        return fields
+            id = id + (head >> 4) if head >> 4 else self._integer()
+            yield id, head & 15
 
-    def _value(self, type: int, read: _Read) -> Any:
-        if type in (_I16, _I32, _I64):
-            return self._integer()
-        if type == _LIST:
-            size, of = self._list()
-            return Typed(of, [self._value(of, read) for _ in range(size)])
-        if type == _STRUCT:
-            return self.struct(read)
-        raise ValueError(f"a Parquet footer has a value of type {type} where a number should be")
+    def row_group(self) -> Movable:
+        """The next value, which is a row group."""
+        content, start, rows = self._content, self.at, 0
+        self._noted = []
+        self.value(_STRUCT, _ROW_GROUP)
+        pieces: list[bytes] = []
+        numbers: list[int] = []
+        for what, begin, end, number in self._noted:
+            if what == _ROWS:
+                rows = number
+            # Zero is what writers put where they have nothing to say.
+            elif what == _ORDINAL or number:
+                pieces.append(content[start:begin])
+                numbers.append(_OWN_ORDINAL if what == _ORDINAL else number)
+                start = end
+        return Movable(rows, [*pieces, content[start : self.at]], numbers)
 
-    def _pass(self, type: int) -> None:
+    def value(self, type: int, wanted: Any = None) -> None:
+        """Pass over a value, and note what is wanted of it."""
         if type in (_I16, _I32, _I64):
-            while self._byte() & 0x80:
-                pass
+            start, number = self.at, self._integer()
+            if wanted is not None:
+                self._noted.append((wanted, start, self.at, number))
         elif type == _BINARY:
             size = self._varint()
-            self._at += size
+            self.at += size
         elif type == _LIST:
-            size, of = self._list()
+            size, of = self.list()
             for _ in range(size):
-                self._pass(of)
+                self.value(of, wanted)
         elif type == _STRUCT:
-            while head := self._byte():
-                if not head >> 4:
-                    self._varint()
-                self._pass(head & 15)
+            for id, of in self.fields():
+                self.value(of, wanted.get(id) if wanted else None)
         elif type == _BYTE:
-            self._at += 1
+            self.at += 1
         elif type not in (_TRUE, _FALSE):  # of a field, and its value
             raise ValueError(f"a Parquet footer has no values of type {type}")
 
-    def _list(self) -> tuple[int, int]:
+    def list(self) -> tuple[int, int]:
+        """How many values follow, and of which type."""
         head = self._byte()
         size, type = head >> 4, head & 15
         return self._varint() if size == _LONG_LIST else size, type
 
     def _byte(self) -> int:
-        self._at += 1
-        return self._content[self._at - 1]
+        self.at += 1
+        return self._content[self.at - 1]
 
     def _varint(self) -> int:
         value = shift = 0
@@ -276,40 +239,6 @@ class _Reader:
     def _integer(self) -> int:
         zigzag = self._varint()
         return zigzag >> 1 ^ -(zigzag & 1)
-
-
-def _write_struct(content: bytearray, struct: Struct) -> None:
-    before = 0
-    for id, (type, value) in struct.items():
-        delta = id - before
-        if 0 < delta < 16:
-            content.append(delta << 4 | type)
-        else:
-            content.append(type)
-            _write_integer(content, id)
-        _write_value(content, type, value)
-        before = id
-    content.append(0)
-
-
-def _write_value(content: bytearray, type: int, value: Any) -> None:
-    if isinstance(value, bytes):
-        content += value
-    elif isinstance(value, _Number):
-        assert isinstance(content, _Content), "only a movable row group has such numbers"
-        content.edges.append(len(content))
-        content.numbers.append(int(value))
-    elif type in (_I16, _I32, _I64):
-        _write_integer(content, value)
-    elif type == _LIST:
-        of, values = value
-        content.append(min(len(values), _LONG_LIST) << 4 | of)
-        if len(values) >= _LONG_LIST:
-            _write_varint(content, len(values))
-        for one in values:
-            _write_value(content, of, one)
-    else:
-        _write_struct(content, value)
 
 
 def _write_varint(content: bytearray, value: int) -> None:

@@ -18,9 +18,18 @@ from typing import Any, BinaryIO, NamedTuple
 
 from georesolve.workers.files import Look
 from georesolve.workers.footers import MAGIC
-from georesolve.workers.parts import COMPLETE, ENDING, LISTED, Part, is_whole, keep_parts
+from georesolve.workers.objects import SeekableFile
+from georesolve.workers.parts import (
+    COMPLETE,
+    ENDING,
+    LISTED,
+    Part,
+    RowGroup,
+    digest_of,
+    is_whole,
+    keep_parts,
+)
 from georesolve.workers.places import PARTS, Home, Place, Prefix, own_place, place_of
-from georesolve.workers.splice import RowGroup, digest_of
 from georesolve.workers.threads import side_by_side
 
 MANIFEST_NAME = "manifest.json"
@@ -69,7 +78,7 @@ class Manifest(NamedTuple):
     def digest(self) -> str:
         """Of `matches.parquet`: see `digest_of`."""
         groups = (group for part in self.parts for group in part.groups)
-        return digest_of(groups, self.ending.sha256)
+        return digest_of(groups, self.ending)
 
     def extents(self) -> list[Extent]:
         """What `matches.parquet` is made of, in order; the first part lends its magic bytes."""
@@ -109,7 +118,7 @@ class Manifest(NamedTuple):
         if extent.part is not None:
             return is_whole(self.place, extent.part)
         with self.open(extent) as file:
-            return hashlib.sha256(file.read()).hexdigest() == self.ending.sha256
+            return RowGroup.of(file.read()) == self.ending
 
     def tidy(self) -> None:
         """Remove the parts that are not listed."""
@@ -159,7 +168,7 @@ def write_manifest(
         Parts on their way to the disk, which are waited for before anything tells of the result.
     """
     place = _place(folder, output)
-    told = RowGroup(len(ending), hashlib.sha256(ending).hexdigest())
+    told = RowGroup.of(ending)
     manifest = Manifest(place, tuple(parts), told)
     files = {ENDING: ending}
     if output:
@@ -222,7 +231,7 @@ def read_manifest(folder: Home) -> Manifest:
         raise OSError(f"{MANIFEST_NAME} is damaged: {error}") from error
 
 
-class Matches(io.RawIOBase):
+class Matches(SeekableFile):
     """`matches.parquet`, to be read anywhere.
 
     Parameters
@@ -237,7 +246,7 @@ class Matches(io.RawIOBase):
         self._extents = manifest.extents()
         sizes = (extent.size_bytes for extent in self._extents)
         self._edges = list(accumulate(sizes, initial=0))
-        self._at = 0
+        self.size = self._edges[-1]
         self._held = held
         self._opened: dict[int, BinaryIO] = {}
         try:
@@ -246,24 +255,6 @@ class Matches(io.RawIOBase):
         except OSError:
             self.close()
             raise
-
-    def readable(self) -> bool:
-        """It is for reading."""
-        return True
-
-    def seekable(self) -> bool:
-        """From anywhere."""
-        return True
-
-    def tell(self) -> int:
-        """Where it is read next."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go elsewhere."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._edges[-1]}[whence]
-        self._at = max(0, base + offset)
-        return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Read on; less than there is room for at the end of a part."""

@@ -24,24 +24,11 @@ class NoBucket(OSError):
     """There is no bucket of that name; some stores make it with its first object."""
 
 
-class RangedFile(io.RawIOBase):
-    """A file elsewhere, to be read anywhere; all that is read of it is of one version.
+class SeekableFile(io.RawIOBase):
+    """A file of `size` bytes that is read anywhere: `_at` is where it is read next."""
 
-    Attributes
-    ----------
-    version
-        What changes with its content.
-    size
-        Number of its bytes.
-    """
-
-    version = ""
     size = 0
     _at = 0
-
-    @abstractmethod
-    def _ask(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` up to, not including, `stop`; raises OSError."""
 
     def readable(self) -> bool:
         """It is for reading."""
@@ -60,6 +47,16 @@ class RangedFile(io.RawIOBase):
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         self._at = max(0, base + offset)
         return self._at
+
+
+class RangedFile(SeekableFile):
+    """A file elsewhere; all that is read of it is of one version, which changes with content."""
+
+    version = ""
+
+    @abstractmethod
+    def _ask(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` up to, not including, `stop`; raises OSError."""
 
     def read(self, size: int | None = -1) -> bytes:
         """Read on with one request, all that was asked for or as much as there is."""

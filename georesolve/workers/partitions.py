@@ -14,7 +14,6 @@ from distributed import get_worker
 
 from georesolve import __version__
 from georesolve.kernels.coordinates import is_valid
-from georesolve.workers import footers
 from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import Frame, backend, read_points
@@ -174,7 +173,8 @@ def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
             chunk.row_groups(job.options.k, carried_widths),
         ):
             splice.add(group)
-        spliced = splice.finish(group.schema.with_metadata(provenance(job, counts)))
+        schema = group.schema.with_metadata(provenance(job, counts))
+        part, groups = splice.finish(schema, name)
     told.seconds["write"] = time.perf_counter() - start
     record = {
         "version": __version__,
@@ -184,8 +184,8 @@ def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
         "seconds": told.seconds,
         "verified": told.verified,
         "evidence": told.evidence and told.evidence.as_json(),
-        "part": Part.of(name, spliced),
-        "footer": [footers.as_json(group) for group in spliced.movable],
+        "part": part,
+        "footer": [movable.as_json() for movable in groups],
     }
     write_record(job.records, name, record)
     logger.info(

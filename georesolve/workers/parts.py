@@ -8,12 +8,11 @@ worker or to the future.
 import hashlib
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from georesolve.workers.footers import MAGIC
 from georesolve.workers.places import Place
-from georesolve.workers.splice import RowGroup, Spliced, digest_of
 
 ENDING = "_ending"
 """What stands behind the row groups of `matches.parquet`, in a file beside the parts."""
@@ -28,32 +27,40 @@ _OURS = re.compile(rf"\.?({'|'.join(_NAMES)})(\.[0-9a-f]{{32}})?", re.ASCII)
 """Files of a result, be they half written."""
 
 
-class Part(NamedTuple):
-    """A part: rows of a result that stand one after the other, in row groups of its own.
+class RowGroup(NamedTuple):
+    """A row group in a file, or what stands behind the last one."""
 
-    Attributes
-    ----------
-    name
-        Of its file; names sort by row.
-    rows
-        Of the result.
-    groups
-        Its row groups, one behind the other from the fifth byte on.
-    ending
-        What stands behind them.
-    """
-
-    name: str
-    rows: int
-    groups: tuple[RowGroup, ...]
-    ending: RowGroup
+    size_bytes: int
+    sha256: str
+    """In hexadecimal."""
 
     @classmethod
-    def of(cls, name: str, spliced: Spliced) -> Self:
-        """A part that was just written."""
-        sha256 = hashlib.sha256(spliced.ending).hexdigest()
-        ending = RowGroup(len(spliced.ending), sha256)
-        return cls(name, spliced.rows, tuple(spliced.groups), ending)
+    def of(cls, content: bytes) -> Self:
+        """What has these bytes."""
+        return cls(len(content), hashlib.sha256(content).hexdigest())
+
+
+def digest_of(groups: Iterable[RowGroup], ending: RowGroup) -> str:
+    """The digest of a Parquet file, in hexadecimal: it says which bytes the file has.
+
+    It is the SHA-256 of SHA-256s, one after the other, 32 bytes each: of every row group, in their
+    order, and of all bytes behind the last one. So it is counted from those of parts, and is the
+    same in whatever parts the row groups lie.
+    """
+    each = (bytes.fromhex(one.sha256) for one in (*groups, ending))
+    return hashlib.sha256(b"".join(each)).hexdigest()
+
+
+class Part(NamedTuple):
+    """A part: rows of a result that stand one after the other, in row groups of its own."""
+
+    name: str
+    """Of its file; names sort by row."""
+    rows: int
+    groups: tuple[RowGroup, ...]
+    """One behind the other from the fifth byte on."""
+    ending: RowGroup
+    """What stands behind them."""
 
     @classmethod
     def read(cls, given: Any) -> Self:
@@ -64,7 +71,7 @@ class Part(NamedTuple):
     @property
     def digest(self) -> str:
         """See `digest_of`."""
-        return digest_of(self.groups, self.ending.sha256)
+        return digest_of(self.groups, self.ending)
 
     @property
     def content_bytes(self) -> int:

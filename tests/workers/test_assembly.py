@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.workers import footers, plan
+from georesolve.workers import plan
 from georesolve.workers.assembly import Assembly
+from georesolve.workers.footers import Footer
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import MANIFEST_NAME, open_matches, read_manifest
 from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import COMPLETE, Part, is_whole, part_name
+from georesolve.workers.parts import COMPLETE, is_whole, part_name
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.splice import Splice, encode
@@ -71,10 +72,10 @@ def write_part(job, table, chunk):
         for group in chunk.row_groups(job.options.k):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
             splice.add(encode(table.slice(start, stop - start)))
-        spliced = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}))
+        part, groups = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}), name)
     counts = dict.fromkeys(STATUSES, 0)
-    groups = json.loads(json.dumps([footers.as_json(group) for group in spliced.movable]))
-    return {"part": Part.of(name, spliced), "footer": groups, "counts": counts}
+    footer = json.loads(json.dumps([group.as_json() for group in groups]))
+    return {"part": part, "footer": footer, "counts": counts}
 
 
 def put_together(job, table, edges, *, seed=0):
@@ -230,14 +231,16 @@ def test_a_row_group_is_a_range_of_observations():
 def test_a_footer_is_kept_as_it_is(tmp_path):
     job = make_job(tmp_path, 10)
     for file in (at_once(job, rows_of(1_000)), job.observations.file.read_bytes()):
-        content, footer = footers.split(memoryview(file))
-        assert footers.MAGIC + bytes(content) + footers.ending(footer) == file
+        footer = Footer(memoryview(file))
+        rows = sum(group.rows for group in footer.groups)
+        groups = [group.placed(number, 0) for number, group in enumerate(footer.groups)]
+        assert file[: footer.start] + footer.ending(rows, groups) == file
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + bytes(8) + b"PARE"])
 def test_what_is_no_parquet_is_refused(content):
     with pytest.raises(ValueError, match="do not end as a Parquet file"):
-        footers.split(memoryview(content))
+        Footer(memoryview(content))
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

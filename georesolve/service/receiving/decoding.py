@@ -27,8 +27,8 @@ from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
 from georesolve.service.receiving.sandbox import confine, libraries
-from georesolve.workers.appending import append
 from georesolve.workers.datasets import Facts, streamed
+from georesolve.workers.footers import append
 
 _MEMORY = Path("/proc/self/statm")
 
