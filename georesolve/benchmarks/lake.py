@@ -41,7 +41,7 @@ from georesolve.intake.points import Bounds
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.places import Folder, Place, place_of
 from georesolve.workers.plan import CHUNKS_IN_HAND
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 _FILE_ROWS = 2**24
 _ROW_GROUP = 2**20
@@ -185,7 +185,7 @@ def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
     sources = Sources(f"{base}/", Bounds())
     observations, references = (sources.dataset(href, Reading(), "") for href in hrefs.values())
     sets = observations, references
-    assert isinstance(observations.file, Manifest), "looked up, not copied"
+    assert isinstance(observations.file, SourceFiles), "looked up, not copied"
     flags = ["--sources", f"{base}/", "--sinks", f"{base}/out/"]
     flags += ["--dataset-rows", str(max(observations.rows, references.rows))]
     with (

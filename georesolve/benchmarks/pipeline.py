@@ -57,7 +57,7 @@ from georesolve.workers.matches import STATUSES
 from georesolve.workers.places import Folder, Place
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
 from georesolve.workers.settings import ClusterSettings
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
 
@@ -255,7 +255,7 @@ def floor_of_dask(
 
 def paths_of(points: Dataset) -> list[str]:
     """The files that a set lies in."""
-    if isinstance(points.file, Manifest):
+    if isinstance(points.file, SourceFiles):
         return [file.path for file in points.file.files]
     return [str(points.file)]
 

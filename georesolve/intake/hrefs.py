@@ -24,9 +24,9 @@ from georesolve.intake.points import Bounds, check_numeric
 from georesolve.workers.datasets import ROW_GROUP, Dataset
 from georesolve.workers.objects import ObjectFile, objects_below
 from georesolve.workers.sources import (
-    Manifest,
     Scheme,
     SourceFile,
+    SourceFiles,
     handle_of,
     href_of,
 )
@@ -115,7 +115,7 @@ class Sources(Prefixes):
             )
             for look, one in zip(looks, values, strict=True)
         )
-        manifest = Manifest(
+        manifest = SourceFiles(
             href=href,
             scheme=address.scheme,
             files=files,

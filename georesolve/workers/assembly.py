@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.workers import sources
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.footers import Growing, Movable
 from georesolve.workers.jobs import Job
@@ -17,6 +16,7 @@ from georesolve.workers.parts import Part, part_name
 from georesolve.workers.places import named
 from georesolve.workers.plan import Chunk, is_edge
 from georesolve.workers.result import opened, provenance
+from georesolve.workers.sources import SourceFiles
 from georesolve.workers.splice import Splice, encode, footer_of
 from georesolve.workers.threads import side_by_side
 
@@ -68,7 +68,7 @@ class Assembly:
             When they prove not to be degrees.
         """
         observations = self._job.observations.file
-        if not isinstance(observations, sources.Manifest):
+        if not isinstance(observations, SourceFiles):
             return None
         found = Evidence()
         for chunk in sorted(self._evidence):

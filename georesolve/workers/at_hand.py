@@ -30,7 +30,7 @@ from georesolve.workers.references import forget_all, is_resident, load_all, pie
 from georesolve.workers.rehearsal import spiral
 from georesolve.workers.result import TableRows, geometries, provenance, write_rows
 from georesolve.workers.search import search
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 logger = logging.getLogger(__name__)
 
@@ -180,14 +180,14 @@ def _cores_for(seconds: float) -> Iterator[None]:
 def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
     columns = [observations.lat, observations.lon]
     table = read_rows(observations.file, 0, observations.rows, columns)
-    if isinstance(observations.file, Manifest):
+    if isinstance(observations.file, SourceFiles):
         observations.file.refuse_implausible(observations.file.evidence(table))
     return table.column(0).to_numpy(), table.column(1).to_numpy()
 
 
 def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
     """Which rows are valid; those of files of their owner are not counted before."""
-    if observations.invalid_rows or isinstance(observations.file, Manifest):
+    if observations.invalid_rows or isinstance(observations.file, SourceFiles):
         return valid_rows(lat_deg, lon_deg)
     return np.ones(lat_deg.size, bool)
 

@@ -14,7 +14,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.matches import with_carried
 from georesolve.workers.plan import Chunk, carried_bytes
 from georesolve.workers.references import resident_column
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 from georesolve.workers.widths import Carried
 
 _LARGE_BYTES = 2**26
@@ -38,7 +38,7 @@ def reader(job: Job, chunk: Chunk) -> Reader:
         return lambda _: pa.table({})
     of_observations = Carried(observations=job.widths().observations)
     size = carried_bytes(chunk.stop - chunk.start, 1, of_observations)
-    if not isinstance(file, Manifest) or size > _CHUNK_BYTES:
+    if not isinstance(file, SourceFiles) or size > _CHUNK_BYTES:
         return lambda own: read_rows(file, *own, names)
     table = read_rows(file, *chunk, names)
     return lambda own: table.slice(own.start - chunk.start, own.stop - own.start)

@@ -24,7 +24,7 @@ from georesolve.kernels.coordinates import is_valid
 from georesolve.workers.evidence import NullIsland
 from georesolve.workers.files import Look, look_at, sha256_of
 from georesolve.workers.places import Object, StoreFailed
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
@@ -73,7 +73,7 @@ class InMemory:
         return table.select(columns).slice(start, stop - start)
 
 
-Content: TypeAlias = Path | Object | InMemory | Manifest
+Content: TypeAlias = Path | Object | InMemory | SourceFiles
 """Where the rows of a dataset are."""
 
 
@@ -184,7 +184,7 @@ class Dataset(Facts):
     def lies_elsewhere(self) -> bool:
         """Whether an object store or a server is asked for its rows."""
         file = self.file
-        return isinstance(file, Object) or (isinstance(file, Manifest) and file.scheme != "file")
+        return isinstance(file, Object) or (isinstance(file, SourceFiles) and file.scheme != "file")
 
     def width(self, names: Iterable[str]) -> Width:
         """What some columns take in memory together."""
@@ -378,7 +378,7 @@ def geo(geometries: Geometries) -> dict[str, str]:
 
 def geometries_of(file: Content) -> Geometries:
     """What a dataset says of its columns that hold geometries, the primary one first."""
-    if isinstance(file, Manifest):
+    if isinstance(file, SourceFiles):
         return {}
     known = file.schema if isinstance(file, InMemory) else _footer(file, _look(file))
     content = (known.metadata or {}).get(b"geo")
@@ -419,9 +419,9 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
     Raises
     ------
     SourceFailed
-        When they are those of files of their owner, and these fail: see `Manifest.read`.
+        When they are those of files of their owner, and these fail: see `SourceFiles.read`.
     """
-    if isinstance(file, InMemory | Manifest):
+    if isinstance(file, InMemory | SourceFiles):
         return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)
     # Waking threads takes longer than reading one row group.
@@ -445,9 +445,9 @@ class Coordinates:
 
     def __init__(self, dataset: Dataset) -> None:
         self._rows = dataset.rows
-        self._file: Manifest | InMemory | pq.ParquetFile
+        self._file: SourceFiles | InMemory | pq.ParquetFile
         match dataset.file:
-            case Manifest() as manifest:
+            case SourceFiles() as manifest:
                 self._file = manifest
             case Path() as path:
                 self._file = streamed(path)
@@ -495,7 +495,7 @@ class Coordinates:
 
 def column_sizes(file: Content) -> dict[str, ColumnSize]:
     """How large each column of a dataset is in its file."""
-    if isinstance(file, Manifest):
+    if isinstance(file, SourceFiles):
         return {name: ColumnSize(*both) for name, *both in file.sizes}
     opened = _opened(file)
     metadata = opened.metadata
@@ -522,7 +522,7 @@ def looks_whole(dataset: Dataset) -> bool:
 
     A file that was cut off has no footer. What is damaged within shows when the file is counted.
     """
-    if isinstance(dataset.file, InMemory | Manifest):
+    if isinstance(dataset.file, InMemory | SourceFiles):
         return True
     try:
         if isinstance(dataset.file, Object):

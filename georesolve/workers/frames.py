@@ -10,7 +10,7 @@ import pyarrow as pa
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP, Content, Dataset, read_rows, row_groups_of
 from georesolve.workers.evidence import Evidence
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""
@@ -133,7 +133,7 @@ def backend() -> Backend:
 def read_points(points: Dataset, start: int, stop: int) -> tuple[Frame, Evidence | None]:
     """The coordinates of some rows, and of files that nobody has looked at what these say."""
     columns = [points.lat, points.lon]
-    if not isinstance(points.file, Manifest):
+    if not isinstance(points.file, SourceFiles):
         return backend().read(points.file, start, stop, columns), None
     table = read_rows(points.file, start, stop, columns)
     return backend().from_arrow(table), points.file.evidence(table)

@@ -22,7 +22,7 @@ from georesolve.workers.memory import (
     references_at_once,
     search_bytes,
 )
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 from georesolve.workers.widths import value_bytes
 
 Piece = tuple[int, int]
@@ -165,7 +165,7 @@ def resident_index(
     def build() -> kernels.ReferenceIndex:
         lat, lon = references.lat, references.lon
         frame, evidence = read_points(references, *piece)
-        if isinstance(references.file, Manifest) and evidence is not None:
+        if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
         return kernels.build_index(frame[lat].values, frame[lon].values)
 

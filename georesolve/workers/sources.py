@@ -53,7 +53,7 @@ class SourceFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class SourceFiles:
     """The files of a point set, in the order of their rows.
 
     Attributes
@@ -85,7 +85,7 @@ class Manifest:
     is_trusted: bool = False
 
     @classmethod
-    def of(cls, stored: dict[str, Any]) -> "Manifest":
+    def of(cls, stored: dict[str, Any]) -> "SourceFiles":
         """A manifest that was kept as JSON."""
         files = tuple(
             SourceFile(path, rows, size, version, tuple(partition))

@@ -29,7 +29,7 @@ from georesolve.workers.datasets import Dataset, InMemory, looks_whole
 from georesolve.workers.files import sha256_of
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.places import Folder, Object
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Library:
     ) -> DatasetRow:
         """Keep a dataset just made, if it is admitted; durable once this returns."""
         id, dataset = new_id(), ingested.dataset
-        stays = isinstance(dataset.file, Manifest)
+        stays = isinstance(dataset.file, SourceFiles)
         row = DatasetRow(
             id=id,
             kind="dataset" if registered else "input",
@@ -279,7 +279,7 @@ class Library:
 
     def _place(self, dataset: Dataset, id: str) -> None:
         """Put the file of a dataset just made where it is kept; those of its owner stay."""
-        if isinstance(dataset.file, Manifest):
+        if isinstance(dataset.file, SourceFiles):
             return
         file = dataset.file
         assert not isinstance(file, Object), "it was just made"

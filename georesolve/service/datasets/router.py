@@ -42,7 +42,7 @@ from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.workers.files import sha256_of
 from georesolve.workers.places import Folder
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 router = APIRouter(tags=["datasets"])
 
@@ -331,7 +331,7 @@ async def download_dataset(id: DatasetId, service: OwnDatasets, request: Request
     A download is a use: the dataset expires later.
     """
     row = await service.store.files(service.library.use, id)
-    if isinstance(row.dataset.file, Manifest):
+    if isinstance(row.dataset.file, SourceFiles):
         raise NoSuchDataset(
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"

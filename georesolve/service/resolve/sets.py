@@ -32,7 +32,7 @@ from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 PointSet = Ingested | DatasetRow
 """An upload (deleted unless it is kept), or a registered dataset."""
@@ -70,13 +70,13 @@ class Asked(NamedTuple):
 def _check(asked: Asked, pointer: Pointer) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
-    if isinstance(references.file, Manifest) and references.file.keeps_invalid:
+    if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
         raise InvalidInput(
             f"references: those at {references.file.href} are not counted before they are "
             "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
         )
     for role, one in zip(ROLES, asked.datasets, strict=True):
-        href = one.file.href if isinstance(one.file, Manifest) else None
+        href = one.file.href if isinstance(one.file, SourceFiles) else None
         if asked.output and href and _start_of(asked.output).startswith(_start_of(href)):
             raise InvalidInput(
                 f"output: {asked.output} lies in the folder of the {role}, {href}, where "
@@ -196,8 +196,8 @@ def bytes_of_sets(
     on_disk = kept = 0
     for one, size in zip((observations, references), sizes, strict=True):
         file = None if isinstance(one, int) else one.dataset.file
-        if not isinstance(file, Path | Object | Manifest):
+        if not isinstance(file, Path | Object | SourceFiles):
             on_disk += size.size_bytes
-        if not isinstance(one, DatasetRow) and not isinstance(file, Manifest):
+        if not isinstance(one, DatasetRow) and not isinstance(file, SourceFiles):
             kept += size.size_bytes
     return on_disk, kept

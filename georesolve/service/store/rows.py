@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
-from georesolve.workers.sources import Manifest
+from georesolve.workers.sources import SourceFiles
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Literal["nearest"]
@@ -113,7 +113,7 @@ def stored_dataset(dataset: Dataset) -> dict[str, Any]:
     """A dataset as JSON; where its file lies follows from its id, unless it stays elsewhere."""
     stored = {name: value for name, value in asdict(dataset).items() if name != "file"}
     stored["sha256"] = stored.pop("digest")
-    if isinstance(dataset.file, Manifest):
+    if isinstance(dataset.file, SourceFiles):
         stored["manifest"] = asdict(dataset.file)
     return stored
 
@@ -123,7 +123,7 @@ def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
     dataset = Dataset(
-        file=file if manifest is None else Manifest.of(manifest),
+        file=file if manifest is None else SourceFiles.of(manifest),
         digest=stored.pop("sha256"),
         **vars(_FACTS.validate_python(stored)),
     )
