@@ -14,7 +14,7 @@ from georesolve import kernels
 from georesolve.extras import needed
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import valid_rows
+from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index

@@ -122,10 +122,10 @@ def _written(points: PointTable, target: Path | None) -> Dataset:
         id=id,
         geometries=points.geometries,
         with_digest=target is None,
+        evidence=points.findings.evidence,
     )
     if target is not None:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.
         pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
-    island = points.findings.evidence.null_island
-    return replace(dataset, null_island=island) if island.rows else dataset
+    return dataset

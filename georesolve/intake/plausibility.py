@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
 from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.workers.datasets import Dataset, InvalidRow, PointSet
-from georesolve.workers.evidence import Evidence
+from georesolve.workers.datasets import Dataset, PointSet
+from georesolve.workers.evidence import Evidence, InvalidRow
 
 if TYPE_CHECKING:
     # What decodes files loads no more than it needs.

@@ -17,8 +17,8 @@ from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
-from georesolve.workers.datasets import Census, Dataset, InvalidRow, PointSet, write_dataset
-from georesolve.workers.evidence import Evidence, slices
+from georesolve.workers.datasets import Dataset, PointSet, write_dataset
+from georesolve.workers.evidence import Evidence, InvalidRow, slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,29 +186,28 @@ def gather(
         for field in table.schema
         if keep is None or field.name == id or field.name in keep
     ]
-    census, pieces = Census(), []
+    pieces = []
     arrays: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     for batch in table.batches():
         pair = [degrees(batch[name]) for name in (lat, lon)]
-        for rows in slices(batch.num_rows):
-            census.add(pair[0][rows], pair[1][rows])
         for column, array in zip(arrays, pair, strict=True):
             column.append(array)
         pieces.append(batch.select(names))
     schema = pa.schema([table.schema.field(name) for name in names])
     lat_deg, lon_deg = map(_joined, arrays)
+    seen = table.findings.evidence
     points = Points(
         lat_deg=lat_deg,
         lon_deg=lon_deg,
         kept=pa.Table.from_batches(pieces, schema).combine_chunks(),
         columns=tuple(columns or table.schema.names),
-        rows=census.rows,
-        invalid_rows=census.invalid_rows,
-        first_invalid=tuple(census.first_invalid),
+        rows=seen.seen,
+        invalid_rows=seen.invalid_rows,
+        first_invalid=tuple(seen.first_invalid),
         lat=lat,
         lon=lon,
         id=id,
-        bbox=census.bbox,
+        bbox=seen.bbox,
     )
     table.refuse_invalid(points)
     return points

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.footers import Growing, Movable
@@ -20,6 +21,7 @@ from georesolve.workers.sources import SourceFiles
 from georesolve.workers.splice import Splice, encode, footer_of
 from georesolve.workers.threads import side_by_side
 
+_EVIDENCE = TypeAdapter(Evidence)
 _OfFooter = tuple[Part, list[Movable]]
 """A part, and what footers say of its row groups."""
 
@@ -54,7 +56,7 @@ class Assembly:
         self._done[chunk] = part, groups
         self._counts[chunk] = record["counts"]
         if record.get("evidence"):
-            self._evidence[chunk] = Evidence.of(record["evidence"])
+            self._evidence[chunk] = _EVIDENCE.validate_python(record["evidence"])
         # While workers make others; one that is to be joined with others need not survive.
         if all(is_edge(self._job, row) for row in chunk):
             self._synced.append(self._syncing.submit(self._job.place.sync, part.name))

@@ -21,7 +21,8 @@ from georesolve.kernels import Answer, StepsSpent
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import Dataset, InMemory, read_rows, valid_rows, write_dataset
+from georesolve.workers.datasets import Dataset, InMemory, read_rows, write_dataset
+from georesolve.workers.evidence import valid_rows
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory

@@ -7,7 +7,6 @@ alone, so their SHA-256 names it.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.kernels.coordinates import is_valid
-from georesolve.workers.evidence import NullIsland
+from georesolve.workers.evidence import Evidence, InvalidRow, NullIsland
 from georesolve.workers.files import Look, look_at, sha256_of
 from georesolve.workers.places import Object, StoreFailed
 from georesolve.workers.sources import SourceFiles
@@ -82,14 +81,6 @@ class ColumnSize(NamedTuple):
 
     stored: int
     encoded: int
-
-
-class InvalidRow(NamedTuple):
-    """A row whose coordinates are not valid, as the dataset has them."""
-
-    row: int
-    lat_deg: float
-    lon_deg: float
 
 
 class PointSet(Protocol):
@@ -216,59 +207,6 @@ class _Tally:
         return tuple(self._widths.values())
 
 
-_Point = tuple[float, float]
-
-
-def _corners(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[_Point, _Point]:
-    """The least and the greatest latitude and longitude; NaN where there is one among them."""
-    lat_low, lon_low = float(lat_deg.min()), float(lon_deg.min())
-    return (lat_low, lon_low), (float(lat_deg.max()), float(lon_deg.max()))
-
-
-def valid_rows(lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
-    """Which rows are valid; where all are, as most often, that shows in their bounds."""
-    if lat_deg.size and all(is_valid(*corner) for corner in _corners(lat_deg, lon_deg)):
-        return np.ones(lat_deg.size, bool)
-    valid: np.ndarray = is_valid(lat_deg, lon_deg)
-    return valid
-
-
-class Census:
-    """Counts rows and finds invalid ones while batches pass by."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.invalid_rows = 0
-        self.first_invalid: list[InvalidRow] = []
-        self._low: _Point = (math.inf, math.inf)
-        self._high: _Point = (-math.inf, -math.inf)
-
-    def add(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> None:
-        """Count the next rows; missing numbers are NaN."""
-        corners = _corners(lat_deg, lon_deg) if lat_deg.size else None
-        before, self.rows = self.rows, self.rows + lat_deg.size
-        if corners is None or not all(is_valid(*corner) for corner in corners):
-            valid = is_valid(lat_deg, lon_deg)
-            for i in np.flatnonzero(~valid)[: _INVALID_SHOWN - len(self.first_invalid)]:
-                row = InvalidRow(before + int(i), float(lat_deg[i]), float(lon_deg[i]))
-                self.first_invalid.append(row)
-            self.invalid_rows += valid.size - int(valid.sum())
-            lat_deg, lon_deg = lat_deg[valid], lon_deg[valid]
-            corners = _corners(lat_deg, lon_deg) if lat_deg.size else None
-        if corners is not None:
-            (south, west), (north, east) = corners
-            self._low = min(self._low[0], south), min(self._low[1], west)
-            self._high = max(self._high[0], north), max(self._high[1], east)
-
-    @property
-    def bbox(self) -> tuple[float, float, float, float] | None:
-        """West, south, east and north of the valid rows; None when there are none."""
-        if self.rows == self.invalid_rows:
-            return None
-        (south, west), (north, east) = self._low, self._high
-        return west, south, east, north
-
-
 def write_dataset(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
@@ -279,24 +217,16 @@ def write_dataset(
     id: str | None,
     geometries: Geometries | None = None,
     with_digest: bool = True,
+    evidence: Evidence | None = None,
 ) -> Dataset:
-    """Write batches as a canonical dataset.
+    """Write batches as a canonical dataset, to a file or into memory where there is no `path`.
 
-    Parameters
-    ----------
-    schema, batches
-        Record batches and their schema; `lat` and `lon` are float64, nulls allowed.
-    path
-        Where the dataset goes, None to have it in memory. Who keeps it makes it durable: many live
-        as long as one request.
-    lat, lon, id
-        Names of the coordinate columns and of the id column.
-    geometries
-        What is said of the columns that hold geometries.
-    with_digest
-        Whether to count the SHA-256 of a file.
+    The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable:
+    many live as long as one request. Its SHA-256 is counted unless it is done `with_digest` false.
+    `evidence` is what the rows have shown once all batches are taken; without it they are looked at
+    here.
     """
-    census, tally = Census(), _Tally(schema.names)
+    seen, tally = evidence or Evidence(), _Tally(schema.names)
     own = {"id": id, "lat": lat, "lon": lon}
     schema = pa.schema(
         [
@@ -309,7 +239,8 @@ def write_dataset(
     def groups() -> Iterator[pa.Table]:
         for group in _row_groups(schema, batches):
             coordinates = {name: _without_nulls(group[name]) for name in (lat, lon)}
-            census.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
+            if evidence is None:
+                seen.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             table = pa.Table.from_arrays(columns, schema=schema)
             tally.add(table)
@@ -326,15 +257,16 @@ def write_dataset(
     return Dataset(
         file=file,
         digest=sha256_of(path) if path and with_digest else None,
-        rows=census.rows,
-        invalid_rows=census.invalid_rows,
+        rows=seen.seen,
+        invalid_rows=seen.invalid_rows,
         lat=lat,
         lon=lon,
         id=id,
         columns=tuple(schema.names),
-        bbox=census.bbox,
-        first_invalid=tuple(census.first_invalid),
+        bbox=seen.bbox,
+        first_invalid=tuple(seen.first_invalid),
         widths=tally.widths,
+        null_island=seen.null_island,
     )
 
 

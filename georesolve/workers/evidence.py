@@ -31,7 +31,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,40 +62,32 @@ class NullIsland(NamedTuple):
     first: tuple[int, ...] = ()
 
 
-class Verdict(NamedTuple):
-    """What the coordinates of a table prove to be instead of degrees.
+class InvalidRow(NamedTuple):
+    """A row whose coordinates are not valid, as the dataset has them."""
 
-    Attributes
-    ----------
-    kind
-        ``metres``, ``scaled``, ``swapped`` or ``radians``.
-    rows, seen
-        How many rows say so, of how many.
-    what, advice
-        What they look like, and what to do about it, in words.
-    row, lat, lon
-        One of them.
-    """
+    row: int
+    lat_deg: float
+    lon_deg: float
+
+
+class Verdict(NamedTuple):
+    """What the coordinates of a table prove to be instead of degrees: `rows` of `seen` say so."""
 
     kind: str
+    """``metres``, ``scaled``, ``swapped`` or ``radians``."""
     rows: int
     seen: int
     what: str
+    """What they look like, in words."""
     advice: str
+    """What to do about it."""
     row: int
+    """One of them, and its coordinates."""
     lat: float
     lon: float
 
     def told(self, names: tuple[str, str], where: Callable[[int], str]) -> str:
-        """The refusal of the table in words.
-
-        Parameters
-        ----------
-        names
-            What to call latitude and longitude.
-        where
-            What to call a row by its number.
-        """
+        """The refusal of the table in words, which calls latitude and longitude by `names`."""
         return (
             f"{self.rows} of {self.seen} rows look like {self.what}; {where(self.row)}, for one, "
             f"has {self.example(names)}. Coordinates are degrees: {self.advice}; or, if they are "
@@ -109,44 +101,38 @@ class Verdict(NamedTuple):
 
 @dataclass
 class Evidence:
-    """What the coordinates of one table say about their unit, gathered batch by batch.
-
-    Attributes
-    ----------
-    seen, rows
-        Rows, and those that count.
-    valid, valid_swapped
-        Of those that count: valid as they are, and with their axes swapped.
-    metres, swapped
-        Of those that count: too large for degrees, and valid with their axes swapped alone.
-    latitudes
-        Some different latitudes of `swapped`.
-    low, high
-        Bounds of latitude and longitude of those that count.
-    south_west, north_east
-        Bounds of latitude and longitude of all valid rows.
-    are_whole
-        Whether all are whole numbers.
-    examples
-        Row, latitude and longitude of the first row that shows something.
-    null_island
-        Rows at exactly (0, 0).
-    """
+    """What the coordinates of one table say, gathered batch by batch: its rows and their unit."""
 
     seen: int = 0
+    """All rows."""
     rows: int = 0
+    """Those that count: they have both numbers, and are not at exactly (0, 0)."""
     valid: int = 0
     valid_swapped: int = 0
+    """Of those that count: valid with their axes swapped."""
     metres: int = 0
+    """Of those that count: too large for degrees."""
     swapped: int = 0
+    """Of those that count: valid with their axes swapped alone."""
     latitudes: set[float] = field(default_factory=set)
+    """Some different latitudes of `swapped`."""
     low: _Point = (math.inf, math.inf)
+    """Bounds of latitude and longitude of those that count."""
     high: _Point = (-math.inf, -math.inf)
     south_west: _Point = (math.inf, math.inf)
+    """Bounds of latitude and longitude of all valid rows."""
     north_east: _Point = (-math.inf, -math.inf)
     are_whole: bool = True
+    """Whether all are whole numbers."""
     examples: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    """Row, latitude and longitude of the first row that shows something."""
     null_island: NullIsland = field(default_factory=NullIsland)
+    first_invalid: list[InvalidRow] = field(default_factory=list)
+
+    @property
+    def invalid_rows(self) -> int:
+        """Rows whose coordinates are not valid: those at exactly (0, 0) are."""
+        return self.seen - self.valid - self.null_island.rows
 
     def extend(self, other: "Evidence") -> None:
         """Take what was gathered of the rows behind these."""
@@ -154,6 +140,8 @@ class Evidence:
             self.examples.setdefault(kind, (self.seen + row, lat, lon))
         if other.null_island.rows:
             self._note_zeros(other.null_island.rows, other.null_island.first)
+        for one in other.first_invalid[: _FIRST_SHOWN - len(self.first_invalid)]:
+            self.first_invalid.append(one._replace(row=self.seen + one.row))
         for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.latitudes |= other.latitudes
@@ -167,7 +155,10 @@ class Evidence:
             return
         on_globe = is_valid(lat, lon)
         if on_globe.any():
-            self._widen_box(_low(lat[on_globe], lon[on_globe]), _high(lat[on_globe], lon[on_globe]))
+            self._widen_box(*bounds(lat[on_globe], lon[on_globe]))
+        for i in np.flatnonzero(~on_globe)[: _FIRST_SHOWN - len(self.first_invalid)]:
+            row = InvalidRow(self.seen + int(i), float(lat[i]), float(lon[i]))
+            self.first_invalid.append(row)
         is_zero = (lat == 0) & (lon == 0)
         counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
         if not counted.all():
@@ -178,7 +169,7 @@ class Evidence:
         self.rows += lat.size
         self.valid += int(valid.sum())
         if lat.size:
-            self._widen(_low(lat, lon), _high(lat, lon))
+            self._widen(*bounds(lat, lon))
             self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
         swapped = is_valid(lon, lat)
@@ -214,26 +205,11 @@ class Evidence:
         """What JSON can hold of it: all."""
         return {**vars(self), "latitudes": [*self.latitudes]}
 
-    @classmethod
-    def of(cls, stored: dict[str, Any]) -> Self:
-        """What was kept as JSON."""
-        zeros, first = stored["null_island"]
-        points = {name: tuple(stored[name]) for name in ("low", "high", "south_west", "north_east")}
-        return cls(
-            **{
-                **stored,
-                **points,
-                "latitudes": {*stored["latitudes"]},
-                "examples": {kind: tuple(one) for kind, one in stored["examples"].items()},
-                "null_island": NullIsland(zeros, tuple(first)),
-            }
-        )
-
     def _add_valid(self, lat: Array, lon: Array) -> bool:
         """Take rows that all count and are valid, as most are; False where they are to be seen."""
         if not lat.size:
             return False
-        low, high = _low(lat, lon), _high(lat, lon)
+        low, high = bounds(lat, lon)
         if not (is_valid(*low) and is_valid(*high)):
             return False
         may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
@@ -285,15 +261,9 @@ class Evidence:
     ) -> Verdict | None:
         """What all rows prove to be instead of degrees, if so.
 
-        Parameters
-        ----------
-        names
-            Of the columns of latitudes and longitudes.
-        how_to_swap
-            What to do where axes are swapped.
-        keeps_invalid
-            Whether rows with invalid coordinates are kept; else they are refused anyway, and it is
-            only said why.
+        `names` are those of the columns of latitudes and longitudes, `how_to_swap` says what to do
+        where axes are swapped. Where rows with invalid coordinates are not kept, they are refused
+        anyway, and it is only said why.
         """
         lat_name, lon_name = names
         if self._looks_projected(keeps_invalid):
@@ -380,14 +350,19 @@ def _most(one: _Point, other: _Point) -> _Point:
     return max(one[0], other[0]), max(one[1], other[1])
 
 
+def bounds(lat: Array, lon: Array) -> tuple[_Point, _Point]:
+    """The least and the greatest latitude and longitude; NaN where there is one among them."""
+    return (float(lat.min()), float(lon.min())), (float(lat.max()), float(lon.max()))
+
+
 def are_degrees(lat: Array, lon: Array) -> bool:
     """Whether all rows are valid, which shows in their bounds."""
-    return not lat.size or bool(is_valid(*_low(lat, lon)) and is_valid(*_high(lat, lon)))
+    return not lat.size or all(is_valid(*corner) for corner in bounds(lat, lon))
 
 
-def _low(lat: Array, lon: Array) -> _Point:
-    return float(lat.min()), float(lon.min())
-
-
-def _high(lat: Array, lon: Array) -> _Point:
-    return float(lat.max()), float(lon.max())
+def valid_rows(lat_deg: Array, lon_deg: Array) -> np.ndarray:
+    """Which rows are valid; where all are, as most often, that is quickly seen."""
+    if are_degrees(lat_deg, lon_deg):
+        return np.ones(lat_deg.size, bool)
+    valid: np.ndarray = is_valid(lat_deg, lon_deg)
+    return valid
