@@ -43,13 +43,7 @@ class Assembly:
         self._synced: list[Future[None]] = []
 
     def add(self, chunk: Chunk, record: dict[str, Any]) -> None:
-        """Take the record of a finished chunk.
-
-        Raises
-        ------
-        ValueError
-            When it is damaged.
-        """
+        """Take the record of a finished chunk; raises ValueError when it is damaged."""
         # Read as they come: of a large result that would be long at the end.
         groups = [Movable.of_json(group) for group in record["footer"]]
         part = Part.read(record["part"])
@@ -64,10 +58,7 @@ class Assembly:
     def evidence(self) -> Evidence | None:
         """What all observations say, once all chunks are there; None where that is known already.
 
-        Raises
-        ------
-        SourceFailed
-            When they prove not to be degrees.
+        It raises SourceFailed when they prove not to be degrees.
         """
         observations = self._job.observations.file
         if not isinstance(observations, SourceFiles):
@@ -79,13 +70,7 @@ class Assembly:
         return found
 
     def finish(self, counts: dict[str, int]) -> Manifest:
-        """Write footer and manifest, once all chunks are there.
-
-        Parameters
-        ----------
-        counts
-            Number of result rows by status.
-        """
+        """Write footer and manifest, once all chunks are there; `counts` are rows by status."""
         job, footer, parts = self._job, Growing(), []
         with named(job.place), job.place.asked():
             for part, groups in side_by_side(self._part, self._runs()):

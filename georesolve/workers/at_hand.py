@@ -67,19 +67,7 @@ class NotResident(NotAtHand):
 
 
 class AtHandAnswer(NamedTuple):
-    """The answer to a small job.
-
-    Attributes
-    ----------
-    job
-        The job.
-    rows
-        Those of the result.
-    counts
-        Number of result rows by status.
-    seconds
-        Time by stage.
-    """
+    """The answer to a small job: its rows, how many there are of each status, and time by stage."""
 
     job: Job
     rows: pa.Table
@@ -111,21 +99,11 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
 
 
 def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
-    """Answer a small job.
+    """Answer a small job, whose search may take so much work: how much depends on where points lie.
 
-    Parameters
-    ----------
-    most_steps
-        Work that its search may take: how much it is depends on where the points lie.
-
-    Raises
-    ------
-    SearchIsHard
-        When it takes more than that.
-    NotResident
-        While its references are loaded, where that takes long: a later call finds them there.
-    NotAtHand
-        When only workers can give the answer.
+    It raises SearchIsHard when it takes more, NotResident while its references are loaded where
+    that takes long (a later call finds them there), and NotAtHand when only workers can give the
+    answer.
     """
     references, options = job.references, job.options
     if len(pieces(references)) > 1:
@@ -206,12 +184,8 @@ def _warm_up(job: Job, columns: list[str]) -> None:
 def prepare(memory_bytes: int | None, processes: int = 1) -> None:
     """Get this process ready to answer: read the machine code of the kernels, or compile it.
 
-    Parameters
-    ----------
-    memory_bytes
-        What searches may take on this machine; None for a quarter of its memory.
-    processes
-        How many processes share that.
+    So many `processes` share the memory that searches may take on this machine, by default a
+    quarter of its own.
     """
     set_memory("cpu", (memory_bytes or MEMORY_LIMIT // 4) // processes, None)
     references = _spiral(3_000)

@@ -65,16 +65,10 @@ def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows, bound
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sort(points, n, spare):  # type: ignore[no-untyped-def]
-    """Sort the first points by their cells, in as many passes as the range of these has digits.
+    """Sort the first `n` points by their cells, in as many passes as the range of these has digits.
 
-    Parameters
-    ----------
-    points : int64 array, shape (3, m)
-        Cells and two more words of each point, sorted in place.
-    n
-        How many points, at most m.
-    spare : int64 array, shape (3 m,)
-        Overwritten.
+    `points`, an int64 array of shape (3, m), has cells and two more words of each point, and is
+    sorted in place; `spare`, of shape (3 m,), is overwritten.
     """
     if n == 0:
         return

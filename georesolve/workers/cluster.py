@@ -38,27 +38,18 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 @dataclass(frozen=True)
 class Cluster:
-    """An open cluster.
-
-    Attributes
-    ----------
-    client
-        Connected to its scheduler.
-    device
-        What its workers compute on.
-    dashboard_url
-        Where the Dask dashboard answers, or None.
-    connection
-        The client's connection to the scheduler whose workers have passed their check.
-    trial
-        Held while a chunk is tried again that may have ended its worker.
-    """
+    """An open cluster."""
 
     client: Client
+    """Connected to its scheduler."""
     device: Device
+    """What its workers compute on."""
     dashboard_url: str | None
+    """Where the Dask dashboard answers."""
     connection: object
+    """That of the client to the scheduler whose workers have passed their check."""
     trial: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a chunk is tried again that may have ended its worker."""
 
     def is_up(self) -> bool:
         """Whether the scheduler is still connected; a cluster that was lost once stays lost.
@@ -88,15 +79,9 @@ class Cluster:
 def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """Open the cluster that the settings ask for, with workers that have passed their check.
 
-    Raises
-    ------
-    NoGpuError
-        When ``device`` is ``cuda`` and there is no GPU.
-    OSError
-        When the existing scheduler does not answer, or needs certificates, or its file is not
-        there.
-    WorkerCheckError
-        When a worker's device gives a wrong answer.
+    It raises NoGpuError when ``device`` is ``cuda`` and there is no GPU, WorkerCheckError when a
+    worker's device gives a wrong answer, and OSError when the existing scheduler does not answer,
+    or needs certificates, or its file is not there.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_configured_dask())
@@ -134,10 +119,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
 async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
     """Open another client of a cluster, for the event loop of the caller: it takes no thread.
 
-    Raises
-    ------
-    OSError
-        When the scheduler does not answer.
+    It raises OSError when the scheduler does not answer.
     """
     scheduler, security = cluster.client.scheduler, cluster.client.security
     assert scheduler is not None, "an open cluster has a scheduler"
@@ -150,10 +132,7 @@ async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
 async def workers_of(client: Client) -> dict[str, str]:
     """Addresses of the workers that a scheduler has, by name; asked in the caller's event loop.
 
-    Raises
-    ------
-    OSError
-        When the scheduler does not answer within some seconds.
+    It raises OSError when the scheduler does not answer within some seconds.
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):

@@ -106,54 +106,39 @@ class PointSet(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a point set in canonical Parquet, wherever it lies: numbers and names.
-
-    Attributes
-    ----------
-    rows, invalid_rows
-        Number of rows, and of those whose coordinates are not valid.
-    lat, lon, id
-        Names of the coordinate columns and of the id column, if there is one.
-    columns
-        Names of all columns, in the order of the file.
-    bbox
-        West, south, east and north in degrees over the valid rows; None when there are none.
-    first_invalid
-        The first few rows with invalid coordinates.
-    widths
-        What each column takes in memory, in the order of `columns`.
-    null_island
-        Rows at exactly (0, 0); none where they were not counted.
-    """
+    """What is known of a point set in canonical Parquet, wherever it lies: numbers and names."""
 
     rows: int
     invalid_rows: int
+    """Those whose coordinates are not valid."""
     lat: str
     lon: str
     id: str | None
+    """The column of ids, if there is one."""
     columns: tuple[str, ...]
+    """Names of all columns, in the order of the file."""
     bbox: tuple[float, float, float, float] | None
+    """West, south, east and north in degrees over the valid rows; None when there are none."""
     first_invalid: tuple[InvalidRow, ...]
+    """The first few rows with invalid coordinates."""
     widths: tuple[Width, ...]
+    """What each column takes in memory, in the order of `columns`."""
     null_island: NullIsland = field(default_factory=NullIsland)
+    """Rows at exactly (0, 0); none where they were not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(Facts):
-    """A point set in canonical Parquet.
+    """A point set in canonical Parquet, or in files of its owner.
 
-    Attributes
-    ----------
-    file
-        Where it lies, in a folder that every worker sees or in an object store; its rows, while it
-        is in passing; or which files of its owner it is. Of these nothing is known but what their
-        footers say: no row is counted as invalid, and `bbox` is None.
-    digest
-        Its `sha256` where that is known.
+    Of these nothing is known but what their footers say: no row is counted as invalid, and `bbox`
+    is None.
     """
 
     file: Content
+    """Where every worker sees it, or in passing its rows."""
     digest: str | None
+    """Its `sha256` where that is known."""
 
     @property
     def sha256(self) -> str:
@@ -222,7 +207,7 @@ def write_dataset(
     """Write batches as a canonical dataset, to a file or into memory where there is no `path`.
 
     The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable:
-    many live as long as one request. Its SHA-256 is counted unless it is done `with_digest` false.
+    many live as long as one request. Its SHA-256 is counted unless `with_digest` is false.
     `evidence` is what the rows have shown once all batches are taken; without it they are looked at
     here.
     """
@@ -348,10 +333,7 @@ def row_groups_of(start: int, stop: int) -> range:
 def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Table:
     """Read some columns of the rows from `start` up to, not including, `stop`.
 
-    Raises
-    ------
-    SourceFailed
-        When they are those of files of their owner, and these fail: see `SourceFiles.read`.
+    Files of their owner may fail: see `SourceFiles.read`.
     """
     if isinstance(file, InMemory | SourceFiles):
         return file.read(start, stop, columns)
@@ -367,12 +349,8 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
 class Coordinates:
     """Reads the coordinates of any rows of a dataset, a row group at a time.
 
-    The file stays open: it can be read to the end when its name is removed meanwhile.
-
-    Raises
-    ------
-    FileNotFoundError
-        When the dataset is not there.
+    The file stays open: it can be read to the end when its name is removed meanwhile. One that is
+    not there raises FileNotFoundError.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -390,19 +368,10 @@ class Coordinates:
         self._names = [dataset.lon, dataset.lat]
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """Longitudes and latitudes of some rows.
+        """Longitudes and latitudes of rows in any order, as an array of shape (2, n).
 
-        Every row group that has one of them is decoded once: ask for many rows at a time.
-
-        Parameters
-        ----------
-        rows : int64 array, shape (n,)
-            In any order; what is negative is no row.
-
-        Returns
-        -------
-        degrees : float64 array, shape (2, n)
-            Longitudes, then latitudes; both NaN where there is no row, or one of them is invalid.
+        Both are NaN where a row is negative, which is none, or one of them is invalid. Every row
+        group that has one of the rows is decoded once: ask for many at a time.
         """
         found = np.full((2, rows.size), np.nan)
         order = np.argsort(rows, kind="stable")

@@ -41,23 +41,15 @@ class Histogram(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """The distances of a result.
-
-    Attributes
-    ----------
-    counts
-        Observations by status.
-    percentiles_m
-        At `PERCENTS`, between two distances in proportion as numpy has them, to 0.01 %; the least
-        and the largest are exact. Empty without any.
-    linear, logarithmic
-        Histograms; the first logarithmic bin begins at 0.
-    """
+    """The distances of a result."""
 
     counts: dict[str, int]
+    """Observations by status."""
     percentiles_m: list[float]
+    """At `PERCENTS`, to 0.01 %; the least and the largest are exact. Empty without any."""
     linear: Histogram
     logarithmic: Histogram
+    """Its first bin begins at 0."""
 
 
 def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
@@ -141,20 +133,14 @@ def _percentiles(fine: np.ndarray, least: float, most: float) -> list[float]:
 
 
 class Stretch(NamedTuple):
-    """Row groups of a part that a thread reads at a time.
-
-    Attributes
-    ----------
-    footer
-        Of the part: to parse it for every stretch takes long where a part has many.
-    first_row
-        The row of the result that they begin with.
-    """
+    """Row groups of a part that a thread reads at a time."""
 
     part: Part
     footer: pq.FileMetaData
+    """Of the part: to parse it for every stretch takes long where a part has many."""
     groups: list[int]
     first_row: int
+    """The row of the result that they begin with."""
 
 
 def stretches(manifest: Manifest) -> Iterator[Stretch]:

@@ -82,12 +82,7 @@ class Look(NamedTuple):
 
 
 def look_at(path: Path) -> Look:
-    """A look at a file; another one differs when the file was written to or replaced meanwhile.
-
-    Raises
-    ------
-    FileNotFoundError
-    """
+    """A look at a file; another one differs when the file was written to or replaced meanwhile."""
     found = path.stat()
     return Look(found.st_ino, found.st_size, found.st_mtime_ns)
 

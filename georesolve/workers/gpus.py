@@ -25,15 +25,8 @@ def count_gpus() -> int:
 def count_visible(uuids: list[str], names: str | None) -> int:
     """Number of GPUs that CUDA shows of those with these UUIDs.
 
-    Parameters
-    ----------
-    names
-        What ``CUDA_VISIBLE_DEVICES`` says: numbers, or begins of UUIDs, up to the first that names
-        no GPU [1]_; None when it does not say anything.
-
-    References
-    ----------
-    .. [1] CUDA C++ Programming Guide, "CUDA Environment Variables".
+    `names` is what ``CUDA_VISIBLE_DEVICES`` says (CUDA C++ Programming Guide, "CUDA Environment
+    Variables"): numbers, or begins of UUIDs, up to the first that names no GPU.
     """
     if names is None:
         return len(uuids)
@@ -68,12 +61,8 @@ def _uuids() -> list[str]:
 def choose_device(choice: DeviceChoice) -> Device:
     """The device to compute on: what was asked for, or for ``auto`` a GPU when there is one.
 
-    Raises
-    ------
-    ValueError
-        When it is none of these.
-    NoGpuError
-        When ``cuda`` was asked for and this machine has no GPU: never a quiet fall back.
+    It raises NoGpuError when ``cuda`` was asked for and this machine has no GPU: never a quiet fall
+    back.
     """
     if choice not in (choices := get_args(DeviceChoice)):
         raise ValueError(f"device must be one of {', '.join(choices)}, got {choice!r}")

@@ -34,15 +34,7 @@ _CHECKED_BYTES = 1 << 24
 
 
 def write_index(index: kernels.ReferenceIndex, path: Path, sha256: str) -> None:
-    """Write the index of a set to a file that is complete or absent.
-
-    Parameters
-    ----------
-    index
-        On a CPU.
-    sha256
-        Of the set.
-    """
+    """Write the index of a set, one on a CPU, to a file that is complete or absent."""
     arrays = index.arrays()
     places, end = {}, 0
     for name, array in arrays.items():
@@ -63,13 +55,7 @@ def write_index(index: kernels.ReferenceIndex, path: Path, sha256: str) -> None:
 
 
 def map_index(path: Path, sha256: str) -> kernels.ReferenceIndex | None:
-    """Map the index of a set from its file; None where there is none that can be used.
-
-    Parameters
-    ----------
-    sha256
-        Of the set.
-    """
+    """Map the index of a set from its file; None where there is none that can be used."""
     try:
         return _mapped(path, sha256)
     except FileNotFoundError:
@@ -128,21 +114,14 @@ def _checksums(arrays: Iterable[np.ndarray]) -> list[int]:
 
 @dataclass(frozen=True)
 class IndexFolder:
-    """The indexes of sets that stay; those that were opened longest ago go first.
-
-    Attributes
-    ----------
-    path
-        The folder, on storage that every worker sees.
-    most_bytes
-        What all files may take.
-    must_stay_free
-        What must stay free on the disk.
-    """
+    """The indexes of sets that stay; those that were opened longest ago go first."""
 
     path: Path
+    """On storage that every worker sees."""
     most_bytes: int
+    """What all files may take."""
     must_stay_free: int
+    """On the disk."""
     pattern: ClassVar[str] = f"*{_SUFFIX}"
 
     def index(
@@ -151,11 +130,6 @@ class IndexFolder:
         """The index of a set, from its file if there is one; else it is built, and kept there.
 
         Of several processes that need it one builds it.
-
-        Parameters
-        ----------
-        sha256
-            Of the set.
         """
         path = self.path / f"{sha256}{_SUFFIX}"
         index = self._opened(path, sha256)
@@ -196,12 +170,9 @@ class IndexFolder:
             yield
 
     def has_room_for(self, size_bytes: int, scratch_bytes: int = 0) -> bool:
-        """Whether so many bytes more may be kept; makes room for them where that is allowed.
+        """Whether so many bytes more may be kept, and some besides until they are written.
 
-        Parameters
-        ----------
-        scratch_bytes
-            What the disk must have room for besides, until they are written.
+        It makes room for them where that is allowed.
         """
         if size_bytes > self.most_bytes:
             return False

@@ -73,25 +73,18 @@ class MatchOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """One job and where its files lie.
-
-    Attributes
-    ----------
-    folder
-        These: its own folder, or a prefix of the store of the service.
-    indexes
-        Where the index of its references is kept; None where these go with the job.
-    output
-        Where its parts are written, if not into its folder: see `places.place_of`.
-    """
+    """One job and where its files lie."""
 
     id: str
     folder: Home
+    """Its own, or a prefix of the store of the service."""
     observations: Dataset
     references: Dataset
     options: MatchOptions
     indexes: IndexFolder | None = None
+    """Where the index of its references is kept; None where these go with the job."""
     output: str | None = None
+    """Where its parts are written, if not into its folder: see `places.place_of`."""
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         """What Dask calls it by, where it would read all of it again for each task.

@@ -36,31 +36,19 @@ MANIFEST_NAME = "manifest.json"
 
 
 class Extent(NamedTuple):
-    """Bytes of `matches.parquet` that lie in one file, from its byte `start` on.
-
-    Attributes
-    ----------
-    part
-        Whose file it is; None for the ending.
-    """
+    """Bytes of `matches.parquet` that lie in one file, from its byte `start` on."""
 
     part: Part | None
+    """Whose file it is; None for the ending."""
     start: int
     size_bytes: int
 
 
 class Manifest(NamedTuple):
-    """A finished result: its parts, in the order of their rows, and what stands behind them.
-
-    Attributes
-    ----------
-    place
-        Where they lie.
-    ending
-        What stands behind the last row group of `matches.parquet`.
-    """
+    """A finished result: its parts, in the order of their rows, and what stands behind them."""
 
     place: Place
+    """Where they lie."""
     parts: tuple[Part, ...]
     ending: RowGroup
 
@@ -157,15 +145,9 @@ def write_manifest(
 ) -> Manifest:
     """Make a result of parts; it is there once the manifest is.
 
-    Parameters
-    ----------
-    folder
-        Where the files of its job lie.
-    output
-        Where its parts lie, if not there: readers of that place find a manifest beside them, and
-        last of all an object that has its SHA-256.
-    syncing
-        Parts on their way to the disk, which are waited for before anything tells of the result.
+    `folder` is that of its job, `output` where its parts lie, if not there: readers of that place
+    find a manifest beside them, and last of all an object that has its SHA-256. `syncing` are parts
+    on their way to the disk, which are waited for before anything tells of the result.
     """
     place = _place(folder, output)
     told = RowGroup.of(ending)
@@ -211,12 +193,7 @@ def look_at_manifest(folder: Home) -> Look:
 def read_manifest(folder: Home) -> Manifest:
     """The result of the job with this folder, which may be a prefix.
 
-    Raises
-    ------
-    FileNotFoundError
-        When there is none.
-    OSError
-        When its manifest is damaged.
+    It raises FileNotFoundError when there is none, and OSError when its manifest is damaged.
     """
     home = own_place(folder)
     with home.asked(MANIFEST_NAME), home.open(MANIFEST_NAME) as file:
@@ -234,11 +211,8 @@ def read_manifest(folder: Home) -> Manifest:
 class Matches(SeekableFile):
     """`matches.parquet`, to be read anywhere.
 
-    Parameters
-    ----------
-    held
-        Files that are open from the begin, so that they can be read to their end although the job
-        is dismissed meanwhile. Of the others one at a time is open.
+    So many files are `held` open from the begin, so that they can be read to their end although the
+    job is dismissed meanwhile. Of the others one at a time is open.
     """
 
     def __init__(self, manifest: Manifest, held: int = 0) -> None:

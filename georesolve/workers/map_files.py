@@ -62,38 +62,22 @@ def map_paths(folder: Path) -> list[Path]:
 
 
 class Square(NamedTuple):
-    """What the pixels of a tile show; arrays of shape (256, 256), rows from north to south.
-
-    Attributes
-    ----------
-    matched, unmatched : int64
-        Observations that have a reference, and that have none.
-    median_m : float64
-        Their median distance; NaN where none is matched.
-    """
+    """What the pixels of a tile show; arrays of shape (256, 256), rows from north to south."""
 
     matched: np.ndarray
+    """Observations that have a reference."""
     unmatched: np.ndarray
+    """Those that have none."""
     median_m: np.ndarray
+    """Their median distance; NaN where none is matched."""
 
 
 class Map:
     """The observations of a result on a web map, mapped from their files in a folder.
 
-    Raises
-    ------
-    FileNotFoundError
-    ValueError
-        When a file is of another result, or is damaged.
-
-    Attributes
-    ----------
-    rows
-        Observations that the map shows.
-    beyond
-        Those that lie beyond 85.0511 degrees north or south.
-    bounds_deg
-        West, south, east and north of what is shown; None where nothing is.
+    `rows` are those that it shows, `beyond` those that lie beyond 85.0511 degrees north or south,
+    and `bounds_deg` west, south, east and north of what is shown. A file that is missing raises
+    FileNotFoundError, one that is damaged or of another result ValueError.
     """
 
     def __init__(self, folder: Path, digest: str) -> None:
@@ -180,13 +164,8 @@ def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
 
     Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name;
     then it takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
-
-    Raises
-    ------
-    OSError
-        When the result is gone or damaged, or the disk is full.
-    SourceFailed
-        When the observations are files of their owner, and these fail.
+    OSError says that the result is gone or damaged, or the disk is full, SourceFailed that files of
+    its owner fail.
     """
     desk = _Desk()
     with ExitStack() as stack:
@@ -279,24 +258,17 @@ class _Desk(threading.local):
 
 
 class _Run(NamedTuple):
-    """Points in the order of the curve, in a scratch file: three columns of a word a point.
-
-    Attributes
-    ----------
-    file
-        The number of the file.
-    start
-        Words of the file before it.
-    sample : int64 array
-        Every `_STEP`-th cell.
-    """
+    """Points in the order of the curve, in a scratch file: three columns of a word a point."""
 
     file: int
+    """The number of the file."""
     start: int
+    """Words of the file before it."""
     rows: int
     beyond: int
     bounds_deg: np.ndarray
     sample: np.ndarray
+    """Every `_STEP`-th cell."""
 
 
 def _sorted_run(
@@ -398,18 +370,9 @@ def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
 def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -> pa.Table:
     """Some rows of a result, all of its columns; every row group that has one is decoded.
 
-    Parameters
-    ----------
-    rows : int64 array, shape (n,)
-        Ascending.
-    distance_m : float64 array, shape (n,)
-        Their distances, NaN where there is none. These are not decoded, nor is the status where all
-        have one: that takes most of the time.
-
-    Raises
-    ------
-    OSError
-        When it is gone or damaged.
+    The rows ascend. Their distances are given, NaN where there is none, and not decoded, nor is the
+    status where all have one: that takes most of the time. OSError says that the result is gone or
+    damaged.
     """
     first = manifest.parts[0]
     with manifest.reading(first) as handle:

@@ -20,10 +20,7 @@ def matches(
 ) -> tuple[pa.Table, dict[str, int]]:
     """What was found for a chunk as rows of a result, and how many there are of each status.
 
-    Parameters
-    ----------
-    answer
-        What was found, k rows an observation: `answered`.
+    The answer has k rows an observation: see `answered`.
     """
     reference, distance_m, status = (
         np.asarray(answer[name]) for name in ("reference", "distance_m", "status")
@@ -48,15 +45,7 @@ def matches(
 def answered(
     answer: Answer, valid: Array, n_valid: int, options: MatchOptions
 ) -> dict[str, np.ndarray]:
-    """What a search found, with the status of each row.
-
-    Parameters
-    ----------
-    answer
-        Arrays of numpy.
-    valid, n_valid
-        As for `statuses`.
-    """
+    """What a search found, in arrays of numpy, with the status of each row: see `statuses`."""
     reference = answer.reference.reshape(-1, options.k)
     status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
     columns = {**answer._asdict(), "status": status}
@@ -69,16 +58,10 @@ def with_carried(
     observations: pa.Table,
     references: Iterable[tuple[str, pa.ChunkedArray]],
 ) -> pa.Table:
-    """The rows of a result with the columns that they carry.
+    """The rows of a result, from `matches`, with the columns that they carry.
 
-    Parameters
-    ----------
-    rows
-        From `matches`; those without a reference are left out of an inner result.
-    observations
-        What is carried of the observations of these rows.
-    references
-        Names and columns that are carried of the references.
+    Those without a reference are left out of an inner result. `observations` has what is carried of
+    the observations of these rows, `references` names and columns of the references.
     """
     if options.k > 1 and observations.num_columns:
         observations = observations.take(np.repeat(np.arange(observations.num_rows), options.k))
@@ -92,23 +75,10 @@ def with_carried(
 def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool) -> Array:
     """Why each rank of each observation has the reference that it has, or has none.
 
-    One source for arrays of numpy and CuPy.
-
-    Parameters
-    ----------
-    reference : int64 array, shape (n, k)
-        Rows found; -1 where there is none.
-    valid : bool array, shape (n,)
-        Whether the coordinates of an observation are valid.
-    n_valid
-        Number of references with valid coordinates.
-    exclude_self
-        Whether each observation had one candidate fewer: itself.
-
-    Returns
-    -------
-    status : int8 array, shape (n, k)
-        Index into `STATUSES`.
+    An index into `STATUSES` for each of the references (-1 for none), which are of shape (n, k), as
+    is what is returned. `valid` says whether an observation has valid coordinates, `n_valid` how
+    many references have; with `exclude_self` each had one candidate fewer. One source for arrays of
+    numpy and CuPy.
     """
     # A rank that has no reference although there are enough of them: they are too far away,
     # which is 1, as a comparison that is true.

@@ -35,13 +35,8 @@ _limits = _Limits()
 def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int | None) -> None:
     """Take note, in this process, of what it may use.
 
-    Parameters
-    ----------
-    limit_bytes
-        Host memory that the process may take; None for all of it. For searches on a GPU that one's
-        counts.
-    references_a_piece
-        References that are searched at a time; None for as many as memory holds.
+    `limit_bytes` is memory of the host, None for all of it; for searches on a GPU that one's
+    counts. So many references are searched at a time, None for as many as memory holds.
     """
     global _limits
     available = limit_bytes

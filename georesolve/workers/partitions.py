@@ -44,21 +44,14 @@ RUN = pd.DataFrame({"start": pd.Series(dtype="i8"), "stop": pd.Series(dtype="i8"
 
 @dataclass
 class Told:
-    """What the record of a chunk tells besides its rows.
-
-    Attributes
-    ----------
-    seconds
-        By stage.
-    verified
-        Number of observations that were searched a second time.
-    evidence
-        What the coordinates say, where nobody has looked at them before.
-    """
+    """What the record of a chunk tells besides its rows."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
     verified: int = 0
+    """Observations that were searched a second time."""
     evidence: Evidence | None = None
+    """What the coordinates say, where nobody has looked at them before."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -79,20 +72,10 @@ def bounds(run: Run) -> pd.DataFrame:
 
 
 def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
-    """Read, resolve and write the chunks of a partition one after the other, until the job is over.
+    """Read, resolve and write the chunks of a partition in turn; returns those that were written.
 
-    A job that was cancelled, or has ended, is no error: Dask would log one for each run, with its
+    It stops when the job is over. That is no error: Dask would log one for each run, with its
     stack.
-
-    Parameters
-    ----------
-    resolve
-        What reads and resolves one chunk.
-
-    Returns
-    -------
-    frame
-        The chunks that were written.
     """
     written = []
     for at, chunk in enumerate(map(Chunk._make, run.itertuples(index=False))):
@@ -114,11 +97,8 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
 def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
     """Find the nearest reference of every row of a chunk, or of its first where all take too long.
 
-    Returns
-    -------
-    frame
-        Of pandas or cudf, with k rows an observation: `reference` (int64 row, -1 where none),
-        `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
+    The frame, of pandas or cudf, has k rows an observation: `reference` (int64 row, -1 where none),
+    `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
     """
     told, options = Told(), job.options
     with told.stage("read"):
@@ -147,15 +127,11 @@ def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
 
 
 def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
-    """Write the part file of a resolved chunk, carried columns included.
+    """Write the part file of a resolved chunk, carried columns included, unless the job has ended.
 
     The row groups of the file are those of the result. Its record is written last: once that
-    stands, the chunk is done, whatever happens to the worker or to the future.
-
-    Returns
-    -------
-    bool
-        Whether it was written: not where the job has ended, or another worker was quicker.
+    stands, the chunk is done, whatever happens to the worker or to the future. It tells whether it
+    was written: another worker may have been quicker.
     """
     start = time.perf_counter()
     with device_in_use():

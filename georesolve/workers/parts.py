@@ -101,13 +101,7 @@ def _by_weight(name: str) -> bool:
 
 
 def is_whole(place: Place, part: Part) -> bool:
-    """Whether the file of a part has the bytes of its digests; reads all of it.
-
-    Raises
-    ------
-    OSError
-        When it is not there, or cannot be read.
-    """
+    """Whether the file of a part has the bytes of its digests: reads all of it; raises OSError."""
     with place.open(part.name) as file:
         if file.read(len(MAGIC)) != MAGIC:
             return False
@@ -126,14 +120,7 @@ def write_record(place: Place, name: str, record: dict[str, Any]) -> None:
 
 
 def read_record(place: Place, name: str) -> dict[str, Any]:
-    """The record of a chunk.
-
-    Raises
-    ------
-    FileNotFoundError
-    ValueError
-        When it is damaged.
-    """
+    """The record of a chunk; raises FileNotFoundError, or ValueError when it is damaged."""
     with place.asked(name), place.open(_record(name)) as file:
         record: dict[str, Any] = json.loads(file.read())
     return record

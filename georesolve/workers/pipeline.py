@@ -57,35 +57,24 @@ class ClusterLost(RuntimeError):
 
 @dataclass
 class Progress:
-    """How far a job is; grows while it runs.
-
-    Attributes
-    ----------
-    rows, rows_done
-        Observations of the job, and of its finished chunks.
-    counts
-        Finished result rows by status.
-    verified
-        Observations of them that were searched a second time, by another algorithm.
-    seconds
-        Time by stage, summed over chunks. Wall time are `partitions`, until the last chunk is done,
-        and `assemble`, from then until the result is there.
-    chunks_by_worker
-        Number of chunks that each worker finished.
-    evidence
-        What the observations say, of files that nobody has looked at before.
-    is_cut
-        Whether chunks were cut further than planned: they took too long, or too much memory.
-    """
+    """How far a job is; grows while it runs."""
 
     rows: int
     rows_done: int = 0
+    """Observations of its finished chunks."""
     counts: Counter[str] = field(default_factory=Counter)
+    """Finished result rows by status."""
     verified: int = 0
+    """Observations that were searched a second time, by another algorithm."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """By stage, summed over chunks. Wall time are `partitions`, until the last chunk is done,
+    and `assemble`, from then until the result is there."""
     chunks_by_worker: Counter[str] = field(default_factory=Counter)
+    """Those that each worker finished."""
     evidence: Evidence | None = None
+    """What the observations say, of files that nobody has looked at before."""
     is_cut: bool = False
+    """Whether chunks were cut further than planned: they took too long, or too much memory."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""
@@ -105,25 +94,10 @@ def run(
 ) -> tuple[Manifest, Progress]:
     """Run a job to its result. Chunks whose part file stands already are not computed again.
 
-    Parameters
-    ----------
-    report
-        Called after every finished chunk.
-    cancelled
-        Asked several times a second.
-
-    Raises
-    ------
-    CarriedTooLong
-        When the result would carry more than its row groups may.
-    JobCancelled
-        When `cancelled` said so.
-    WorkerLost
-        When one chunk ended its workers again and again.
-    ClusterLost
-        When the scheduler was lost.
-    SourceFailed
-        When a file of a set cannot be read, or its coordinates prove not to be degrees.
+    It reports after every finished chunk, and asks several times a second whether it is cancelled:
+    then it raises JobCancelled. CarriedTooLong says that the result would carry more than its row
+    groups may, WorkerLost that a chunk ended its workers again and again, ClusterLost that the
+    scheduler was lost, and SourceFailed that a file of a set cannot be read, or has no degrees.
     """
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):

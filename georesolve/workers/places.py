@@ -42,19 +42,12 @@ class StoreFailed(OSError):
 
 
 class Folder(NamedTuple):
-    """A folder.
-
-    Attributes
-    ----------
-    path
-        Its files lie directly in it.
-    is_own
-        Whether it belongs to the service; another one is where a client wants its result, and its
-        errors are `OutputFailed`.
-    """
+    """A folder, whose files lie directly in it."""
 
     path: Path
     is_own: bool = True
+    """Whether it is of the service; another one is where a client wants its result, and its
+    errors are `OutputFailed`."""
 
     @property
     def href(self) -> str:
@@ -141,16 +134,11 @@ class Folder(NamedTuple):
 
 
 class Prefix(NamedTuple):
-    """A prefix of an object store: `path` is the bucket and what keys begin with.
-
-    Attributes
-    ----------
-    is_own
-        Whether it is of the store of the service, whose errors are `StoreFailed`.
-    """
+    """A prefix of an object store: `path` is the bucket and what keys begin with."""
 
     path: str
     is_own: bool = False
+    """Whether it is of the store of the service, whose errors are `StoreFailed`."""
 
     @property
     def href(self) -> str:

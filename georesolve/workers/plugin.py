@@ -38,14 +38,7 @@ class Warmup(WorkerPlugin):
     """Prepares a worker for its device; one whose device fails the check is closed.
 
     One that takes work has rehearsed a job: the first one waits for nothing that a later one does
-    not.
-
-    Parameters
-    ----------
-    device
-        ``cpu``, ``cuda``, or ``auto`` for what the worker finds.
-    references_a_piece
-        References that are searched at a time; None for as many as memory holds.
+    not. References are searched so many at a time, None for as many as memory holds.
     """
 
     name = "georesolve-warmup"
@@ -104,15 +97,11 @@ def _allocate_from_rmm() -> None:
 
 
 def check_known_answer(device: Device) -> None:
-    """Ask questions whose answers are known.
+    """Ask questions whose answers are known; raises WorkerCheckError when one is wrong.
 
     A few places are resolved whose distances were computed in 40 digits; then some thousand points
-    by every algorithm, which must agree to the last bit.
-
-    Raises
-    ------
-    WorkerCheckError
-        When an answer is wrong. A damaged device, or a poisoned CUDA context, must not take work.
+    by every algorithm, which must agree to the last bit. A damaged device, or a poisoned CUDA
+    context, must not take work.
     """
     index = kernels.build_index(*_on(device, _REFERENCES_DEG))
     answer = kernels.nearest(index, *_on(device, _OBSERVATIONS_DEG))

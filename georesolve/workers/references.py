@@ -35,16 +35,11 @@ _SAMPLED = 2**16
 
 
 class _Shelf:
-    """What is resident of one kind; what was used longest ago goes first.
+    """What is resident of one kind, within a budget of bytes; what was used longest ago goes first.
 
     A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and
     who needs something else does not wait for it, unless the two would take more memory than there
     is.
-
-    Parameters
-    ----------
-    budget
-        Tells how many bytes it may take.
     """
 
     def __init__(self, budget: Callable[[], int]) -> None:
@@ -156,10 +151,7 @@ def resident_index(
 ) -> kernels.ReferenceIndex:
     """The index of a piece of a reference set, made from its file on first need.
 
-    Parameters
-    ----------
-    indexes
-        Where the index of all of it is kept in a file, for a CPU; None where it is not worth one.
+    `indexes` is where the index of all of it is kept in a file, for a CPU, if it is worth one.
     """
 
     def build() -> kernels.ReferenceIndex:
@@ -199,18 +191,11 @@ def index_on_cpu(references: Dataset, index: kernels.ReferenceIndex) -> kernels.
 
 
 class ResidentColumn(NamedTuple):
-    """A column of a reference set, in row order.
-
-    Attributes
-    ----------
-    values
-        The values.
-    widths
-        How many bytes of memory each of them takes; a number where all take the same.
-    """
+    """A column of a reference set, in row order."""
 
     values: pa.ChunkedArray
     widths: "int | np.ndarray"
+    """How many bytes of memory each value takes; a number where all take the same."""
 
     @property
     def nbytes(self) -> int:
@@ -222,10 +207,7 @@ class ResidentColumn(NamedTuple):
 def resident_column(references: Dataset, name: str) -> ResidentColumn:
     """A column of a reference set, read from its file on first need.
 
-    Raises
-    ------
-    CarriedTooLong
-        When it takes more memory than a worker has for one.
+    It raises CarriedTooLong when it takes more memory than a worker has for one.
     """
     width, most = references.width([name]), column_bytes()
     size = width.total

@@ -71,23 +71,14 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
 def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """A result to go through once, batch by batch; a damaged page of it raises OSError.
 
-    Parameters
-    ----------
-    footer
-        That of the file, if it was parsed before.
+    Its footer is given if it was parsed before.
     """
     # pyarrow by itself keeps what it has read: at the end, all of it.
     return pq.ParquetFile(file, metadata=footer, pre_buffer=False, page_checksum_verification=True)
 
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
-    """What the metadata of a result says of it, from its rows and options alone.
-
-    Parameters
-    ----------
-    counts
-        Number of result rows by status.
-    """
+    """What the metadata of a result says of it, from its options and its rows by status alone."""
     # Not the algorithm: it does not change the answer, so it must not change the bytes.
     options = {name: value for name, value in vars(job.options).items() if name != "algorithm"}
     content = {

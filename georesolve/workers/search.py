@@ -45,24 +45,10 @@ def search(
 ) -> kernels.Answer:
     """The nearest references of observations, as `kernels.nearest` finds them, on their device.
 
-    References of which a device does not hold all are searched piece by piece: it does not show in
-    the answer.
-
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n,)
-        The observations, on the device of the worker.
-    first_row
-        Row of the first observation, for ``exclude_self``.
-    most_steps
-        As for `kernels.nearest`, in each piece.
-
-    Raises
-    ------
-    MemoryError
-        When memory does not suffice for so many observations.
-    StepsSpent
-        As for `kernels.nearest`.
+    The observations are on the device of the worker; `first_row` is the row of the first one, for
+    ``exclude_self``. References of which a device does not hold all are searched piece by piece: it
+    does not show in the answer. MemoryError says that memory does not suffice for so many
+    observations, StepsSpent that a piece took more than `most_steps`.
     """
     left = pieces(references)
     if len(left) == 1:
@@ -105,20 +91,11 @@ def verify(
     first_row: int,
     answer: kernels.Answer,
 ) -> int:
-    """Search some observations from the middle again, by another algorithm.
+    """Search some observations from the middle again, by another algorithm; returns how many.
 
-    Memory that has lost a bit, or a device that miscalculates, raises no error: it answers.
-
-    Returns
-    -------
-    verified
-        Number of observations; 0 where the references are searched piece by piece, all of which
-        would have to be read once more.
-
-    Raises
-    ------
-    WrongAnswer
-        When the answers differ.
+    Memory that has lost a bit, or a device that miscalculates, raises no error: it answers. Where
+    the answers differ, WrongAnswer is raised. It is none where the references are searched piece by
+    piece, all of which would have to be read once more.
     """
     n = min(len(lat_deg), _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.rows)))
     if n == 0 or len(pieces(references)) > 1:
@@ -142,13 +119,7 @@ def verify(
 
 
 def load(references: Dataset, indexes: IndexFolder | None = None) -> kernels.ReferenceIndex:
-    """Have a reference set ready, or as much of it as is searched at a time, and return its index.
-
-    Parameters
-    ----------
-    indexes
-        As for `resident_index`.
-    """
+    """Have a reference set ready, or as much of it as is searched at a time; returns its index."""
     return resident_index(references, take_piece(references, pieces(references)), indexes)
 
 

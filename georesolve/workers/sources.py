@@ -31,62 +31,40 @@ class SourceFailed(ValueError):
 
 
 class SourceFile(NamedTuple):
-    """A file as it was when it was accepted.
-
-    Attributes
-    ----------
-    path
-        As its file system knows it: of an object, bucket and key.
-    rows, size_bytes
-        Number of its rows and of its bytes.
-    version
-        What changes with its content.
-    partition
-        Values of the columns that its folders are named by.
-    """
+    """A file as it was when it was accepted."""
 
     path: str
+    """As its file system knows it: of an object, bucket and key."""
     rows: int
     size_bytes: int
     version: str
+    """What changes with its content."""
     partition: tuple[str | int | None, ...] = ()
+    """Values of the columns that its folders are named by."""
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of a point set, in the order of their rows.
-
-    Attributes
-    ----------
-    href
-        What names them all.
-    scheme, files
-        Where they lie, and each of them.
-    lat, lon
-        Columns of the coordinates.
-    partitions
-        Names of the columns that folders are named by, and whether they hold whole numbers.
-    keeps_invalid
-        Whether rows with invalid coordinates are kept, or fail who reads them.
-    is_trusted
-        Whether the coordinates are degrees whatever they look like.
-    sizes
-        Bytes of each column in the files, and before they are compressed.
-    """
+    """The files of a point set, in the order of their rows."""
 
     href: str
+    """What names them all."""
     scheme: Scheme
     files: tuple[SourceFile, ...]
     lat: str
     lon: str
     partitions: tuple[tuple[str, bool], ...]
+    """Names of the columns that folders are named by, and whether they hold whole numbers."""
     keeps_invalid: bool
+    """Whether rows with invalid coordinates are kept, or fail who reads them."""
     sizes: tuple[tuple[str, int, int], ...]
+    """Bytes of each column in the files, and before they are compressed."""
     is_trusted: bool = False
+    """Whether the coordinates are degrees whatever they look like."""
 
     @classmethod
     def of(cls, stored: dict[str, Any]) -> "SourceFiles":
-        """A manifest that was kept as JSON."""
+        """Those that were kept as JSON."""
         files = tuple(
             SourceFile(path, rows, size, version, tuple(partition))
             for path, rows, size, version, partition in stored["files"]
@@ -108,12 +86,8 @@ class SourceFiles:
     def read(self, start: int, stop: int, columns: list[str]) -> pa.Table:
         """Read some columns of the rows from `start` up to, not including, `stop`.
 
-        Coordinates are float64, NaN where there is no number.
-
-        Raises
-        ------
-        SourceFailed
-            Naming the file, and where it is bad the row group and the row.
+        Coordinates are float64, NaN where there is no number. SourceFailed names the file, and
+        where it is bad the row group and the row.
         """
         first = min(max(0, bisect_right(self._starts, start) - 1), len(self.files) - 1)
         last = max(first + 1, bisect_left(self._starts, stop))
@@ -179,10 +153,7 @@ class SourceFiles:
     def refuse_implausible(self, evidence: Evidence, start: int = 0) -> None:
         """Refuse points whose rows, from `start` on, prove not to be degrees.
 
-        Raises
-        ------
-        SourceFailed
-            As an upload is refused; it names the file and a row of it.
+        They are refused as an upload is: SourceFailed names the file and a row of it.
         """
         names = self.lat, self.lon
         found = None
@@ -211,10 +182,7 @@ def href_of(scheme: Scheme, path: str) -> str:
 def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
     """Open a file that has to be as it was when it was accepted, until all has been read of it.
 
-    Raises
-    ------
-    SourceFailed
-        When it has changed, is gone, or cannot be read.
+    It raises SourceFailed when it has changed, is gone, or cannot be read.
     """
     try:
         with _handle(scheme, file) as handle:

@@ -22,21 +22,14 @@ _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 
 
 class Width(NamedTuple):
-    """Bytes that columns of a dataset take in memory.
-
-    Attributes
-    ----------
-    total
-        In all rows.
-    group
-        In the row group of the dataset that takes most.
-    row
-        In the row that takes most.
-    """
+    """Bytes that columns of a dataset take in memory."""
 
     total: int = 0
+    """In all rows."""
     group: int = 0
+    """In the row group of the dataset that takes most."""
     row: int = 0
+    """In the row that takes most."""
 
     def beside(self, other: "Width") -> "Width":
         """Both columns together: at most, as their widest rows need not be the same."""
