@@ -4,6 +4,7 @@ import gzip
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from georesolve.intake.plausibility import Findings
 from georesolve.intake.points import Bounds, PointTable
 from georesolve.intake.readers import read
 from georesolve.intake.sources import Source, Table
-from georesolve.workers.datasets import Dataset, followed, write_dataset
+from georesolve.workers.datasets import Dataset, write_dataset
+from georesolve.workers.widths import Width
 
 _ERROR_LENGTH = 500
 _PIECE_BYTES = 1 << 20
@@ -50,13 +52,13 @@ def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
 
     Their files are joined as `target` elsewhere.
     """
-    first, *others = ranges
-    dataset, findings = first
-    for other in others:
-        dataset = followed(dataset, other.dataset)
+    dataset, findings = ranges[0]
+    for other in ranges[1:]:
         findings.evidence.extend(other.findings.evidence)
-    island = findings.evidence.null_island
-    return Decoded(replace(dataset, file=target, null_island=island), findings)
+    each = zip(*(one.dataset.widths for one in ranges), strict=True)
+    widths = tuple(reduce(Width.followed, column) for column in each)
+    dataset = replace(dataset, file=target, widths=widths, **findings.evidence.facts)
+    return Decoded(dataset, findings)
 
 
 def opened(source: Source, bounds: Bounds) -> Table:

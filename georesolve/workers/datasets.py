@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
@@ -28,7 +28,6 @@ from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
-_INVALID_SHOWN = 10
 _MEASURED_ROWS = 1024
 """Read at a time where only their widths are wanted."""
 _GEOPARQUET = "1.1.0"
@@ -242,16 +241,12 @@ def write_dataset(
     return Dataset(
         file=file,
         digest=sha256_of(path) if path and with_digest else None,
-        rows=seen.seen,
-        invalid_rows=seen.invalid_rows,
         lat=lat,
         lon=lon,
         id=id,
         columns=tuple(schema.names),
-        bbox=seen.bbox,
-        first_invalid=tuple(seen.first_invalid),
         widths=tally.widths,
-        null_island=seen.null_island,
+        **seen.facts,
     )
 
 
@@ -260,22 +255,6 @@ def _writer(where: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     compression = {field.name: "zstd" if field.nullable else "none" for field in schema}
     dictionaries = in_dictionaries(schema) or False
     return pq.ParquetWriter(where, schema, compression=compression, use_dictionary=dictionaries)
-
-
-def followed(first: Dataset, second: Dataset) -> Dataset:
-    """The numbers of a dataset of the rows of two; its file is another."""
-    boxes = [box for box in (first.bbox, second.bbox) if box]
-    shifted = (row._replace(row=first.rows + row.row) for row in second.first_invalid)
-    pairs = zip(first.widths, second.widths, strict=True)
-    west, south, east, north = zip(*boxes, strict=True) if boxes else [()] * 4
-    return replace(
-        first,
-        rows=first.rows + second.rows,
-        invalid_rows=first.invalid_rows + second.invalid_rows,
-        bbox=(min(west), min(south), max(east), max(north)) if boxes else None,
-        first_invalid=(*first.first_invalid, *shifted)[:_INVALID_SHOWN],
-        widths=tuple(one.followed(other) for one, other in pairs),
-    )
 
 
 def _without_nulls(degrees: pa.ChunkedArray) -> pa.Array:
@@ -357,14 +336,12 @@ class Coordinates:
         self._rows = dataset.rows
         self._file: SourceFiles | InMemory | pq.ParquetFile
         match dataset.file:
-            case SourceFiles() as manifest:
-                self._file = manifest
             case Path() as path:
                 self._file = streamed(path)
             case Object() as object:
                 self._file = streamed(object.open())
-            case InMemory() as memory:
-                self._file = memory
+            case rows:
+                self._file = rows
         self._names = [dataset.lon, dataset.lat]
 
     def of(self, rows: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -69,12 +70,8 @@ def measure(manifest: Manifest) -> Distances:
     lock = Lock()
 
     def read(stretch: Stretch) -> None:
-        with manifest.reading(stretch.part) as handle:
-            parquet = opened(handle, stretch.footer)
-            has_rank = "rank" in parquet.schema_arrow.names
-            names = ["distance_m", "status", *(["rank"] if has_rank else [])]
-            table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
-        if has_rank:
+        table = stretch.read(manifest, ["distance_m", "status"])
+        if "rank" in table.column_names:
             table = table.filter(pc.equal(table["rank"], 1))
         metres = table["distance_m"].drop_null().to_numpy()
         own = np.bincount(_bins(metres))
@@ -141,6 +138,13 @@ class Stretch(NamedTuple):
     groups: list[int]
     first_row: int
     """The row of the result that they begin with."""
+
+    def read(self, manifest: Manifest, names: list[str]) -> pa.Table:
+        """Some columns of them, and the ranks of a result that has several an observation."""
+        with manifest.reading(self.part) as handle:
+            parquet = opened(handle, self.footer)
+            ranks = {"rank"}.intersection(parquet.schema_arrow.names)
+            return parquet.read_row_groups(self.groups, columns=[*names, *ranks], use_threads=False)
 
 
 def stretches(manifest: Manifest) -> Iterator[Stretch]:

@@ -134,6 +134,17 @@ class Evidence:
         """Rows whose coordinates are not valid: those at exactly (0, 0) are."""
         return self.seen - self.valid - self.null_island.rows
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the rows say of a dataset: see `datasets.Facts`."""
+        return {
+            "rows": self.seen,
+            "invalid_rows": self.invalid_rows,
+            "bbox": self.bbox,
+            "first_invalid": tuple(self.first_invalid),
+            "null_island": self.null_island,
+        }
+
     def extend(self, other: "Evidence") -> None:
         """Take what was gathered of the rows behind these."""
         for kind, (row, lat, lon) in other.examples.items():

@@ -7,7 +7,7 @@ from georesolve.kernels import MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import PARTS, Home, Place, own_place, place_of
+from georesolve.workers.places import Home, Place, own_place, place_of_parts
 from georesolve.workers.widths import Carried
 
 RECORDS = "records"
@@ -96,7 +96,7 @@ class Job:
     @property
     def place(self) -> Place:
         """Where its parts lie."""
-        return place_of(self.output) if self.output else own_place(self.folder).below(PARTS)
+        return place_of_parts(self.folder, self.output)
 
     @property
     def records(self) -> Place:

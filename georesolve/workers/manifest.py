@@ -29,7 +29,7 @@ from georesolve.workers.parts import (
     is_whole,
     keep_parts,
 )
-from georesolve.workers.places import PARTS, Home, Place, Prefix, own_place, place_of
+from georesolve.workers.places import Home, Place, Prefix, own_place, place_of_parts
 from georesolve.workers.threads import side_by_side
 
 MANIFEST_NAME = "manifest.json"
@@ -149,7 +149,7 @@ def write_manifest(
     find a manifest beside them, and last of all an object that has its SHA-256. `syncing` are parts
     on their way to the disk, which are waited for before anything tells of the result.
     """
-    place = _place(folder, output)
+    place = place_of_parts(folder, output)
     told = RowGroup.of(ending)
     manifest = Manifest(place, tuple(parts), told)
     files = {ENDING: ending}
@@ -166,10 +166,6 @@ def write_manifest(
     whole = json.dumps({**content, "sha256": _sha256_of(content)}).encode()
     _put(own_place(folder), {MANIFEST_NAME: whole})
     return manifest
-
-
-def _place(folder: Home, output: str | None) -> Place:
-    return place_of(output) if output else own_place(folder).below(PARTS)
 
 
 def _put(place: Place, files: dict[str, bytes]) -> None:
@@ -203,7 +199,8 @@ def read_manifest(folder: Home) -> Manifest:
         if given.pop("sha256") != _sha256_of(given):
             raise ValueError("it has not the bytes of its checksum")
         parts = tuple(Part.read(one) for one in given["parts"])
-        return Manifest(_place(folder, given["output"]), parts, RowGroup(*given["ending"]))
+        place = place_of_parts(folder, given["output"])
+        return Manifest(place, parts, RowGroup(*given["ending"]))
     except (ValueError, TypeError, KeyError) as error:
         raise OSError(f"{MANIFEST_NAME} is damaged: {error}") from error
 

@@ -274,13 +274,9 @@ class _Run(NamedTuple):
 def _sorted_run(
     pile: _Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
-    with manifest.reading(stretch.part) as handle:
-        parquet = opened(handle, stretch.footer)
-        has_rank = "rank" in parquet.schema_arrow.names
-        names = ["observation", _DISTANCE, *(["rank"] if has_rank else [])]
-        table = parquet.read_row_groups(stretch.groups, columns=names, use_threads=False)
+    table = stretch.read(manifest, ["observation", _DISTANCE])
     lon, lat = _coordinates(observations, table["observation"].to_numpy())
-    if has_rank:
+    if "rank" in table.column_names:
         # What is no number is no point, and is not placed.
         lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
     distance = pc.fill_null(table[_DISTANCE], np.nan).to_numpy()

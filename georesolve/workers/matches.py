@@ -42,10 +42,8 @@ def matches(
     return pa.table(columns), counts
 
 
-def answered(
-    answer: Answer, valid: Array, n_valid: int, options: MatchOptions
-) -> dict[str, np.ndarray]:
-    """What a search found, in arrays of numpy, with the status of each row: see `statuses`."""
+def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:
+    """What a search found, with the status of each row: see `statuses`."""
     reference = answer.reference.reshape(-1, options.k)
     status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
     columns = {**answer._asdict(), "status": status}

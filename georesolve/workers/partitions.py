@@ -18,7 +18,7 @@ from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import Frame, backend, read_points
 from georesolve.workers.jobs import Job
-from georesolve.workers.matches import matches, statuses
+from georesolve.workers.matches import answered, matches
 from georesolve.workers.parts import (
     Part,
     has_record,
@@ -113,14 +113,8 @@ def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
         return resolve(Chunk(chunk.start, chunk.start + rows), job)
     with told.stage("resolve"):
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
-        status = statuses(
-            answer.reference.reshape(-1, options.k),
-            is_valid(lat_deg, lon_deg),
-            job.references.valid_rows,
-            exclude_self=options.exclude_self,
-        )
-        columns = {**answer._asdict(), "status": status}
-        found = type(frame)({name: column.reshape(-1) for name, column in columns.items()})
+        valid = is_valid(lat_deg, lon_deg)
+        found = type(frame)(answered(answer, valid, job.references.valid_rows, options))
     with told.stage("verify"):
         told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
     return found, told

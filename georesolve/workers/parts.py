@@ -93,11 +93,7 @@ def keep_parts(place: Place, names: Container[str]) -> None:
     """Remove all files of a result but these; what others lay there stays."""
     found = [name for name in place.names() if _OURS.fullmatch(name)]
     # What says that a result is complete goes first.
-    place.remove(sorted((name for name in found if name not in names), key=_by_weight))
-
-
-def _by_weight(name: str) -> bool:
-    return name != COMPLETE
+    place.remove(sorted((name for name in found if name not in names), key=COMPLETE.__ne__))
 
 
 def is_whole(place: Place, part: Part) -> bool:

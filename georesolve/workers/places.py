@@ -295,6 +295,11 @@ def place_of(href: str) -> Place:
     return Prefix(path) if scheme == "s3" else Folder(Path(path), is_own=False)
 
 
+def place_of_parts(home: Home, output: str | None) -> Place:
+    """Where the parts of a result lie: in the folder of its job, if not elsewhere."""
+    return place_of(output) if output else own_place(home).below(PARTS)
+
+
 @contextmanager
 def named(place: Place, name: str = "") -> Iterator[None]:
     """Let errors of a file name it, where the place is not the job's own; raises OutputFailed."""
