@@ -21,14 +21,14 @@ from georesolve.kernels import Answer, StepsSpent
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import Dataset, InMemory, read_rows, write_dataset
+from georesolve.workers.datasets import Dataset, InMemory, read_rows
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
-from georesolve.workers.rehearsal import spiral
+from georesolve.workers.rehearsal import spiral_set
 from georesolve.workers.result import TableRows, geometries, provenance, write_rows
 from georesolve.workers.search import search
 from georesolve.workers.sources import SourceFiles
@@ -188,18 +188,13 @@ def prepare(memory_bytes: int | None, processes: int = 1) -> None:
     quarter of its own.
     """
     set_memory("cpu", (memory_bytes or MEMORY_LIMIT // 4) // processes, None)
-    references = _spiral(3_000)
+    references = spiral_set(3_000)
     for rows, k, algorithm in product(_REHEARSED_ROWS, (1, 2), _ALGORITHMS):
         options = MatchOptions(k=k, algorithm=algorithm)
-        _ = resolve_at_hand(Job("rehearsal", Path(), _spiral(rows), references, options)).content
+        _ = resolve_at_hand(Job("rehearsal", Path(), spiral_set(rows), references, options)).content
     forget_all()
 
 
 def prepare_thread(cores: int) -> None:
     """Get a thread ready that answers: its searches take so many cores."""
     allowed.threads = cores
-
-
-def _spiral(rows: int) -> Dataset:
-    batch = pa.record_batch(list(spiral(rows)), names=["lat", "lon"])
-    return write_dataset(batch.schema, [batch], None, lat="lat", lon="lon", id=None)

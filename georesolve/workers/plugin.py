@@ -11,6 +11,7 @@ from distributed import Worker, WorkerPlugin
 
 from georesolve import kernels
 from georesolve.kernels.devices import Device
+from georesolve.workers.frames import backend_on
 from georesolve.workers.garbage import keep_what_is_loaded
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.logs import LogFormat, configure_log
@@ -135,14 +136,10 @@ def check_known_answer(device: Device) -> None:
 def _on(device: Device, coordinates_deg: Any) -> list[Any]:
     """Arrays on a device, as the workers get them there."""
     arrays = [np.asarray(values, np.float64) for values in coordinates_deg]
-    if device == "cuda":
-        import cupy
-
-        return [cupy.asarray(array) for array in arrays]
     for array in arrays:
         # Columns of Arrow cannot be written to, and numba compiles for such arrays apart.
         array.flags.writeable = False
-    return arrays
+    return [backend_on(device).to_device(array) for array in arrays]
 
 
 class WorkerLog(WorkerPlugin):

@@ -41,9 +41,9 @@ def rehearse(device: Device) -> None:
     """
     with rehearsing(), in_pieces(A_PIECE), TemporaryDirectory() as name:
         folder = Path(name)
-        observations = _dataset(folder, _OBSERVATIONS[device])
+        observations = spiral_set(_OBSERVATIONS[device], folder)
         for n_references in _REFERENCES:
-            references = _dataset(folder, n_references)
+            references = spiral_set(n_references, folder)
             for options in _OPTIONS:
                 job = Job("rehearsal", folder, observations, references, options)
                 frame, _ = resolve(Chunk(0, observations.rows), job)
@@ -58,7 +58,8 @@ def spiral(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.degrees(np.arcsin(2 * i / n - 1)), (golden_deg * i) % 360.0
 
 
-def _dataset(folder: Path, n: int) -> Dataset:
+def spiral_set(n: int, folder: Path | None = None) -> Dataset:
+    """The same points as a dataset, in memory or in a folder."""
     batch = pa.record_batch(list(spiral(n)), names=["lat", "lon"])
-    path = folder / f"{n}.parquet"
+    path = folder and folder / f"{n}.parquet"
     return write_dataset(batch.schema, [batch], path, lat="lat", lon="lon", id=None)
