@@ -33,8 +33,7 @@ from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve import estimate
 from georesolve.service.resolve import router as resolve
-from georesolve.service.resolve.at_hand import AtHand, Memory
-from georesolve.service.resolve.service import Service
+from georesolve.service.resolve.service import AtHand, Memory, Service
 from georesolve.service.results import router as results
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
@@ -20,12 +20,13 @@ from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.operations import (
     BYTES,
+    CONTENT_DIGEST,
     FILE_HEADERS,
+    TEXT,
     Answers,
     created,
     file_answers,
     header,
-    headers,
     schema_of,
 )
 from georesolve.service.http.parameters import PageQuery, parameters_of
@@ -173,7 +174,8 @@ OwnDatasets = Annotated[Datasets, Depends(_own_datasets)]
     summary="Register a dataset",
     status_code=201,
     responses=_REGISTERED,
-    openapi_extra=_UPLOAD | headers("Content-Digest"),
+    openapi_extra=_UPLOAD,
+    dependencies=CONTENT_DIGEST,
 )
 async def register_dataset(
     request: Request,
@@ -196,15 +198,47 @@ async def register_dataset(
     return await _told(row, row.id, service, request, response)
 
 
+async def _condition(
+    matches: Annotated[
+        str | None,
+        Header(
+            alias="If-Match",
+            description="the ETag of the version that may be replaced, or `*` for any that there "
+            'is: 412 if it is another one; for example `"23ce787a"`',
+        ),
+        TEXT,
+    ] = None,
+    is_new: Annotated[
+        str | None,
+        Header(
+            alias="If-None-Match",
+            description="`*`: 412 if there is a dataset of that name already; for example `*`",
+        ),
+        TEXT,
+    ] = None,
+) -> Condition:
+    """What must hold for a name to be replaced (RFC 9110, 13.1)."""
+    if is_new not in (None, "*"):
+        raise InvalidRequest(
+            f"If-None-Match is {is_new[:80]!r}, and may be '*' here: no dataset of that name yet"
+        )
+    if matches is None or matches.strip() == "*":
+        return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
+    tags = re.findall(r'(W/)?"([^"]*)"', matches)
+    return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
+
+
 @router.put(
     "/datasets/{id}",
     summary="Register a dataset under a name, or replace it",
     status_code=201,
     responses=_REGISTERED,
-    openapi_extra=_UPLOAD | headers("Content-Digest", "If-Match", "If-None-Match: *"),
+    openapi_extra=_UPLOAD,
+    dependencies=CONTENT_DIGEST,
 )
 async def put_dataset(
     id: DatasetName,
+    condition: Annotated[Condition, Depends(_condition)],
     request: Request,
     response: Response,
     service: OwnDatasets,
@@ -216,7 +250,6 @@ async def put_dataset(
     the version that it was accepted with. The version before, `places@1`, is kept for as long as a
     dataset that is not used.
     """
-    condition = _condition(request)
     # Before the body comes, and again when the name is replaced.
     await pools.database(service.store.names.refuse_changed, id, condition)
     row, is_new = await _registered(request, service, parameters)
@@ -275,19 +308,6 @@ def _info(row: DatasetRow, service: Datasets, response: Response) -> DatasetInfo
     return DatasetInfo.of(row, names, owner)
 
 
-def _condition(request: Request) -> Condition:
-    """What must hold for a name to be replaced (RFC 9110, 13.1)."""
-    matches, is_new = (request.headers.get(name) for name in ("if-match", "if-none-match"))
-    if is_new not in (None, "*"):
-        raise InvalidRequest(
-            f"If-None-Match is {is_new[:80]!r}, and may be '*' here: no dataset of that name yet"
-        )
-    if matches is None or matches.strip() == "*":
-        return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
-    tags = re.findall(r'(W/)?"([^"]*)"', matches)
-    return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
-
-
 @router.get("/datasets", summary="All registered datasets")
 @pools.database.handler
 def get_datasets(
@@ -323,7 +343,7 @@ def get_dataset(id: DatasetId, service: OwnDatasets, response: Response) -> Data
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers({PARQUET.media_type: BYTES}, "the points"),
-    openapi_extra=FILE_HEADERS,
+    dependencies=FILE_HEADERS,
 )
 async def download_dataset(id: DatasetId, service: OwnDatasets, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.

@@ -1,69 +1,65 @@
 """What OpenAPI says of operations: what they take, what they answer, and schemas of models."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from fastapi import Depends, Header
+from pydantic import BaseModel, WithJsonSchema
 
 Answers = dict[int | str, dict[str, Any]]
-_SHA256 = "sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:"
-_HEADERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "Prefer": (
-        "`respond-async`: a job to ask again; `wait=N`: the result if it is there within N "
-        "seconds, and else the job",
-        "respond-async",
-        {},
-    ),
-    "Idempotency-Key": (
-        "a request with the same key, sets and options is the same job",
-        "5bd5d52c-5cf1-4b1c-8d6c-7d1d2c1f0b1e",
-        {"minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"},
-    ),
-    "Content-Digest": (
-        "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is refused",
-        _SHA256,
-        {},
-    ),
-    "Range": ("the part of the file that is wanted, in bytes", "bytes=0-499", {}),
-    "If-Range": (
-        "the ETag of what the client has a part of: if the file has another one, it comes whole",
-        '"23ce787a"',
-        {},
-    ),
-    "If-Match": (
-        "the ETag of the version that may be replaced, or `*` for any that there is: 412 if it is "
-        "another one",
-        '"23ce787a"',
-        {},
-    ),
-    "If-None-Match: *": ("`*`: 412 if there is a dataset of that name already", "*", {}),
-    "If-None-Match": (
-        "the ETag of what the client has: 304 if that is still it",
-        '"23ce787a"',
-        {},
-    ),
-}
-"""What they mean, an example, and what their texts must be."""
+TEXT = WithJsonSchema({"type": "string"})
+"""What a header is told to be, whether it is read as one text or as all that were sent."""
+_Header = Annotated[str | None, TEXT]
+_KNOWN = 'the ETag of what the client has: 304 if that is still it; for example `"23ce787a"`'
 
 
-def headers(*names: str) -> dict[str, Any]:
-    """Headers that an operation heeds; `If-None-Match: *` is that of one that makes something."""
-    # The example stands in words: `/docs` would send an example of OpenAPI with every request.
-    return {
-        "parameters": [
-            {
-                "name": name.partition(":")[0],
-                "in": "header",
-                "required": False,
-                "description": f"{description}; for example `{example}`",
-                "schema": {"type": "string", **rules},
-            }
-            for name in names
-            for description, example, rules in [_HEADERS[name]]
-        ]
-    }
+# These are read where they count; here they are told. Their examples stand in words: `/docs` would
+# send those of OpenAPI with every request.
 
 
-FILE_HEADERS = headers("Range", "If-Range", "If-None-Match")
+async def _of_files(
+    range: Annotated[
+        _Header,
+        Header(
+            alias="Range",
+            description="the part of the file that is wanted, in bytes; for example `bytes=0-499`",
+        ),
+    ] = None,
+    if_range: Annotated[
+        _Header,
+        Header(
+            alias="If-Range",
+            description="the ETag of what the client has a part of: if the file has another one, "
+            'it comes whole; for example `"23ce787a"`',
+        ),
+    ] = None,
+    known: Annotated[_Header, Header(alias="If-None-Match", description=_KNOWN)] = None,
+) -> None:
+    """What `http.answers` reads."""
+
+
+async def _of_what_is_known(
+    known: Annotated[_Header, Header(alias="If-None-Match", description=_KNOWN)] = None,
+) -> None:
+    """What `http.answers.unchanged` reads."""
+
+
+async def _of_bodies(
+    digest: Annotated[
+        _Header,
+        Header(
+            alias="Content-Digest",
+            description="sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise "
+            "is refused; for example `sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:`",
+        ),
+    ] = None,
+) -> None:
+    """What `http.bodies` reads."""
+
+
+FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = (
+    [Depends(one)] for one in (_of_files, _of_what_is_known, _of_bodies)
+)
+"""Headers that operations heed: for the argument `dependencies` of a route."""
 
 
 def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:

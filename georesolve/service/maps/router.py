@@ -11,7 +11,7 @@ from georesolve.intake.representations import features
 from georesolve.service.auth.access import part
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.answers import unchanged
-from georesolve.service.http.operations import BYTES, UNCHANGED, answer_of, headers
+from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, answer_of
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
@@ -156,7 +156,7 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     summary="A tile of a map of the result",
     response_class=Response,
     responses=_PNG | UNCHANGED,
-    openapi_extra=headers("If-None-Match"),
+    dependencies=IF_NONE_MATCH,
 )
 async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
@@ -179,7 +179,7 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     summary="The observations of a tile",
     response_class=Response,
     responses=_FEATURES | UNCHANGED,
-    openapi_extra=headers("If-None-Match"),
+    dependencies=IF_NONE_MATCH,
 )
 async def get_tile_features(
     map: JobMap,

@@ -15,16 +15,14 @@ from georesolve.service.errors import NoSuchProcess
 from georesolve.service.http import examples
 from georesolve.service.http.operations import (
     Answers,
-    headers,
     json_request,
     schema_of,
     without_null,
 )
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.resolve.models import NearestExecution, NearestInputs
-from georesolve.service.resolve.requests import in_document, json_content, parsed
-from georesolve.service.resolve.router import TAKEN, answer
-from georesolve.service.resolve.service import ServiceContext
+from georesolve.service.resolve.requests import TermsOfRequest, in_document, json_content, parsed
+from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import IN_DOCUMENT, matches_answer
 from georesolve.service.store.rows import Delivery, ProcessId
@@ -166,10 +164,11 @@ _MATCHES: Answers = {
     response_class=Response,
     responses=_MATCHES,
     summary="Run `nearest`",
-    openapi_extra=json_request((NearestExecution, examples.EXECUTION))
-    | headers("Prefer", "Idempotency-Key"),
+    openapi_extra=json_request((NearestExecution, examples.EXECUTION)),
 )
-async def execute_nearest(request: Request, service: ServiceContext) -> Response:
+async def execute_nearest(
+    request: Request, service: ServiceContext, terms: TermsOfRequest
+) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
 
     async def ask(folder: pathlib.Path) -> tuple[Asked, Delivery]:
@@ -180,7 +179,7 @@ async def execute_nearest(request: Request, service: ServiceContext) -> Response
             asked = await asked_by(execution.inputs, pointer, service, folder, output)
             return asked, execution.delivery()
 
-    return await answer(request, service, ask)
+    return await answer(request, service, terms, ask)
 
 
 @router.post("/processes/{id}/execution", include_in_schema=False)

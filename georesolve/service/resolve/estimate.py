@@ -21,7 +21,8 @@ from georesolve.service.resolve.models import (
 )
 from georesolve.service.resolve.requests import in_document, json_content, parsed
 from georesolve.service.resolve.resolution import refuse_without_cluster
-from georesolve.service.resolve.service import Service, ServiceContext
+from georesolve.service.resolve.router import ServiceContext
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions

@@ -3,16 +3,14 @@
 import hashlib
 import io
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from georesolve.intake.errors import Refused
 from georesolve.intake.representations import PARQUET, Format
 from georesolve.service import pools
-from georesolve.service.errors import InvalidInput
+from georesolve.service.errors import InvalidInput, NotReady, TooLarge
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.service import Service
@@ -23,6 +21,7 @@ from georesolve.workers.at_hand import (
     MOST_STEPS,
     QUICK_STEPS,
     NotAtHand,
+    NotResident,
     SearchIsHard,
     is_quick,
     prepare_thread,
@@ -33,6 +32,8 @@ from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
 from georesolve.workers.result import opened
 from georesolve.workers.sources import SourceFailed
+
+_BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nearest/execution"
 
 
 class SmallAnswer(NamedTuple):
@@ -73,17 +74,44 @@ def why_too_large(asked: Asked) -> str | None:
     return None
 
 
+async def resolve_at_once(
+    service: Service, asked: Asked, format: Format, start: float
+) -> SmallAnswer:
+    """The answer to a small request that came at `start`, and to no other: no job is made."""
+    if why := why_too_large(asked):
+        raise TooLarge(f"{why}: {_BEYOND}")
+    try:
+        return await looked_up(service, asked, format, start)
+    except NotResident as error:
+        raise NotReady(f"{error}: try again") from None
+    except NotAtHand as error:
+        raise TooLarge(f"{error}: {_BEYOND}") from None
+
+
 async def looked_up(service: Service, asked: Asked, format: Format, start: float) -> SmallAnswer:
     """Answer a small request; `start` is when it came, by `time.perf_counter`.
 
     Raises NotAtHand when only a job can give it, and NotResident while the references are loaded.
     """
-    look = partial(_look_up, service, asked, format, start)
-    quickly = partial(_look_up_quickly, service, asked, format, start)
+
+    def look(most_steps: int = MOST_STEPS) -> SmallAnswer:
+        return _look_up(service, asked, format, start, most_steps)
+
+    def look_with_one_core() -> SmallAnswer:
+        prepare_thread(1)
+        return look()
+
+    def look_quickly() -> SmallAnswer | None:
+        if _is_quick(asked, format):
+            # How long a search takes depends on where the points lie, which nobody knows before.
+            with suppress(SearchIsHard):
+                return look(QUICK_STEPS)
+        return None
+
     try:
         if _asks_elsewhere(asked):
-            return await pools.remote(service.owner, _with_one_core, look)
-        return await service.at_hand.answer(service.owner, look, quickly)
+            return await pools.remote(service.owner, look_with_one_core)
+        return await service.at_hand.answer(service.owner, look, look_quickly)
     except (NotAtHand, Refused):
         raise
     except Exception:
@@ -92,11 +120,6 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
             if isinstance(one, DatasetRow):
                 await service.store.files(service.library.whole, one.id, every_byte=True)
         raise
-
-
-def _with_one_core(look: Callable[[], SmallAnswer]) -> SmallAnswer:
-    prepare_thread(1)
-    return look()
 
 
 def _asks_elsewhere(asked: Asked) -> bool:
@@ -108,29 +131,19 @@ def _asks_elsewhere(asked: Asked) -> bool:
     )
 
 
-def _look_up_quickly(
-    service: Service, asked: Asked, format: Format, start: float
-) -> SmallAnswer | None:
-    """The answer where it takes some milliseconds and waits for nothing; else None.
+def _is_quick(asked: Asked, format: Format) -> bool:
+    """Whether the answer takes some milliseconds and waits for nothing.
 
     Then the references were used a moment ago: no file has to be read, as for the lines of GeoJSON,
     and nothing is carried that may be large.
     """
-    if format.geometry == "line" or asked.options.columns or asked.options.observation_columns:
-        return None
-    if is_quick(*asked.datasets, asked.options):
-        # How long a search takes depends on where the points lie, which nobody knows before.
-        with suppress(SearchIsHard):
-            return _look_up(service, asked, format, start, QUICK_STEPS)
-    return None
+    options = asked.options
+    is_plain = format.geometry != "line" and not options.columns + options.observation_columns
+    return is_plain and is_quick(*asked.datasets, options)
 
 
 def _look_up(
-    service: Service,
-    asked: Asked,
-    format: Format,
-    start: float,
-    most_steps: int = MOST_STEPS,
+    service: Service, asked: Asked, format: Format, start: float, most_steps: int
 ) -> SmallAnswer:
     """The answer, found in this thread."""
     observations, references = asked.datasets

@@ -1,8 +1,7 @@
 """From two point sets and options to an answer, or to a job: the one way of every request.
 
 A small request is answered at once. For others a job is accepted, and the client gets its result,
-or the job to ask again, as it prefers. What came as a request was read before, and what comes of
-it becomes a response afterwards: nothing here knows HTTP.
+or the job to ask again, as it prefers.
 """
 
 import asyncio
@@ -15,7 +14,6 @@ from typing import Any, NoReturn
 
 from sqlalchemy import Connection
 
-from georesolve.intake.representations import Format
 from georesolve.service import pools
 from georesolve.service.errors import (
     JobDismissed,
@@ -31,12 +29,12 @@ from georesolve.service.errors import (
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.lookup import SmallAnswer, looked_up, why_too_large
+from georesolve.service.resolve.requests import Terms
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
-from georesolve.service.resolve.terms import Terms
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.store.store import Store
-from georesolve.workers.at_hand import NotAtHand, NotResident
+from georesolve.workers.at_hand import NotAtHand
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.places import place_of
 
@@ -45,7 +43,6 @@ logger = logging.getLogger(__name__)
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
 coordinates, whether that was asked for in time or not."""
-_BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nearest/execution"
 
 Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 """Waits until the client has gone, and raises then."""
@@ -66,20 +63,6 @@ async def refuse_unready(service: Service, terms: Terms) -> None:
         await pools.database(service.quotas.refuse_when_full, service.store)
     if not terms.takes_a_job:
         refuse_without_cluster(service, "try again, or send 'Prefer: respond-async'")
-
-
-async def resolve_at_once(
-    service: Service, asked: Asked, format: Format, start: float
-) -> SmallAnswer:
-    """The answer to a small request, and to no other: no job is made."""
-    if why := why_too_large(asked):
-        raise TooLarge(f"{why}: {_BEYOND}")
-    try:
-        return await looked_up(service, asked, format, start)
-    except NotResident as error:
-        raise NotReady(f"{error}: try again") from None
-    except NotAtHand as error:
-        raise TooLarge(f"{error}: {_BEYOND}") from None
 
 
 async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> SmallAnswer | JobRow:

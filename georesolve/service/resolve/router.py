@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
@@ -20,32 +20,42 @@ from georesolve.service.http.operations import (
     Answers,
     as_texts,
     created,
-    headers,
     json_request,
     schema_of,
 )
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
-from georesolve.service.resolve.lookup import SmallAnswer
+from georesolve.service.resolve.lookup import SmallAnswer, resolve_at_once
 from georesolve.service.resolve.models import ROLES, NearestInputs, ResolveForm
 from georesolve.service.resolve.requests import (
     SHORT_BYTES,
+    Terms,
+    TermsOfRequest,
     in_document,
     json_content,
     parsed,
     read_form,
     read_stream,
 )
-from georesolve.service.resolve.resolution import refuse_unready, resolve, resolve_at_once
-from georesolve.service.resolve.service import Service, ServiceContext, service_of
+from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, asked_by
-from georesolve.service.resolve.terms import Terms
 from georesolve.service.results.models import matches_answer
 from georesolve.service.results.negotiation import wanted_format
 from georesolve.service.store.rows import LIVE, Delivery, JobRow
 
 router = APIRouter(tags=["resolve"])
+
+
+async def service_of(request: Request) -> Service:
+    """The service as its caller sees it: called, it takes less time than as a dependency."""
+    whole: Service = request.app.state.service
+    return whole.of(request.state.store)
+
+
+ServiceContext = Annotated[Service, Depends(service_of)]
+"""The service as the owner sees it whose key the request has: see `service.auth.access`."""
 
 TAKEN: Answers = {
     201: {
@@ -84,9 +94,11 @@ _FORM: dict[str, Any] = {
     summary="The nearest reference of every observation",
     response_class=Response,
     responses=matches_answer("the result, in the format that the header Accept likes best") | TAKEN,
-    openapi_extra=_FORM | headers("Prefer", "Idempotency-Key"),
+    openapi_extra=_FORM,
 )
-async def resolve_files(request: Request, service: ServiceContext) -> Response:
+async def resolve_files(
+    request: Request, service: ServiceContext, terms: TermsOfRequest
+) -> Response:
     """Find the nearest reference of every observation.
 
     Observations and references are parts of a form, each a file in any input format or the text
@@ -103,16 +115,16 @@ async def resolve_files(request: Request, service: ServiceContext) -> Response:
         form, pointer = await read_form(request, folder)
         return await asked_by(form, pointer, service, folder, form.output), None
 
-    return await answer(request, service, ask)
+    return await answer(request, service, terms, ask)
 
 
 async def answer(
     request: Request,
     service: Service,
+    terms: Terms,
     ask: Callable[[Path], Awaitable[tuple[Asked, Delivery | None]]],
 ) -> Response:
     """Answer a request that is read, with its sets made in a folder, by `ask`."""
-    terms = Terms.of(request.headers)
     await refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
         asked, delivery = await ask(folder)

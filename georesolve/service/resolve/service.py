@@ -1,22 +1,176 @@
-"""What requests for matches need of the service."""
+"""What requests for matches need of the service: its parts, threads for small ones, and memory."""
 
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated
-
-from fastapi import Depends, Request
+from functools import partial
+from os import sched_getaffinity
+from typing import TypeVar
 
 from georesolve.intake.addresses import Sinks
+from georesolve.intake.errors import Refused
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
+from georesolve.service.errors import QueueFull, TooManyBodies, TooManyJobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.metrics import Metrics
 from georesolve.service.receiving.ingest import Ingest
-from georesolve.service.resolve.at_hand import AtHand, Memory
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
+from georesolve.workers.at_hand import prepare, prepare_thread
+
+logger = logging.getLogger(__name__)
+
+_MOST_UNANSWERED = 1024
+"""Each has its sets in memory."""
+_MOST_OF_ONE_KEY = 256
+_MOST_THREADS = 4
+_LARGEST_BODIES = 16
+"""So many bodies of the largest size may be held at a time."""
+
+T = TypeVar("T")
+
+
+class AtHand:
+    """The few threads that answer small requests; owners take turns.
+
+    `trouble` says why they do not answer as soon as they ever will; None when they do.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.trouble: str | None = "the kernels are being loaded"
+        cores = max(1, len(sched_getaffinity(0)) // settings.fronts_here)
+        # One is for the event loop. Most of an answer is Python, whose threads wait for each other:
+        # on two cores, two of them gave 64 clients two thirds of what one gave.
+        threads = min(_MOST_THREADS, max(1, cores - 1))
+        self._turns = Turns(threads)
+        # This one is that of the event loop, which answers what is quick.
+        prepare_thread(cores)
+        self._unanswered: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(
+            threads, "at hand", prepare_thread, (max(1, cores // threads),)
+        )
+        # Where machine code is to be compiled that takes a minute, which the end must not wait for.
+        threading.Thread(target=self._prepare, args=(settings,), daemon=True).start()
+
+    def _prepare(self, settings: Settings) -> None:
+        try:
+            prepare(settings.search_bytes, settings.fronts_here)
+            self.trouble = None
+        except Exception as error:
+            logger.exception("small requests cannot be answered")
+            self.trouble = f"the kernels cannot be used: {error}"
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def answer(
+        self,
+        owner: str,
+        function: Callable[[], T],
+        quickly: Callable[[], T | None] | None = None,
+    ) -> T:
+        """What a function returns, called by a thread in the turn of its owner.
+
+        `quickly` is called first, and by this thread, that of the event loop, which would otherwise
+        wait for the other one to let go of Python's lock. It takes some milliseconds, waits for
+        nothing, and returns None where `function` is to be called. That is called, too, when it
+        fails other than with a refusal: to find out why may take reading a file.
+
+        Refused when too many wait for theirs: of all owners, or of this one.
+        """
+        waiting, own = self._unanswered.total(), self._unanswered[owner]
+        if waiting >= _MOST_UNANSWERED:
+            raise QueueFull(
+                f"{waiting} small requests wait for their answers at one front, and "
+                f"{_MOST_UNANSWERED} may: come again later",
+                headers={"Retry-After": "1"},
+            )
+        if owner and own >= _MOST_OF_ONE_KEY:
+            raise TooManyJobs(
+                f"{own} small requests of this key wait for their answers at one front, and "
+                f"{_MOST_OF_ONE_KEY} may: wait for one before you send the next",
+                headers={"Retry-After": "1"},
+            )
+        self._unanswered[owner] += 1
+        try:
+            async with self._turns.place(owner):
+                if quickly is not None:
+                    if owner:
+                        # Those that came at the same time stand in line before the first of them
+                        # begins: so their owners take turns.
+                        await asyncio.sleep(0)
+                    try:
+                        found = quickly()
+                    except Refused:
+                        raise
+                    except Exception as error:
+                        logger.warning("a small request is answered by a thread: %r", error)
+                        found = None
+                    if found is not None:
+                        return found
+                # What is logged in the thread is about the same request.
+                call = partial(contextvars.copy_context().run, function)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        finally:
+            self._unanswered[owner] -= 1
+            if not self._unanswered[owner]:
+                del self._unanswered[owner]
+
+
+class Memory:
+    """Shares the memory for bodies that are held and not stored among the requests being read.
+
+    One key may hold as much as is left for all others: some is always left for the next one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = _LARGEST_BODIES * settings.inline_bytes
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def body(self, owner: str) -> Iterator[Callable[[int], None]]:
+        """Hold a body of an owner, empty if there are no keys; the caller tells what it grows by.
+
+        What it calls raises TooManyBodies when there is no memory for more.
+        """
+        size = 0
+
+        def grow(more: int) -> None:
+            nonlocal size
+            self._refuse_without_room(owner, more)
+            self._held[owner] += more
+            size += more
+
+        try:
+            yield grow
+        finally:
+            self._held[owner] -= size
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def _refuse_without_room(self, owner: str, more: int) -> None:
+        held, own = self._held.total() + more, self._held[owner] + more
+        left = self._most - held
+        if left >= 0 and (not owner or own <= left):
+            return
+        whose = f"of this key have {own} bytes, which is more than is left for others"
+        if left < 0:
+            whose = f"have {held} bytes"
+        raise TooManyBodies(
+            f"the JSON bodies that one front is reading {whose}, and all may have {self._most}: "
+            "send fewer at a time, or files"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,13 +205,3 @@ class Service:
             library, results = self.library.of(store), self.results.of(store)
             self.views[whose] = replace(self, store=store, library=library, results=results)
         return self.views[whose]
-
-
-async def service_of(request: Request) -> Service:
-    """The service as its caller sees it: called, it takes less time than as a dependency."""
-    whole: Service = request.app.state.service
-    return whole.of(request.state.store)
-
-
-ServiceContext = Annotated[Service, Depends(service_of)]
-"""The service as the owner sees it whose key the request has: see `service.auth.access`."""
