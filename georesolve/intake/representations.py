@@ -339,6 +339,16 @@ class Format(NamedTuple):
         return "charset" in self.parameters
 
 
+def up_to(most_bytes: int, pieces: Iterator[bytes]) -> bytes | None:
+    """All pieces together; None when they are more than so many bytes."""
+    made = bytearray()
+    for piece in pieces:
+        made += piece
+        if len(made) > most_bytes:
+            return None
+    return bytes(made)
+
+
 def _geojson(geometry: str) -> Format:
     pieces = partial(_features_as_json, lines=geometry == "line")
     parameters = {"charset": "utf-8", "geometry": geometry}

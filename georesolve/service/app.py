@@ -18,8 +18,7 @@ from georesolve.service.description import DescribedApp
 from georesolve.service.disk import Disk
 from georesolve.service.http.bodies import BodyBounds
 from georesolve.service.http.handlers import install_error_handlers
-from georesolve.service.http.journal import Journal
-from georesolve.service.http.scopes import BelowRootPath, HeadAsGet
+from georesolve.service.http.journal import BelowRootPath, HeadAsGet, Journal
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps

@@ -19,8 +19,7 @@ from fastapi import FastAPI
 
 from georesolve.service.app import create_app
 from georesolve.service.errors import CannotStart
-from georesolve.service.http.accepting import Acceptor
-from georesolve.service.http.connections import BACKLOG, Connections, raise_descriptors
+from georesolve.service.http.connections import BACKLOG, Acceptor, Connections, raise_descriptors
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.identity import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 import httpx
 import pytest
 
-from georesolve.service.http.accepting import Acceptor
+from georesolve.service.http.connections import Acceptor
 from tests.conftest import NO_CLUSTER, roles_of, running_service
 from tests.service.test_keys import new_key
 

@@ -4,7 +4,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from georesolve.service.errors import NotAcceptable
-from georesolve.service.results.negotiation import wanted_format
+from georesolve.service.http.answers import wanted_format
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -1,4 +1,6 @@
-"""Bytes that have a strong ETag as an HTTP answer: whole, ranges, or 304 (RFC 9110, 13 and 14).
+"""Answers: the format that is accepted, and bytes with a strong ETag, whole, in ranges, or as 304.
+
+RFC 9110, 12 to 14.
 
 Of Starlette's own names `_Answer` overrides `_open_file` and `_parse_range_header`, and `_wanted`
 asks `_should_use_range`: a file is opened, checked and closed here, and its errors are problems.
@@ -6,6 +8,7 @@ asks `_should_use_range`: a file is opened, checked and closed here, and its err
 """
 
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -18,28 +21,21 @@ from starlette.responses import MalformedRangeHeader
 from starlette.responses import RangeNotSatisfiable as NoSuchRange
 from starlette.types import Receive, Scope, Send
 
-from georesolve.service.errors import BadRange, RangeNotSatisfiable
+from georesolve.intake.representations import FORMATS, LINES, PARQUET, Format
+from georesolve.service.errors import BadRange, NotAcceptable, RangeNotSatisfiable
 from georesolve.workers.files import Look
 
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
-
+_QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 Run = Callable[..., Awaitable[Any]]
 """Calls a function with arguments in a thread."""
 
 
 class Span(NamedTuple):
-    """Bytes of an answer that lie in one file.
-
-    Attributes
-    ----------
-    start, stop
-        Which bytes.
-    check
-        Raises a problem when the file is damaged.
-    """
+    """Bytes of an answer that lie in one file; `check` raises a problem when that is damaged."""
 
     start: int
     stop: int
@@ -47,29 +43,62 @@ class Span(NamedTuple):
 
 
 class File(NamedTuple):
-    """Bytes that never change.
-
-    Attributes
-    ----------
-    open
-        Opens them, to be read anywhere.
-    etag
-        What stands between the quotes of the strong ETag.
-    modified
-        A file that tells since when they are so.
-    name
-        What a browser calls them when it saves them.
-    spans
-        What of them is checked before it is read.
-    """
+    """Bytes that never change; `spans` of them are checked before they are read."""
 
     open: Callable[[], BinaryIO]
     size_bytes: int
     etag: str
+    """What stands between the quotes."""
     modified: Look
     media_type: str
     name: str
+    """What a browser calls them when it saves them."""
     spans: Iterable[Span] = ()
+
+
+def prefers_page(headers: Headers) -> bool:
+    """Whether a browser asks for something to look at: it names HTML, which no program does."""
+    return "text/html" in ",".join(headers.getlist("accept")).lower()
+
+
+def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
+    """The format that a client likes best (RFC 9110, 12.5.1); `default` when it does not say.
+
+    Of several ranges that name a format the most specific one counts. What stands in the header
+    and is no range is passed over. Raises NotAcceptable when it likes none that there is.
+    """
+    given = ",".join(headers.getlist("accept"))
+    if not given.strip():
+        return default
+    for format in FORMATS:
+        if given == format.media_type:
+            return format
+    ranges = given.lower().split(",")
+    best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
+    if not _quality(best, ranges):
+        offered = ", ".join(one.media_type for one in FORMATS)
+        raise NotAcceptable(
+            f"Accept is {given[:200]!r}, but a result is to be had as {offered}: accept one of "
+            f"them, or leave the header out for {default.media_type}",
+            headers={"Vary": "Accept"},
+        )
+    return best
+
+
+def _quality(format: Format, ranges: list[str]) -> float:
+    """How much the range that names a format most closely likes it; 0 if none names it."""
+    any_subtype = f"{format.media_type.partition('/')[0]}/*"
+    found = [(0, 0.0)]
+    for one in ranges:
+        essence, *pairs = (part.strip() for part in one.split(";"))
+        named = (pair.partition("=") for pair in pairs if pair)
+        parameters = {name.strip(): value.strip().strip('"') for name, _, value in named}
+        quality = parameters.pop("q", "1")
+        closeness = {"*/*": 1, any_subtype: 2, format.media_type: 3 + len(parameters)}.get(essence)
+        has_them = parameters.items() <= format.parameters.items()
+        if closeness and has_them and _QUALITY.fullmatch(quality):
+            found.append((closeness, float(quality)))
+    return max(found)[1]
 
 
 def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
@@ -85,27 +114,12 @@ def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
     return None
 
 
-def prefers_page(headers: Headers) -> bool:
-    """Whether a browser asks for something to look at: it names HTML, which no program does."""
-    return "text/html" in ",".join(headers.getlist("accept")).lower()
-
-
 async def file_response(
     run: Run, file: File, request: Request, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer with a file, with ranges of it, or with 304.
+    """Answer with a file, with ranges of it, or with 304; `run` is what asks for the file.
 
-    Parameters
-    ----------
-    run
-        Calls what asks for the file in a thread: `Store.files`.
-    headers
-        Further headers of the answer.
-
-    Raises
-    ------
-    FileNotFoundError
-        When it is not there any more.
+    Raises FileNotFoundError when it is not there any more.
     """
     tag = {"ETag": f'"{file.etag}"', "Cache-Control": "private, immutable"}
     headers = {**(headers or {}), **tag}
@@ -135,13 +149,8 @@ class _Answer(FileResponse):
         """From which byte to which one a request asks for; what is checked of them at first."""
         headers, size = Headers(scope=scope), self._content.size_bytes
         given, if_range = headers.get("range"), headers.get("if-range")
-        ranges = []
-        if (
-            given
-            and scope["method"] == "GET"
-            and (not if_range or self._should_use_range(if_range))
-        ):
-            ranges = self._parse_range_header(given, size)
+        counts = scope["method"] == "GET" and (not if_range or self._should_use_range(if_range))
+        ranges = self._parse_range_header(given, size) if given and counts else []
         start, stop = (ranges[0][0], ranges[-1][1]) if ranges else (0, size)
         return start, min(stop, start + _CHECKED_BYTES)
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from georesolve.service import pools
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
-from georesolve.service.http.scopes import own_path
+from georesolve.service.http.journal import own_path
 from georesolve.service.settings import Settings
 
 _WITH_BODY = ("POST", "PUT")

@@ -1,4 +1,4 @@
-"""HTTP connections: how large and how slow the head of a request may be, and how many there are.
+"""HTTP connections: how fronts share them, their number, and how large and slow a head may be.
 
 What may be in a body, and how long a client may pause in it, stands in `service.http.bodies`.
 """
@@ -8,6 +8,8 @@ import http
 import json
 import logging
 import resource
+import socket
+from collections.abc import Callable, MutableSequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,6 @@ from georesolve.service.errors import (
     Problem,
     TooManyConnections,
 )
-from georesolve.service.http.accepting import Acceptor
 from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -36,29 +37,93 @@ _MOST_WAITING = 16
 """Requests of one connection that may be sent before the first of them is answered."""
 BACKLOG = 256
 """Connections that the kernel accepts before the service does."""
+_YIELD_SECONDS = 0.005
+"""For so long a front leaves a connection to others that have fewer. Then it takes it: those may
+have ended, or be busy."""
+_EXHAUSTED_SECONDS = 1.0
+"""After that a front tries again that may open no more files."""
+
+
+class Acceptor:
+    """Takes connections one at a time, unless other fronts have fewer and come first.
+
+    The kernel wakes all fronts, and the first would take whatever waits: of 64 connections one of
+    four had 30. `counts` are those of all fronts, in memory that they share; `own` is the place of
+    this one.
+    """
+
+    def __init__(
+        self, sockets: list[socket.socket], counts: MutableSequence[int], own: int
+    ) -> None:
+        self._sockets = sockets
+        self._counts = counts
+        self._own = own
+        self._taking: list[asyncio.Task[None]] = []
+
+    def start(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Take connections from now on, in the event loop that runs."""
+        self._taking = [asyncio.create_task(self._take(one, protocol)) for one in self._sockets]
+
+    def stop(self) -> None:
+        """Take no more."""
+        for taking in self._taking:
+            taking.cancel()
+
+    def note(self, connections: int) -> None:
+        """Tell the other fronts how many connections this one has."""
+        self._counts[self._own] = connections
+
+    async def _take(
+        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
+        listening.setblocking(False)
+        while True:
+            await _readable(listening)
+            if self._counts[self._own] > min(self._counts):
+                await asyncio.sleep(_YIELD_SECONDS)
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                # Another front was first, or the client has gone.
+                continue
+            except OSError as error:
+                logger.error("no connection can be accepted: %s", error)
+                await asyncio.sleep(_EXHAUSTED_SECONDS)
+                continue
+            connection.setblocking(False)
+            # At once, and not when the connection is made: until then others come.
+            self._counts[self._own] += 1
+            try:
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(protocol, connection)
+            except OSError:
+                logger.info("a client had gone before its connection was open")
+            except Exception:
+                # The others are taken all the same.
+                logger.exception("a connection was not opened")
+
+
+async def _readable(listening: socket.socket) -> None:
+    """Wait until a connection waits; it may be another front that takes it."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listening, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 class Connections:
-    """All connections of a service, and what bounds them.
-
-    Attributes
-    ----------
-    acceptor
-        What takes them.
-    most
-        How many there may be: at most a quarter of the descriptors. Each connection may have a
-        file open, too, and the other half is for jobs and the database.
-    waiting
-        Those that wait for their client, with no request that is being answered. The one that has
-        waited longest stands first.
-    """
+    """All connections of a service, and what bounds them."""
 
     def __init__(self, settings: Settings, acceptor: Acceptor) -> None:
         self.acceptor = acceptor
+        # Each may have a file open, too, and the other half is for jobs and the database.
         self.most = min(settings.connections, _descriptors() // 4)
         self.head_seconds = settings.header_seconds
         self.idle_seconds = settings.idle_seconds
         self.pause_seconds = settings.body_seconds
+        # Those without a request that is being answered; which waits longest for its client, first.
         self.waiting: dict[Connection, None] = {}
         # What uvicorn makes a connection with.
         self.protocol: Any = partial(Connection, self)

@@ -70,15 +70,10 @@ def parameters_of(
     """The model of a request whose options are texts, and what tells the JSON pointer of one.
 
     Of columns to carry, a single text is a list with commas, or `*` for all; of several, each is a
-    name as it stands: so a name with a comma is given twice. Empty fields of a form are not given.
-
-    Parameters
-    ----------
-    given
-        What came otherwise: the files of the request.
+    name as it stands: so a name with a comma is given twice. `given` are the files of the request.
     """
     in_query, given = _by_name(query), given or {}
-    # Browsers send the fields that a user leaves empty, too.
+    # Browsers send the fields that a user leaves empty, too: they are not given.
     in_form = _by_name((name, text) for name, text in form if text)
 
     def pointer(name: str) -> str:
@@ -109,9 +104,8 @@ def parameters_of(
 def refuse_query(query: Texts) -> None:
     """Refuse a query beside a JSON body, which has all options."""
     for name, _ in query:
-        raise _refusal(
-            f"/query/{step(name)}", "with a JSON body the options stand in it, beside the sets"
-        )
+        where = "with a JSON body the options stand in it, beside the sets"
+        raise _refusal(f"/query/{step(name)}", where)
 
 
 def refuse_repeated(request: HTTPConnection) -> None:

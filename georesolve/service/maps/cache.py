@@ -9,11 +9,10 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from georesolve.service import pools
 from georesolve.service.clock import is_id
@@ -42,8 +41,7 @@ _SWEEP_SECONDS = 10.0
 """So often it is asked, at most, which results are gone: the database may change at any moment."""
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A result that can be drawn."""
 
     map: Map
@@ -88,8 +86,6 @@ class Maps:
         """The map of a job's result, for the owner who asks; however many ask, it is made once.
 
         `observations` gives those of the job if it is to be made, or raises that they are gone.
-        Raises StorageFull when the disk has no room for it, OSError when the result is gone or
-        damaged.
         """
         if (opened := self._opened.pop(id, None)) is not None:
             self._opened[id] = opened

@@ -50,14 +50,9 @@ def thresholds(percentiles_m: list[float]) -> list[float]:
 
 
 def picture(square: Square, percentiles_m: list[float], densest: int) -> bytes:
-    """A tile as PNG.
+    """A tile as PNG; the percentiles are those of the whole result.
 
-    Parameters
-    ----------
-    percentiles_m
-        Those of the whole result.
-    densest
-        The most observations that a pixel of the zoom level has: it is opaque.
+    A pixel with as many observations as the `densest` of its zoom level is opaque.
     """
     counts = square.matched + square.unmatched
     # NaN sorts behind all; its pixels get their colour below.

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from georesolve.intake.representations import features
 from georesolve.service.auth.access import part
@@ -15,10 +16,10 @@ from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, 
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
-from georesolve.service.maps.models import MOST_FEATURES, Spread, TileLayer
-from georesolve.service.maps.picture import empty_tile, picture
+from georesolve.service.maps.picture import UNMATCHED, colours, empty_tile, picture, thresholds
 from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
+from georesolve.workers.distances import PERCENTS
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
 from georesolve.workers.result import TableRows
@@ -28,6 +29,8 @@ router = APIRouter(tags=["maps"])
 
 T = TypeVar("T")
 
+MOST_FEATURES = 2000
+_WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _PNG = answer_of({_PNG_TYPE: BYTES}, "256 x 256 pixels")
 _FEATURES = answer_of(
@@ -49,6 +52,66 @@ _FEATURES = answer_of(
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
 """This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
+
+
+class Colour(BaseModel):
+    """A colour, and from which distance on it is used."""
+
+    color: str
+    distance_m: float
+
+
+class TileLayer(BaseModel):
+    """A layer of tiles, as TileJSON 3.0 has it, and what its colours mean."""
+
+    tilejson: Literal["3.0.0"] = "3.0.0"
+    name: str
+    attribution: str
+    scheme: Literal["xyz"] = "xyz"
+    tiles: list[str]
+    data: list[str] = Field(description="the same as GeoJSON, where tiles have few observations")
+    vector_layers: list[dict[str, str]] = []
+    bounds: list[float] = Field(description="west, south, east, north")
+    minzoom: int
+    maxzoom: int
+    rows: int = Field(description="observations that the map shows")
+    rows_beyond: int = Field(
+        description="observations north or south of 85.0511 degrees, where web maps end: not shown"
+    )
+    counts: dict[str, int] = Field(
+        description="observations by status; those with invalid coordinates are not shown"
+    )
+    most_features: int = Field(description="observations up to which a tile has GeoJSON")
+    colors: list[Colour] = Field(
+        description="of the median distance of the matched observations of a pixel; opacity is the "
+        "logarithm of how many observations it has"
+    )
+    color_unmatched: str = Field(description="of pixels with unmatched observations alone")
+
+
+class Percentile(BaseModel):
+    """A distance that a part of the matched observations does not exceed."""
+
+    percent: int
+    distance_m: float
+
+
+class Histogram(BaseModel):
+    """Counts between edges; a bin has its lower edge, and the last one both."""
+
+    edges_m: list[float]
+    counts: list[int]
+
+
+class Spread(BaseModel):
+    """How far the observations of a result lie from their nearest references."""
+
+    counts: dict[str, int] = Field(description="observations by status")
+    percentiles: list[Percentile] = Field(
+        description="to 0.01 %; none without a matched observation"
+    )
+    linear: Histogram
+    logarithmic: Histogram = Field(description="the first bin begins at 0")
 
 
 class Tile(NamedTuple):
@@ -147,8 +210,27 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     a registered dataset was removed, or when more than 16 MiB came with a request that did not
     `Accept` GeoJSON. Of `k` references the nearest counts.
     """
-    drawn = await map.drawn(await map.manifest())
-    return TileLayer.of(drawn, f"{base_of(request)}/jobs/{map.job.id}/tiles")
+    shown, distances = await map.drawn(await map.manifest())
+    here = f"{base_of(request)}/jobs/{map.job.id}/tiles"
+    from_m = thresholds(distances.percentiles_m)
+    return TileLayer(
+        name="distance to the nearest reference",
+        attribution="georesolve",
+        tiles=[f"{here}/{{z}}/{{x}}/{{y}}.png"],
+        data=[f"{here}/{{z}}/{{x}}/{{y}}.geojson"],
+        bounds=shown.bounds_deg or _WORLD_BOUNDS,
+        minzoom=0,
+        maxzoom=MOST_ZOOM,
+        rows=shown.rows,
+        rows_beyond=shown.beyond,
+        counts=distances.counts,
+        most_features=MOST_FEATURES,
+        colors=[
+            Colour(color=color, distance_m=metres)
+            for color, metres in zip(colours(), from_m, strict=False)
+        ],
+        color_unmatched=UNMATCHED,
+    )
 
 
 @router.get(
@@ -166,10 +248,10 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """
 
     def drawn_tile(_: Manifest, drawn: Drawn) -> bytes:
-        if not drawn.map.count(*tile):
+        shown, distances = drawn
+        if not shown.count(*tile):
             return empty_tile()
-        square = drawn.map.square(*tile)
-        return picture(square, drawn.distances.percentiles_m, drawn.map.densest(tile.z))
+        return picture(shown.square(*tile), distances.percentiles_m, shown.densest(tile.z))
 
     return await map.answer(request, tile, _PNG_TYPE, drawn_tile)
 
@@ -182,10 +264,7 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     dependencies=IF_NONE_MATCH,
 )
 async def get_tile_features(
-    map: JobMap,
-    tile: TileOfPath,
-    request: Request,
-    most: Most = MOST_FEATURES,
+    map: JobMap, tile: TileOfPath, request: Request, most: Most = MOST_FEATURES
 ) -> Response:
     """The observations of a tile with the columns of the result, where these are `most` or fewer.
 
@@ -217,5 +296,11 @@ async def get_distances(map: JobMap) -> Spread:
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
     edges from the second on have equal ratios. Of `k` references the nearest counts.
     """
-    measure = partial(map.maps.distances, map.job.id, await map.manifest())
-    return Spread.of(await map.run(measure))
+    found = await map.run(partial(map.maps.distances, map.job.id, await map.manifest()))
+    pairs = zip(PERCENTS, found.percentiles_m, strict=False)
+    return Spread(
+        counts=found.counts,
+        percentiles=[Percentile(percent=one, distance_m=metres) for one, metres in pairs],
+        linear=Histogram(**found.linear._asdict()),
+        logarithmic=Histogram(**found.logarithmic._asdict()),
+    )

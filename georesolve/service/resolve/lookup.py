@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from georesolve.intake.errors import Refused
-from georesolve.intake.representations import PARQUET, Format
+from georesolve.intake.geometries import PointSets
+from georesolve.intake.representations import PARQUET, Format, up_to
 from georesolve.service import pools
-from georesolve.service.errors import InvalidInput, NotReady, TooLarge
+from georesolve.service.errors import InvalidInput, NotReady, ResultTooLarge, TooLarge
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked
-from georesolve.service.results.streams import CONVERTED_BYTES, converted
 from georesolve.service.store.rows import DatasetRow
 from georesolve.workers.at_hand import (
     MOST_STEPS,
@@ -30,9 +30,11 @@ from georesolve.workers.at_hand import (
 from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
-from georesolve.workers.result import opened
+from georesolve.workers.result import Rows, opened
 from georesolve.workers.sources import SourceFailed
 
+CONVERTED_BYTES = 64 << 20
+"""What is made in memory is not larger."""
 _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nearest/execution"
 
 
@@ -168,3 +170,15 @@ def _look_up(
         if isinstance(one, Ingested):
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     return SmallAnswer(content, format, hashlib.sha256(content).hexdigest(), seconds)
+
+
+def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
+    """A small result in a format other than Parquet."""
+    assert format.pieces is not None, "Parquet is there"
+    made = up_to(CONVERTED_BYTES, format.pieces(rows, sets))
+    if made is None:
+        raise ResultTooLarge(
+            f"as {format.media_type} the result is larger than the limit of {CONVERTED_BYTES} "
+            "bytes: take it as Parquet"
+        )
+    return made

@@ -31,7 +31,7 @@ from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Pointer
-from georesolve.service.results.negotiation import format_of
+from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import Delivery, Repeat
 
 _LONGEST_KEY = 255

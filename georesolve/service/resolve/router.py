@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 from georesolve.intake.representations import ARROW, JSON
 from georesolve.service.errors import NotReady
 from georesolve.service.http import examples
+from georesolve.service.http.answers import wanted_format
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.operations import (
     Answers,
@@ -42,7 +43,6 @@ from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_answer
-from georesolve.service.results.negotiation import wanted_format
 from georesolve.service.store.rows import LIVE, Delivery, JobRow
 
 router = APIRouter(tags=["resolve"])

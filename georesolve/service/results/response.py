@@ -13,9 +13,10 @@ import pyarrow as pa
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
+from starlette.datastructures import Headers
 
 from georesolve.intake.columns import Role
-from georesolve.intake.representations import CSV, PARQUET, Format
+from georesolve.intake.representations import CSV, JSON, PARQUET, Format, up_to
 from georesolve.service import pools
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
@@ -29,12 +30,18 @@ from georesolve.service.errors import (
     SetsGone,
     StorageFull,
 )
-from georesolve.service.http.answers import BLOCK_BYTES, File, Run, Span, file_response
+from georesolve.service.http.answers import (
+    BLOCK_BYTES,
+    File,
+    Run,
+    Span,
+    file_response,
+    wanted_format,
+)
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.negotiation import format_of
-from georesolve.service.results.streams import by_turns, pieces_of, stream_response, up_to
+from georesolve.service.results.streams import by_turns, pieces_of, stream_response
 from georesolve.service.store.checks import Checks
-from georesolve.service.store.rows import JobRow
+from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.files import Look
@@ -54,6 +61,17 @@ _HELD_FILES = 16
 job is dismissed meanwhile."""
 _KEPT_MANIFESTS = 16
 """Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
+
+
+def format_of(delivery: Delivery, headers: Headers) -> Format:
+    """The format of a result: that of `outputs`, or the one that a client likes best.
+
+    In a document, which is JSON itself, that is JSON when the client does not say. Raises
+    NotAcceptable when it likes none that there is.
+    """
+    if delivery.media_type is not None:
+        return wanted_format(Headers({"accept": delivery.media_type}))
+    return wanted_format(headers, JSON if delivery.response == "document" else PARQUET)
 
 
 @dataclass(frozen=True)
