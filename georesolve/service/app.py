@@ -26,7 +26,6 @@ from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
 from georesolve.service.ops import docs, health
 from georesolve.service.ops import metrics as ops_metrics
-from georesolve.service.page import landing
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest
@@ -131,6 +130,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)
-    for module in (resolve, landing, *of_resources, health, ops_metrics, docs, page):
+    for module in (resolve, page, *of_resources, health, ops_metrics, docs):
         app.include_router(module.router)
     return app

@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 
 class _Threads:
-    def __init__(self, kind: str, most: int) -> None:
-        self._kind, self._most = kind, most
+    def __init__(self, kind: str, most: int, begin: Callable[[], object] | None = None) -> None:
+        self._kind, self._most, self._begin = kind, most, begin
         self._open()
         # A fork has none of the threads.
         os.register_at_fork(after_in_child=self._open)
 
     def _open(self) -> None:
-        self._threads = ThreadPoolExecutor(self._most, self._kind)
+        self._threads = ThreadPoolExecutor(self._most, self._kind, self._begin)
 
-    def close(self) -> None:
-        """Wait for what runs, and take no more."""
-        self._threads.shutdown()
+    def close(self, *, cancel: bool = False) -> None:
+        """Wait for what runs, and take no more; `cancel` drops what has not begun."""
+        self._threads.shutdown(cancel_futures=cancel)
 
     def _begun(self, call: Callable[[], T]) -> Future[T]:
         # What is logged in the thread is about the same request.

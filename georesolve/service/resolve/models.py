@@ -52,23 +52,8 @@ class GeoJson(NamedTuple):
     place: str
 
 
-class Registered(NamedTuple):
-    """A registered dataset, by its id or its name."""
-
-    id: str
-
-
-class Elsewhere(NamedTuple):
-    """Files that stay where they are."""
-
-    href: str
-
-
-PointSource = Arrays | GeoJson | Registered | Elsewhere | Upload
-
-
-# What JSON may stand for a point set. These classes tell clients; `_source` reads it, so that a
-# client hears what is wrong with what it meant, and not of each kind that it did not mean.
+# What JSON may stand for a point set. These classes tell clients; `_source` finds out which of them
+# is meant, so that a client hears what is wrong with that, and not with each of the others.
 
 _Scalar = Annotated[
     Any, WithJsonSchema({"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}})
@@ -99,6 +84,7 @@ class SourceReference(_Closed):
     type: str = ""
 
 
+PointSource = Arrays | GeoJson | DatasetReference | SourceReference | Upload
 _Plain = (
     Annotated[str, Field(pattern=f"^dataset:{_ID_OR_NAME}")]
     | _Address
@@ -146,7 +132,7 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
         case {"href": str(href), **rest} if rest.keys() <= {"type"}:
             return _named(href, steps)
         case {"type": "FeatureCollection"}:
-            return GeoJson(given, _place(steps))
+            return GeoJson(given, "/value" * len(steps))
         case dict():
             for name, column in given.items():
                 if not isinstance(column, list):
@@ -156,7 +142,7 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
                         '{"href": "s3://..."}, arrays by column name, or a GeoJSON '
                         "FeatureCollection",
                     )
-            return Arrays(given, _place(steps))
+            return Arrays(given, "/value" * len(steps))
     kinds = {list: "an array", bool: "true or false", type(None): "null"}
     raise _error(
         steps,
@@ -170,9 +156,10 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
 def _named(text: str, steps: tuple[str, ...]) -> PointSource:
     kind, _, id = text.strip().partition(":")
     if kind == "dataset" and id:
-        return Registered(id)
+        # Whether there is such a one the library knows better than a pattern.
+        return DatasetReference.model_construct(dataset=id)
     if is_href(text):
-        return Elsewhere(text.strip())
+        return SourceReference.model_construct(href=text.strip())
     raise _error(
         steps,
         "{text} is neither a file nor 'dataset:<id>' or an address",
@@ -184,10 +171,6 @@ def _error(steps: Sequence[str], template: str, **values: str) -> ValidationErro
     error = PydanticCustomError("point_set", template, values)
     details = InitErrorDetails(type=error, loc=tuple(steps), input=None)
     return ValidationError.from_exception_data("PointSet", [details])
-
-
-def _place(steps: Sequence[str]) -> str:
-    return "".join(f"/{one}" for one in steps)
 
 
 def _rows_or_source(given: Any) -> int | PointSource:

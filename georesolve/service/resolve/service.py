@@ -1,12 +1,10 @@
 """What requests for matches need of the service: its parts, threads for small ones, and memory."""
 
 import asyncio
-import contextvars
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +13,7 @@ from typing import TypeVar
 
 from georesolve.intake.addresses import Sinks
 from georesolve.intake.errors import Refused
+from georesolve.service import pools
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import QueueFull, TooManyBodies, TooManyJobs
@@ -56,9 +55,8 @@ class AtHand:
         # This one is that of the event loop, which answers what is quick.
         prepare_thread(cores)
         self._unanswered: Counter[str] = Counter()
-        self._threads = ThreadPoolExecutor(
-            threads, "at hand", prepare_thread, (max(1, cores // threads),)
-        )
+        each = max(1, cores // threads)
+        self._threads = pools.Pool("at hand", threads, partial(prepare_thread, each))
         # Where machine code is to be compiled that takes a minute, which the end must not wait for.
         threading.Thread(target=self._prepare, args=(settings,), daemon=True).start()
 
@@ -72,13 +70,10 @@ class AtHand:
 
     def close(self) -> None:
         """Answer no more."""
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.close(cancel=True)
 
     async def answer(
-        self,
-        owner: str,
-        function: Callable[[], T],
-        quickly: Callable[[], T | None] | None = None,
+        self, owner: str, function: Callable[[], T], quickly: Callable[[], T | None] = lambda: None
     ) -> T:
         """What a function returns, called by a thread in the turn of its owner.
 
@@ -86,8 +81,6 @@ class AtHand:
         wait for the other one to let go of Python's lock. It takes some milliseconds, waits for
         nothing, and returns None where `function` is to be called. That is called, too, when it
         fails other than with a refusal: to find out why may take reading a file.
-
-        Refused when too many wait for theirs: of all owners, or of this one.
         """
         waiting, own = self._unanswered.total(), self._unanswered[owner]
         if waiting >= _MOST_UNANSWERED:
@@ -105,23 +98,18 @@ class AtHand:
         self._unanswered[owner] += 1
         try:
             async with self._turns.place(owner):
-                if quickly is not None:
-                    if owner:
-                        # Those that came at the same time stand in line before the first of them
-                        # begins: so their owners take turns.
-                        await asyncio.sleep(0)
-                    try:
-                        found = quickly()
-                    except Refused:
-                        raise
-                    except Exception as error:
-                        logger.warning("a small request is answered by a thread: %r", error)
-                        found = None
-                    if found is not None:
+                if owner:
+                    # Those that came at the same time stand in line before the first of them
+                    # begins: so their owners take turns.
+                    await asyncio.sleep(0)
+                try:
+                    if (found := quickly()) is not None:
                         return found
-                # What is logged in the thread is about the same request.
-                call = partial(contextvars.copy_context().run, function)
-                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+                except Refused:
+                    raise
+                except Exception as error:
+                    logger.warning("a small request is answered by a thread: %r", error)
+                return await self._threads(function)
         finally:
             self._unanswered[owner] -= 1
             if not self._unanswered[owner]:
@@ -140,10 +128,7 @@ class Memory:
 
     @contextmanager
     def body(self, owner: str) -> Iterator[Callable[[int], None]]:
-        """Hold a body of an owner, empty if there are no keys; the caller tells what it grows by.
-
-        What it calls raises TooManyBodies when there is no memory for more.
-        """
+        """Hold a body of an owner; the caller tells what it grows by."""
         size = 0
 
         def grow(more: int) -> None:

@@ -19,12 +19,12 @@ from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve.models import (
     ROLES,
     Arrays,
-    Elsewhere,
+    DatasetReference,
     EstimateInputs,
     GeoJson,
     NearestInputs,
     PointSource,
-    Registered,
+    SourceReference,
 )
 from georesolve.service.resolve.service import Service
 from georesolve.service.store.rows import DatasetRow
@@ -104,18 +104,11 @@ async def asked_by(
     *,
     is_short: bool = False,
 ) -> Asked:
-    """Make or find both sets, and check them, in a folder that goes with the request.
-
-    Of a request that is short, small arrays are made a table at once, and datasets that were
-    used a moment ago are not looked at again.
-    """
+    """Make or find both sets, and check them."""
     output = None if output is None else service.sinks.output(output.strip())
-    observations, references = [
-        await _made(
-            getattr(inputs, role), pointer(role), service, inputs.reading_of(role), folder, is_short
-        )
-        for role in ROLES
-    ]
+    observations, references = await planned_by(inputs, pointer, service, folder, is_short=is_short)
+    assert not isinstance(observations, int), "it is a set"
+    assert not isinstance(references, int), "it is a set"
     options = inputs.options(observations.dataset, references.dataset)
     asked = Asked(observations, references, options, inputs.on_invalid, output)
     _check(asked, pointer)
@@ -123,34 +116,45 @@ async def asked_by(
 
 
 async def planned_by(
-    inputs: NearestInputs | EstimateInputs, pointer: Pointer, service: Service, folder: Path
+    inputs: NearestInputs | EstimateInputs,
+    pointer: Pointer,
+    service: Service,
+    folder: Path,
+    *,
+    is_short: bool = False,
 ) -> tuple[PlannedSet, PlannedSet]:
-    """The same of what may be numbers of rows."""
+    """Make or find both sets, in a folder that goes with the request; or how many rows they have.
+
+    Of a request that is short, small arrays are made a table at once, and datasets that were
+    used a moment ago are not looked at again.
+    """
     observations, references = [
-        source
-        if isinstance(source := getattr(inputs, role), int)
-        else await _made(source, pointer(role), service, inputs.reading_of(role), folder)
+        await _made(
+            getattr(inputs, role), pointer(role), service, inputs.reading_of(role), folder, is_short
+        )
         for role in ROLES
     ]
     return observations, references
 
 
 async def _made(
-    source: PointSource,
+    source: int | PointSource,
     place: str,
     service: Service,
     reading: Reading,
     folder: Path,
-    is_short: bool = False,
-) -> PointSet:
+    is_short: bool,
+) -> PlannedSet:
     """Make or find one set; `place` is where it stands in the request."""
     ingest, owner = service.ingest, service.owner
     match source:
-        case Registered(id):
+        case int():
+            return source
+        case DatasetReference(dataset=id):
             if is_short and (row := service.library.known(id)) is not None:
                 return row
             return await service.store.files(service.library.use, id)
-        case Elsewhere(href):
+        case SourceReference(href=href):
             return await pools.remote(owner, ingest.from_href, href, reading, place)
         case Upload():
             return await ingest.from_upload(source, reading, folder, owner)

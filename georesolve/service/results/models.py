@@ -108,10 +108,7 @@ def matches_content(
 def matches_answer(description: str, *others: dict[str, Any], first: Format = PARQUET) -> Answers:
     """The matches in all formats, and `others` that JSON may also be.
 
-    Parameters
-    ----------
-    first
-        What comes if nothing is asked for: what generated clients take the answer for.
+    The `first` comes if nothing is asked for: generated clients take the answer for it.
     """
     formats = [first, *(one for one in FORMATS if one != first)]
     return answer_of(matches_content(*formats, others=others), description)
