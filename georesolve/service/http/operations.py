@@ -72,6 +72,16 @@ def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
+def form_request(
+    model: type[BaseModel], file: dict[str, Any], example: dict[str, str]
+) -> dict[str, Any]:
+    """A request whose body is a form: what the example has are files, other fields are texts."""
+    schema = schema_of(model)
+    properties = _as_texts(schema["properties"]) | dict.fromkeys(example, file)
+    content = {"schema": {**schema, "properties": properties}, "example": dict(example)}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
+
+
 def header(description: str, kind: str = "string") -> dict[str, Any]:
     """A header of an answer."""
     return {"description": description, "schema": {"type": kind}}
@@ -137,7 +147,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return whole
 
 
-def as_texts(properties: dict[str, Any]) -> dict[str, Any]:
+def _as_texts(properties: dict[str, Any]) -> dict[str, Any]:
     """Properties of a model as the fields of a form: what is optional is left out, not null.
 
     Nor is there a default: a generated client would send it, and where the query says something

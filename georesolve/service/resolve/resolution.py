@@ -70,8 +70,14 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
 
     Sets that are too large for an answer at once are refused if the client takes no job.
     """
-    if not terms.takes_a_job:
-        _refuse_large(service, asked)
+    observations, references = (one.rows for one in asked.datasets)
+    rows, most = observations * asked.options.k + references, service.settings.sync_rows
+    if rows > most and not terms.takes_a_job:
+        raise TooLarge(
+            f"{rows} rows of both sets together (observations k times) are more than the limit of "
+            f"{most} for an answer at once: send the header 'Prefer: respond-async' and follow the "
+            "Location of the answer"
+        )
     delivery = replace(terms.delivery or Delivery(), output=asked.output)
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
@@ -90,17 +96,6 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     job = await pools.database(service.store.job, id)
     assert job is not None, "a job just accepted is in the store"
     return job
-
-
-def _refuse_large(service: Service, asked: Asked) -> None:
-    observations, references = (one.rows for one in asked.datasets)
-    rows = observations * asked.options.k + references
-    if rows > service.settings.sync_rows:
-        raise TooLarge(
-            f"{rows} rows of both sets together (observations k times) are more than the "
-            f"limit of {service.settings.sync_rows} for an answer at once: "
-            "send the header 'Prefer: respond-async' and follow the Location of the answer"
-        )
 
 
 async def _job_of(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
@@ -173,7 +168,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
 
 
 def _refuse_taken(output: str) -> None:
-    """Refuse to write where something lies; raises OutputTaken, or NotReady if nobody knows."""
+    """Refuse to write where something lies."""
     try:
         is_taken = place_of(output).is_taken()
     except OSError as error:

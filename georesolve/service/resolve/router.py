@@ -4,9 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
@@ -18,17 +17,17 @@ from georesolve.service.http import examples
 from georesolve.service.http.answers import wanted_format
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.operations import (
+    BYTES,
     Answers,
-    as_texts,
     created,
+    form_request,
     json_request,
-    schema_of,
 )
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
 from georesolve.service.resolve.lookup import SmallAnswer, resolve_at_once
-from georesolve.service.resolve.models import ROLES, NearestInputs, ResolveForm
+from georesolve.service.resolve.models import NearestInputs, ResolveForm
 from georesolve.service.resolve.requests import (
     SHORT_BYTES,
     Terms,
@@ -65,27 +64,11 @@ TAKEN: Answers = {
     }
 }
 """The answer to a request that became a job."""
-_FILE = {
-    "type": "string",
-    "format": "binary",
-    "description": "a file, or the text dataset:<id>",
-}
-_FORM_SCHEMA = schema_of(ResolveForm)
-_FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    **_FORM_SCHEMA,
-                    "properties": as_texts(_FORM_SCHEMA["properties"])
-                    | dict.fromkeys(ROLES, _FILE),
-                },
-                "example": dict(examples.FILES),
-            }
-        },
-    }
-}
+_FORM = form_request(
+    ResolveForm,
+    {**BYTES["schema"], "description": "a file, or the text dataset:<id>"},
+    examples.FILES,
+)
 
 
 @router.post(
@@ -129,16 +112,15 @@ async def answer(
     async with service.ingest.folder() as folder:
         asked, delivery = await ask(folder)
         terms = terms.received(delivery)
-        found = await resolve(service, asked, terms, partial(_gone, request))
+
+        async def gone() -> NoReturn:
+            # The body has been read: what comes now is that the client has gone.
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            raise ClientDisconnect
+
+        found = await resolve(service, asked, terms, gone)
         return await _response_of(request, service, found, terms)
-
-
-async def _gone(request: Request) -> NoReturn:
-    """Wait until the client has gone; then raise ClientDisconnect."""
-    # The body has been read: what comes now is that the client has gone.
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    raise ClientDisconnect
 
 
 async def _response_of(
@@ -209,9 +191,7 @@ async def nearest(request: Request) -> Response:
             return _small_response(await resolve_at_once(service, asked, format, start))
         refuse_query(request.query_params.multi_items())
         async with json_content(request, service) as content:
-            inputs, is_short = (
-                await parsed(service, content, NearestInputs),
-                len(content) <= SHORT_BYTES,
-            )
+            inputs = await parsed(service, content, NearestInputs)
+            is_short = len(content) <= SHORT_BYTES
             asked = await asked_by(inputs, in_document(), service, folder, is_short=is_short)
             return _small_response(await resolve_at_once(service, asked, format, start))
