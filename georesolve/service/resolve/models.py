@@ -212,7 +212,6 @@ class ColumnNames(RootModel[list[ColumnName] | Literal["*"]]):
 _Columns = Annotated[
     list[str] | Literal["*"], PlainValidator(_column_names, json_schema_input_type=ColumnNames)
 ]
-_OF_ONE_TABLE = ("lat", "lon", "geometry", "id")
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -224,7 +223,8 @@ def _with_options(model: type[M]) -> type[M]:
             Field(None, description=f"`{name}` of the {role} alone"),
         )
         for role, prefix in PREFIXES.items()
-        for name in _OF_ONE_TABLE
+        for name, one in TableParameters.model_fields.items()
+        if one.annotation == ColumnName | None
     }
     types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
     added |= {one.name: (types[one.name], one) for one in fields(MatchOptions)}
