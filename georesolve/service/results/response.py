@@ -1,17 +1,23 @@
-"""The result of a job as an HTTP answer."""
+"""The result of a job as an HTTP answer.
+
+Formats other than Parquet are made of that as they are sent, a batch of rows at a time. They have
+no length, no ranges and no file: each is made anew, and takes as long as its client reads. What is
+wrong with the first batch is told as a problem; what goes wrong behind it ends the connection, so
+that no client takes half a result for the whole.
+"""
 
 import errno
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 from fastapi import Depends, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
 from starlette.datastructures import Headers
 
@@ -39,10 +45,10 @@ from georesolve.service.http.answers import (
     wanted_format,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.results.streams import by_turns, pieces_of, stream_response
 from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
+from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.files import Look
 from georesolve.workers.manifest import (
@@ -50,9 +56,11 @@ from georesolve.workers.manifest import (
     Manifest,
     Matches,
     look_at_manifest,
+    open_matches,
     read_manifest,
 )
 from georesolve.workers.places import Folder, Home, StoreFailed
+from georesolve.workers.result import opened
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +69,12 @@ _HELD_FILES = 16
 job is dismissed meanwhile."""
 _KEPT_MANIFESTS = 16
 """Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
+
+
+_making = Turns(2)
+"""For batches that are made at the same time, of however many results. What asks servers takes
+turns of its owner instead: a silent one would hold all places."""
+T = TypeVar("T")
 
 
 def format_of(delivery: Delivery, headers: Headers) -> Format:
@@ -116,19 +130,16 @@ class Results:
         _refuse_without_result(job)
         _refuse_elsewhere(job)
         headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
-        folder = self.store.job_folder(job.id)
         with result_of(job):
             if format != PARQUET:
-                pieces = pieces_of(folder, format, partial(self.set_of, job))
-                return await stream_response(
-                    await self._making(job, format), pieces, format, headers
-                )
+                run, pieces = await self._making(job, format), self._pieces(job, format)
+                return await _stream_response(run, pieces, format, headers)
             manifest = await self.store.files(self.manifest_of, job)
             file = File(
                 partial(_open, manifest),
                 manifest.size_bytes,
                 manifest.digest,
-                await self.store.files(look_at_manifest, folder),
+                await self.store.files(look_at_manifest, self.store.job_folder(job.id)),
                 format.media_type,
                 format.name,
                 self._spans(job, manifest, manifest.extents()),
@@ -182,10 +193,15 @@ class Results:
 
     async def _making(self, job: JobRow, format: Format) -> Run:
         """What calls the makers of a format: by turns of the owner where a set lies elsewhere."""
-        asks_elsewhere = format.geometry != "" and await pools.database(self._asks_elsewhere, job)
-        if asks_elsewhere:
+        if format.geometry != "" and await pools.database(self._asks_elsewhere, job):
             return partial(pools.remote, self.store.owner or "")
-        return partial(by_turns, self.store.files)
+        return partial(_by_turns, self.store.files)
+
+    def _pieces(self, job: JobRow, format: Format) -> Iterator[bytes]:
+        """The result in a format other than Parquet, which may refuse its values; else OSError."""
+        assert format.pieces is not None, "Parquet is there"
+        with open_matches(self.store.job_folder(job.id)) as file:
+            yield from format.pieces(opened(file), partial(self.set_of, job))
 
     def _asks_elsewhere(self, job: JobRow) -> bool:
         sets = (self.store.dataset(id) for id in (job.observations, job.references))
@@ -231,9 +247,7 @@ class Results:
 
     def _in_document(self, job: JobRow, format: Format) -> bytes | None:
         """A result in a document; None if it is larger than may stand there in its format."""
-        folder = self.store.job_folder(job.id)
-        pieces = pieces_of(folder, format, partial(self.set_of, job))
-        value = up_to(self.inline_bytes, pieces)
+        value = up_to(self.inline_bytes, self._pieces(job, format))
         if value is None:
             return None
         about = {"mediaType": format.media_type}
@@ -260,6 +274,37 @@ def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
 def _open(manifest: Manifest) -> BinaryIO:
     held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
     return io.BufferedReader(Matches(manifest, held), BLOCK_BYTES)
+
+
+async def _stream_response(
+    run: Run, pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
+) -> StreamingResponse:
+    """Answer with pieces, which `run` has made in a thread; raises what the first one does."""
+    first = await run(next, pieces, None)
+    return StreamingResponse(
+        _all(run, first, pieces),
+        media_type=format.media_type,
+        headers={
+            "Accept-Ranges": "none",
+            "Cache-Control": "private",
+            "Content-Disposition": f'attachment; filename="{format.name}"',
+            **headers,
+        },
+    )
+
+
+async def _all(run: Run, first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    piece = first
+    while piece is not None:
+        yield piece
+        piece = await run(next, pieces, None)
+
+
+async def _by_turns(run: Run, function: Callable[..., T], *given: Any) -> T:
+    """What a function makes that waits for no server, a few at a time."""
+    async with _making.place(""):
+        made: T = await run(function, *given)
+        return made
 
 
 @contextmanager
