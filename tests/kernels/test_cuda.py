@@ -20,6 +20,7 @@ from georesolve.kernels import (  # noqa: E402
     sizes_cuda,
     tree_cuda,
     walk_cuda,
+    ways,
 )
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors  # noqa: E402
@@ -261,9 +262,8 @@ def test_a_sample_sees_what_recurs_in_the_rows(period):
 @pytest.fixture
 def cells_for_all(monkeypatch):
     """Have every search that may take cells take them, however little it gains."""
-    monkeypatch.setattr(sizes_cuda, "_FROM", 1)
-    # Not 0: then no number of observations would do.
-    monkeypatch.setattr(sizes_cuda, "_FROM_A_REFERENCE", 1e-9)
+    # Not 0 for each reference: then no number of observations would do.
+    monkeypatch.setitem(ways._CELLS, "cuda", (1, 1e-9))
     monkeypatch.setattr(cells_cuda, "_SPREAD", 0)
     monkeypatch.setattr(cells_cuda, "_MOST_LEFT", 1)
 
@@ -273,7 +273,7 @@ def test_cells_and_walks_for_the_rest_find_what_numpy_finds(
     case, cells_for_all, monkeypatch, sort_from
 ):
     index, seen, vectors, observations = case
-    monkeypatch.setattr(tree_cuda, "_SORT_FROM", sort_from)
+    monkeypatch.setattr(ways, "_SORT_FROM", sort_from)
     found = tree_cuda.search(index, seen, Query())
     assert_same(found, naive(vectors, observations, Query()), "cells")
 

@@ -16,7 +16,7 @@ THREADS = min(4, max(1, len(sched_getaffinity(0)) - 1))
 
 @pytest.fixture
 def at_hand():
-    with closing(AtHand(Settings())) as at_hand:
+    with closing(AtHand(Settings(fronts=1))) as at_hand:
         yield at_hand
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.conftest import points, wait_until
-from tests.service.test_jobs import parquet, start_job
+from tests.service.test_jobs import parquet, shorter, start_job
 
 
 @contextmanager
@@ -32,8 +32,9 @@ def _parsed(answer):
 
 
 def test_a_job_is_told_of_until_it_ends(service, long_job):
-    observations, references, options = long_job
-    location = start_job(service, observations.slice(0, 60_000), references, **options)
+    observations, references, options = shorter(long_job)
+    n = observations.num_rows
+    location = start_job(service, observations, references, **options)
     with events_of(service, location) as events:
         told = list(events)
     names = [name for name, _, _ in told]
@@ -44,12 +45,12 @@ def test_a_job_is_told_of_until_it_ends(service, long_job):
     rows = [info["rows_done"] for _, _, info in told]
     assert rows == sorted(rows)
     assert told[-1][2] == service.get(location).json()
-    assert (told[-1][2]["status"], rows[-1]) == ("successful", 60_000)
+    assert (told[-1][2]["status"], rows[-1]) == ("successful", n)
     running = next(info for name, _, info in told if info.get("seconds_left"))
-    assert running["rows"] == 60_000
+    assert running["rows"] == n
     left = (running["rows"] - running["rows_done"]) / running["rows_a_second"]
     assert running["seconds_left"] == pytest.approx(left)
-    assert f"{running['rows_done']} of 60000 rows" in running["message"]
+    assert f"{running['rows_done']} of {n} rows" in running["message"]
     assert f"{left:.0f} s left" in running["message"]
 
 
