@@ -172,13 +172,14 @@ class _Pandas(Given):
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         names = [str(name) for name in self._given.columns]
         if reading.geometry is not None or keep is None:
-            arrow = pa.table({name: self._column(i) for i, name in enumerate(names)})
-            return _Part(_as_table(arrow), reading, names)
+            return _Part(_as_table(pa.table(self._taken(names))), reading, names)
         columns = find_columns(names, reading, self._role)
-        needed = {*columns, *keep}
-        arrow = pa.table({name: self._column(i) for i, name in enumerate(names) if name in needed})
         found = reading._replace(**columns._asdict())
-        return _Part(_as_table(arrow), found, names)
+        return _Part(_as_table(pa.table(self._taken({*columns, *keep}))), found, names)
+
+    def _taken(self, names: Collection[str | None]) -> dict[str, pa.Array]:
+        columns = enumerate(map(str, self._given.columns))
+        return {name: self._column(i) for i, name in columns if name in names}
 
     def _column(self, place: int) -> pa.Array:
         return as_column(self._given.iloc[:, place], str(self._given.columns[place]))
@@ -202,18 +203,8 @@ class _GeoPandas(_Pandas):
         names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
         named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
         columns = find_columns(names, named, self._role)
-        needed = None if keep is None else {columns.id, *keep}
-        arrow = pa.table(
-            {
-                **{
-                    name: self._column(i)
-                    for i, name in enumerate(names[:-2])
-                    if needed is None or name in needed
-                },
-                columns.lon: lon,
-                columns.lat: lat,
-            }
-        )
+        taken = self._taken(names[:-2] if keep is None else {columns.id, *keep})
+        arrow = pa.table({**taken, columns.lon: lon, columns.lat: lat})
         points = Geometry(column, columns.lat, columns.lon)
         # Not the names: they are none that the user gave.
         found = reading._replace(geometry=None, id=columns.id)
@@ -226,32 +217,27 @@ class _GeoPandas(_Pandas):
         return super()._column(place)
 
 
-class _Cudf(Given):
+class _Cudf(_Pandas):
     """A DataFrame of cuDF. Coordinates are checked on the host; the result is made on the GPU.
 
     It is searched on the GPU that it lies on, however many there are.
     """
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        names = [str(name) for name in self._given.columns]
-        if reading.geometry is not None:
-            return _Part(_as_table(self._to_host(names)), reading)
-        columns = find_columns(names, reading, self._role)
-        needed = {*columns}
-        if self._role == "references":
-            needed |= {*names} if keep is None else {*keep}
-        arrow = self._to_host([name for name in names if name in needed])
-        return _Part(_as_table(arrow), reading._replace(**columns._asdict()), names)
+        # What is carried of observations stays on the GPU.
+        return super()._part(reading, keep if self._role == "references" else ())
 
-    def _to_host(self, names: list[str]) -> pa.Table:
-        return self._given[names].to_arrow(preserve_index=False)
+    def _taken(self, names: Collection[str | None]) -> dict[str, pa.ChunkedArray]:
+        own = [name for name in self._given.columns if name in names]
+        table = self._given[own].to_arrow(preserve_index=False)
+        return dict(zip(table.column_names, table.columns, strict=True))
 
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
         if search.device == "cuda" and points.lat in self._given.columns:
             return _on_gpu(self._given, points, search, options, progress)
-        kept = self._to_host(with_id(points, options.observation_columns))
+        kept = pa.table(self._taken(with_id(points, options.observation_columns)))
         return super().resolve(replace(points, kept=kept), search, options, progress)
 
     def _give_back(self, matches: pa.Table) -> Any:

@@ -53,97 +53,58 @@ def add_to(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "observations",
-        nargs="+",
-        metavar="OBSERVATIONS",
-        help="files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; "
-        "GeoPackage, FlatGeobuf, shapefile); - is standard input",
+    add = parser.add_argument
+    files = (
+        "files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; GeoPackage, "
+        "FlatGeobuf, shapefile); - is standard input"
     )
-    parser.add_argument("references", metavar="REFERENCES", help="a file, a folder or a glob")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="its suffix is its format: .parquet .arrows .csv .json .geojson "
-        ".gpkg .fgb .shp; - is standard output; with --server also the address of a folder that "
-        "the service may write to, such as s3://bucket/results/",
+    add("observations", nargs="+", metavar="OBSERVATIONS", help=files)
+    add("references", metavar="REFERENCES", help="a file, a folder or a glob")
+    output = (
+        "its suffix is its format: .parquet .arrows .csv .json .geojson .gpkg .fgb .shp; - is "
+        "standard output; with --server also the address of a folder that the service may write "
+        "to, such as s3://bucket/results/"
     )
-    parser.add_argument("--to", metavar="FORMAT", help="format of the output instead of its suffix")
-    parser.add_argument("--from", dest="input_format", metavar="FORMAT", help="of standard input")
+    add("-o", "--output", metavar="FILE", help=output)
+    add("--to", metavar="FORMAT", help="format of the output instead of its suffix")
+    add("--from", dest="input_format", metavar="FORMAT", help="of standard input")
 
-    match = parser.add_argument_group("how observations are matched")
-    match.add_argument("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
-    match.add_argument(
-        "--max-distance",
-        dest="max_distance_m",
-        type=metres,
-        metavar="DISTANCE",
-        help="references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft",
-    )
-    match.add_argument(
-        "--exclude-self", action="store_true", help="not the reference of the observation's own row"
-    )
-    match.add_argument(
-        "--how", choices=("left", "inner"), default="left", help="inner: matched rows only"
-    )
-    match.add_argument(
-        "--columns",
-        type=_names,
-        default=(),
-        metavar="A,B",
-        help="reference columns to carry into the result; '*' for all",
-    )
-    match.add_argument(
-        "--observation-columns",
-        type=_names,
-        default=(),
-        metavar="A,B",
-        help="observation columns to carry",
-    )
-    match.add_argument(
-        "--algorithm",
-        choices=("auto", "tree", "brute"),
-        default="auto",
-        help="how to search: the answer is the same",
-    )
-    match.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to search; auto: on a GPU where there is one",
-    )
+    match = parser.add_argument_group("how observations are matched").add_argument
+    match("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
+    units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
+    match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
+    own = "not the reference of the observation's own row"
+    match("--exclude-self", action="store_true", help=own)
+    match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
+    carry = "reference columns to carry into the result; '*' for all"
+    match("--columns", type=_names, default=(), metavar="A,B", help=carry)
+    carry = "observation columns to carry"
+    match("--observation-columns", type=_names, default=(), metavar="A,B", help=carry)
+    search = "how to search: the answer is the same"
+    match("--algorithm", choices=("auto", "tree", "brute"), default="auto", help=search)
+    where = "where to search; auto: on a GPU where there is one"
+    match("--device", choices=("auto", "cpu", "cuda"), default="auto", help=where)
 
     read = parser.add_argument_group(
         "how files are read",
         "For one of the two, --observation-lat, --reference-id and so on name its columns.",
-    )
+    ).add_argument
     for name in _COLUMNS:
-        read.add_argument(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
-    for prefix in _SETS:
-        for name in _COLUMNS:
-            read.add_argument(f"--{prefix}-{name}", metavar="COLUMN", help=argparse.SUPPRESS)
-    for prefix, files in (("", "both files"), *((f"{one}-", f"the {one}s") for one in _SETS)):
-        read.add_argument(
-            f"--{prefix}layer", metavar="LAYER", help=f"of {files}, where a file has several"
-        )
-    read.add_argument(
-        "--on-invalid",
-        choices=("error", "null"),
-        default="error",
-        help="null: keep rows with invalid coordinates, with a status",
-    )
-    read.add_argument(
-        "--coordinates",
-        choices=("check", "trust"),
-        default="check",
-        help="trust: take coordinates that look like metres or radians for degrees",
-    )
+        read(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
+        for prefix in _SETS:
+            read(f"--{prefix}-{name}", metavar="COLUMN", help=argparse.SUPPRESS)
+    for prefix, of in (("", "both files"), *((f"{one}-", f"the {one}s") for one in _SETS)):
+        layer = f"of {of}, where a file has several"
+        read(f"--{prefix}layer", metavar="LAYER", help=layer)
+    keep = "null: keep rows with invalid coordinates, with a status"
+    read("--on-invalid", choices=("error", "null"), default="error", help=keep)
+    trust = "trust: take coordinates that look like metres or radians for degrees"
+    read("--coordinates", choices=("check", "trust"), default="check", help=trust)
 
-    parser.add_argument("--plan", action="store_true", help="say what it would take, and stop")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no summary")
-    parser.add_argument("--server", metavar="URL", help="have a service do it")
-    parser.add_argument("--key", help="API key of the service (better: GEORESOLVE_KEY)")
+    add("--plan", action="store_true", help="say what it would take, and stop")
+    add("--quiet", action="store_true", help="no progress and no summary")
+    add("--server", metavar="URL", help="have a service do it")
+    add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
     parser.set_defaults(run=run, parser=parser)
 
 

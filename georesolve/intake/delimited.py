@@ -19,15 +19,7 @@ import pyarrow.csv
 
 from georesolve.intake.columns import Columns, find_columns
 from georesolve.intake.errors import InvalidInput
-from georesolve.intake.sources import (
-    BATCH_ROWS,
-    CELLS_SHOWN,
-    BadCell,
-    Range,
-    Source,
-    Table,
-    bad_cells,
-)
+from georesolve.intake.sources import BATCH_ROWS, CELLS_SHOWN, BadCell, Source, Table, bad_cells
 
 _SNIFFED_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"
@@ -95,9 +87,13 @@ def _dialect_of(source: Source) -> tuple[_Dialect, str]:
         start = handle.read(_SNIFFED_BYTES)
     encoding = _encoding_of(start, source)
     head = start.decode(encoding, errors="replace").lstrip("\ufeff")
-    excel = _EXCEL_LINE.match(head)
-    separator = excel[1] if excel else _separator_of(head)
-    return _Dialect(encoding, separator, 0 if excel is None else 1), head
+    if excel := _EXCEL_LINE.match(head):
+        return _Dialect(encoding, excel[1], 1), head
+    try:
+        separator = csv.Sniffer().sniff(_first_line(head), _SEPARATORS).delimiter
+    except csv.Error:
+        separator = ","
+    return _Dialect(encoding, separator, 0), head
 
 
 def _table(source: Source, dialect: _Dialect, head: str) -> Table:
@@ -109,21 +105,33 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     numbers = dict.fromkeys((header[place] for place in places), pa.float64())
     convert = _conversion(header, numbers, decimal_point)
     if source.range is not None:
-        rows = source.range.stop - source.range.start
-        table = _typed(_read_range(source, source.range, header, dialect, convert), names, places)
+        start, stop, begin, end = source.range
+        options = dialect.read_options(use_threads=False)
+        if begin:
+            options.skip_rows, options.column_names = 0, header
+        with pa.OSFile(str(source.path)) as file:
+            content = file.get_stream(begin, end - begin)
+            table = pa.csv.read_csv(content, options, dialect.parse_options(), convert)
+        table = _typed(table, names, places)
         # One of the ends of a range may be within quotes. If no value of any range holds a line
         # end, each of them ends where a row ends, and the next one begins with a row.
         if _has_newlines(header, table):
             raise InvalidInput(f"{source.file}: its values hold line ends: read it in one go")
-        return _as_table(table, rows)
+        return _as_table(table, stop - start)
     try:
         table = dialect.read(source.path, convert)
     except pa.ArrowInvalid:
         table = _read_as_text(source, header, dialect)
         texts = [table.column(place) for place in places]
         bad = [_no_numbers(text, decimal_point) for text in texts]
-        if any(rows.size for rows in bad):
-            raise _not_numeric(source, columns, texts, bad, decimal_point) from None
+        rows = np.union1d(*bad)
+        if rows.size:
+            cells = []
+            for row in rows[:CELLS_SHOWN].tolist():
+                axis = 0 if row in bad[0] else 1
+                detail = _not_numeric(texts[axis][row].as_py(), decimal_point)
+                cells.append(BadCell(columns[axis], row, detail))
+            raise bad_cells(source, cells, rows.size) from None
         for place, text in zip(places, texts, strict=True):
             numbers = _cleaned(text, decimal_point).cast(pa.float64())
             table = table.set_column(place, header[place], numbers)
@@ -131,21 +139,6 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     if _has_newlines(header, table):
         _check_quotes(source, dialect)
     return _as_table(table, table.num_rows)
-
-
-def _read_range(
-    source: Source,
-    range: Range,
-    header: list[str],
-    dialect: _Dialect,
-    convert: pa.csv.ConvertOptions,
-) -> pa.Table:
-    options = dialect.read_options(use_threads=False)
-    if range.begin:
-        options.skip_rows, options.column_names = 0, header
-    with pa.OSFile(str(source.path)) as file:
-        content = file.get_stream(range.begin, range.end - range.begin)
-        return pa.csv.read_csv(content, options, dialect.parse_options(), convert)
 
 
 def _typed(table: pa.Table, names: list[str], places: list[int]) -> pa.Table:
@@ -180,13 +173,6 @@ def _encoding_of(start: bytes, source: Source) -> str:
             f"{source.file}: there is no charset {source.charset[:80]!r}: declare the encoding of "
             f"its text, as in '{_WITH_CHARSET}', or send UTF-8"
         ) from None
-
-
-def _separator_of(head: str) -> str:
-    try:
-        return csv.Sniffer().sniff(_first_line(head), _SEPARATORS).delimiter
-    except csv.Error:
-        return ","
 
 
 def _first_line(head: str, skipped: int = 0) -> str:
@@ -306,25 +292,13 @@ def _no_numbers(column: pa.ChunkedArray, decimal_point: str) -> Rows:
     return np.flatnonzero(~is_number.fill_null(True).to_numpy())
 
 
-def _not_numeric(
-    source: Source,
-    columns: Columns,
-    texts: list[pa.ChunkedArray],
-    bad: list[Rows],
-    decimal_point: str,
-) -> InvalidInput:
-    cells = []
-    rows = np.union1d(*bad)
-    for row in rows[:CELLS_SHOWN].tolist():
-        axis = 0 if row in bad[0] else 1
-        value = texts[axis][row].as_py()
-        detail = f"the value {value[:80]!r} is not a number"
-        if decimal_point == ",":
-            detail += ", as the numbers at the head of the file are written, with a decimal comma"
-        elif _DECIMAL_COMMA.fullmatch(value.strip()):
-            detail += "; a decimal comma is understood where all coordinates are written with one"
-        cells.append(BadCell(columns[axis], row, detail))
-    return bad_cells(source, cells, rows.size)
+def _not_numeric(value: str, decimal_point: str) -> str:
+    detail = f"the value {value[:80]!r} is not a number"
+    if decimal_point == ",":
+        return f"{detail}, as the numbers at the head of the file are written, with a decimal comma"
+    if _DECIMAL_COMMA.fullmatch(value.strip()):
+        return f"{detail}; a decimal comma is understood where all coordinates are written with one"
+    return detail
 
 
 def _mark(error: UnicodeError) -> tuple[str, int]:

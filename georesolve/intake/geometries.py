@@ -43,15 +43,9 @@ class Geometries:
 def _blocks(result: Rows, ends: list[tuple[str, Coordinates]]) -> Iterator[np.ndarray]:
     """Longitudes and latitudes of the ends, for many rows at a time."""
     for batch in result.iter_batches(_ROWS, columns=[name for name, _ in ends]):
-        yield np.concatenate(
-            [_normal(one.of(batch[name].fill_null(-1).to_numpy())) for name, one in ends]
-        )
-
-
-def _normal(degrees: np.ndarray) -> np.ndarray:
-    """Points with longitudes from -180 to 180."""
-    lon, lat = degrees
-    return np.stack([np.where(lon > 180, lon - 360, lon), lat])
+        block = np.concatenate([one.of(batch[name].fill_null(-1).to_numpy()) for name, one in ends])
+        block[::2] -= 360 * (block[::2] > 180)
+        yield block
 
 
 def _points(lon: np.ndarray, lat: np.ndarray) -> pa.Array:

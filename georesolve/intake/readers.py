@@ -105,7 +105,7 @@ def ranges_of(source: Source, most: int) -> list[Range]:
 
 def _of_parquet(source: Source, most: int) -> list[Range]:
     file = streamed(source.path)
-    if _has_dictionaries(file.schema_arrow):
+    if _has_dictionaries(file.schema_arrow.types):
         return []
     groups = (file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
     ends = np.cumsum([0, *groups])
@@ -116,7 +116,7 @@ def _of_parquet(source: Source, most: int) -> list[Range]:
 
 def _of_arrow(source: Source, most: int) -> list[Range]:
     schema, batches = record_batches(source.path)
-    if _has_dictionaries(schema):
+    if _has_dictionaries(schema.types):
         return []
     return _ranges(_edges(sum(batch.num_rows for batch in batches), most))
 
@@ -164,14 +164,13 @@ def _ranges(edges: Iterable[int]) -> list[Range]:
     return [Range(*pair) for pair in pairwise([*(start for start in starts if start < rows), rows])]
 
 
-def _has_dictionaries(schema: pa.Schema) -> bool:
+def _has_dictionaries(types: Iterable[pa.DataType]) -> bool:
     """Whether some values are written as dictionaries: the bytes show which batch they came in."""
-    return any(map(_is_dictionary, schema.types))
-
-
-def _is_dictionary(type: pa.DataType) -> bool:
-    inner = (type.field(i).type for i in range(type.num_fields))
-    return pa.types.is_dictionary(type) or any(map(_is_dictionary, inner))
+    return any(
+        pa.types.is_dictionary(type)
+        or _has_dictionaries(type.field(i).type for i in range(type.num_fields))
+        for type in types
+    )
 
 
 _FINDERS: dict[InputFormat, Callable[[Source, int], list[Range]]] = {
