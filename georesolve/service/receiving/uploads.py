@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -45,37 +45,25 @@ class Upload(NamedTuple):
 
 
 class _File:
-    """A file in a folder, which is being received: the first thread that writes to it makes it."""
+    """A file in a folder, which is being received; a thread makes it, and writes to it."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / f"{uuid.uuid4().hex}.received"
-        self._handle: BinaryIO | None = None
         self._start = time.perf_counter()
-
-    def write(self, content: bytes) -> None:
-        """Take the next bytes."""
-        if self._handle is None:
-            self._path.parent.mkdir(exist_ok=True)
-            self._handle = self._path.open("wb")
-        self._handle.write(content)
+        self._path = folder / f"{uuid.uuid4().hex}.received"
+        folder.mkdir(exist_ok=True)
+        self._handle = self._path.open("wb")
+        self.write, self.close = self._handle.write, self._handle.close
 
     def upload(self, media_type: str | None, name: str | None, file: str) -> Upload:
         """The file, once all of it is there."""
-        # There may have been nothing to write.
-        self.write(b"")
         self.close()
         seconds = time.perf_counter() - self._start
         return Upload(self._path, media_type, name, file, seconds)
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._handle is not None:
-            self._handle.close()
-
 
 async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
-    with closing(_File(folder)) as file:
+    with closing(await pools.disk(_File, folder)) as file:
         async for piece in _large_pieces(request):
             await pools.disk(file.write, piece)
         media_type = request.headers.get("content-type")
@@ -140,16 +128,8 @@ class Form:
 
     def callbacks(self) -> "MultipartCallbacks":
         """What the parser calls."""
-        return {
-            "on_part_begin": self._begin_part,
-            "on_header_field": self._add_to_field,
-            "on_header_value": self._add_to_value,
-            "on_header_end": self._end_header,
-            "on_headers_finished": self._open_part,
-            "on_part_data": self._add_to_part,
-            "on_part_end": self._end_part,
-            "on_end": self._end,
-        }
+        found = {name[1:]: getattr(self, name) for name in dir(self) if name.startswith("_on_")}
+        return cast("MultipartCallbacks", found)
 
     def close(self) -> None:
         """Let go of the file that has come in part."""
@@ -170,21 +150,21 @@ class Form:
             f"{', '.join(self._field_names)})"
         )
 
-    def _begin_part(self) -> None:
+    def _on_part_begin(self) -> None:
         self._headers = {}
         self._text = b""
 
-    def _add_to_field(self, data: bytes, start: int, end: int) -> None:
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._field += data[start:end]
 
-    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
-    def _end_header(self) -> None:
+    def _on_header_end(self) -> None:
         self._headers[self._field.lower()] = self._value
         self._field = self._value = b""
 
-    def _open_part(self) -> None:
+    def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         self._name = options.get(b"name", b"").decode(errors="replace")
         self._file_name = None
@@ -202,7 +182,7 @@ class Form:
             self._file_name = options[b"filename"].decode(errors="replace")
             self._file = _File(self._folder)
 
-    def _add_to_part(self, data: bytes, start: int, end: int) -> None:
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
             self._file.write(data[start:end])
             return
@@ -222,7 +202,7 @@ class Form:
                 f"{self._name}: the options of the form have more than {_FIELDS_BYTES} bytes"
             )
 
-    def _end_part(self) -> None:
+    def _on_part_end(self) -> None:
         if self._name in self._field_names:
             self.fields.append((self._name, self._text.decode(errors="replace")))
             return
@@ -233,5 +213,5 @@ class Form:
         self.parts[self._name] = self._file.upload(media_type, self._file_name, self._name)
         self._file = None
 
-    def _end(self) -> None:
+    def _on_end(self) -> None:
         self._is_whole = True
