@@ -83,11 +83,7 @@ def _listening_at(host: str, port: int, family: int, until: float) -> socket.soc
 
 
 class _Server(uvicorn.Server):
-    """Opens the application itself, and tells those who wait for a job when a signal ends it.
-
-    uvicorn would print the stack of what goes wrong, and close the application after its last
-    request.
-    """
+    """Opens and closes the application itself; a signal is told to the requests that wait."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config, acceptor: Acceptor) -> None:
         super().__init__(config)

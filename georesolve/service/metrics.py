@@ -1,8 +1,7 @@
-"""The metrics of a service, for Prometheus: counted as things happen, or read when asked.
+"""The metrics of a service, for Prometheus: counted as things happen.
 
-Fronts of one machine count into files of one folder, and each tells what all of them have counted.
-The runner tells its own in the database, and fronts pass them on. How things are when somebody asks
-stands in `service.ops.metrics`.
+Fronts of one machine count in one folder, and the runner tells its own in the database. How things
+are when somebody asks stands in `service.ops.metrics`.
 """
 
 import os
@@ -52,10 +51,7 @@ class _Families(list[Metric], Collector):
 
 
 class Metrics:
-    """The metrics of one process, in a registry of its own, and those that others have counted.
-
-    All fronts of this machine count in one folder, each by its name; one that is alone has none.
-    """
+    """The metrics of one process, and those that all fronts of this machine count in a folder."""
 
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
         self._folder = folder

@@ -7,10 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """Lets so many work at a time: the next is the oldest of the owner who holds the fewest.
-
-    One owner may hold all places, or `most_of_one`.
-    """
+    """Lets so many work at a time. A free place goes to the owner who holds the fewest."""
 
     def __init__(self, places: int, most_of_one: int | None = None) -> None:
         self._places = self._free = places

@@ -1,7 +1,4 @@
-"""Who may ask: the key of a request names its owner; without keys, only this machine asks.
-
-`OwnStore` is the store as that owner sees it.
-"""
+"""Who may ask: the key of a request names its owner; without keys, only this machine asks."""
 
 import base64
 import contextlib
@@ -219,12 +216,9 @@ def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
 
 
 def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
-    """Refuse what a page of another site makes a browser send, unless its origin is allowed.
-
-    Browsers tell the site to loopback and over TLS only, and count all ports of one name to it; the
-    origin they tell always.
-    """
+    """Refuse what a page of another site makes a browser send, unless its origin is allowed."""
     method = connection.scope.get("method", "GET")
+    # Browsers tell the site to loopback and over TLS only, and take all ports of a name for one.
     site, origin = (connection.headers.get(name) for name in ("sec-fetch-site", "origin"))
     here = connection.headers.get("host", "").lower()
     is_own = site in ("same-origin", "none", None) and (

@@ -62,11 +62,7 @@ def library_of(settings: Settings, store: Store) -> "Library":
 
 
 class Library:
-    """Keeps datasets: a row is there before its file, and goes after it.
-
-    So many hours after its last use a registered one expires, and never for 0; `indexes` keeps the
-    indexes of those.
-    """
+    """Keeps datasets for so many hours after their last use, 0 for ever, and their `indexes`."""
 
     def __init__(
         self, store: Store, dataset_hours: float = 0, index_bytes: int = 0, must_stay_free: int = 0
@@ -169,10 +165,7 @@ class Library:
         raise _unknown(text)
 
     def whole(self, id: str, *, every_byte: bool = False) -> DatasetRow:
-        """The dataset with this id, unless its file is damaged: DatasetDamaged.
-
-        With `every_byte` all of it is compared with its checksum: a second a gigabyte.
-        """
+        """The dataset with this id, if its footer, or `every_byte`, is whole: DatasetDamaged."""
         row = self.get(id)
         if _is_whole(row.dataset) if every_byte else looks_whole(row.dataset):
             return row
@@ -244,10 +237,7 @@ class Library:
             raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
 
     def withdraw(self, row: DatasetRow) -> None:
-        """Remove a dataset just registered, unless another request needs or has registered it.
-
-        Where datasets are kept for ever nothing tells of the latter: it stays.
-        """
+        """Remove a dataset just registered, unless another request registered it, too."""
         if row.expires is not None:
             self.discard(row.id, expires=row.expires)
 

@@ -29,10 +29,7 @@ _OPENING = "workers start, compile kernels that are not cached, and check their 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """How the cluster of a runner is: `trouble` is why it cannot be asked, in words.
-
-    `workers` have passed their check; `capacity` is what estimates go by.
-    """
+    """How a cluster is: the `trouble` with it in words, and the workers that passed their check."""
 
     trouble: str | None
     silence_seconds: float = 0.0
@@ -43,11 +40,7 @@ class ClusterState:
 
 
 class ClusterKeeper:
-    """Keeps the cluster of a runner open.
-
-    `opened` is set while its scheduler answers, `news` when `state` tells something else than
-    before.
-    """
+    """Keeps a cluster open: `opened` while its scheduler answers, `news` when `state` changes."""
 
     def __init__(self, settings: Settings) -> None:
         self.cluster: Cluster | None = None

@@ -48,10 +48,7 @@ class StatusInfo(BaseModel):
     def of(
         cls, row: JobState, base: str, waiting: str | None = None, owner: str | None = None
     ) -> "StatusInfo":
-        """What a client is told of a job, who finds the service at `base`.
-
-        `waiting` is why no job gets on, if there is a reason; the owner is told to some.
-        """
+        """What a client is told who finds the service at `base`; `waiting` is why all jobs wait."""
         here = f"{base}/jobs/{row.id}"
         links = [Link(href=here, rel="self", title="this document")]
         if row.status in LIVE:

@@ -22,10 +22,7 @@ _SHOWN = 3
 
 
 def unknown(store: Store) -> dict[str, Callable[[], None]]:
-    """Names of files and folders that no row names, and what removes each.
-
-    They are of another database, or of an older copy: a row is there before its files.
-    """
+    """Names of files and folders that no row names, and what removes each."""
     datasets, jobs = store.datasets_place, store.jobs_place
     # Listed before the database is asked: what is entered meanwhile is known.
     files = [(name, id_in(name)) for name in datasets.names()]

@@ -67,10 +67,7 @@ class Children:
 
     @contextmanager
     def child(self, seconds: float) -> Iterator[Child]:
-        """A process of one's own, for which one waits so long; on exit it is killed, and has ended.
-
-        Raises NotStarted, and NotReady when the service ends meanwhile.
-        """
+        """A process of one's own, which is killed on exit; raises NotStarted or NotReady."""
         child = self._taken(seconds)
         self._given.add(child)
         try:

@@ -1,8 +1,7 @@
 """The processes that decode files of strangers: they are bounded, and their answers are data.
 
-What happens to such a process does not happen to the service. It answers with JSON: numbers and
-names of a dataset, a problem of the file, or the stack of a defect of ours. The digest of the
-dataset is counted here, after the end of the process: files of others are known by theirs.
+They answer with JSON: numbers and names of a dataset, a problem of the file, or the stack of a
+defect of ours. The digest of the dataset is counted here, after the end of the process.
 """
 
 import logging
@@ -98,11 +97,7 @@ def open_decoders() -> Children:
 
 
 def decode_in_child(source: Source, target: Path, limits: Limits, children: Children) -> Dataset:
-    """Decode a file to the canonical dataset `target`, in a process of its own; blocks.
-
-    Raises a problem where the file or the room for it is to blame, NotReady when no process
-    started, and DecoderFailed when the process failed otherwise.
-    """
+    """Decode a file to `target`; blocks. Raises a problem of the file, NotReady, DecoderFailed."""
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
         decoded = _in_ranges(budget, target)
@@ -140,11 +135,7 @@ class _Budget(NamedTuple):
 
 
 def _in_ranges(budget: _Budget, target: Path) -> Decoded | None:
-    """Decode a large file in as many processes as there are cores; None to read it in one go.
-
-    What a range is refused for is found again there: then the rows that are told are those of the
-    file.
-    """
+    """Decode a large file in a process a core; None where it has to be read in one go."""
     source = budget.source
     cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     if cores < 2 or source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES:

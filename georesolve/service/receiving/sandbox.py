@@ -98,10 +98,7 @@ def available() -> Available:
 
 
 def confine(readable: Iterable[Path], writable: Iterable[Path], pipe: int) -> None:
-    """Confine this process for good to some files, the libraries, and one pipe (a descriptor).
-
-    The files exist. The pipe gets what is written to standard error, too.
-    """
+    """Confine this process for good to files that exist, the libraries, and one pipe."""
     # Landlock would hold for one of several.
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:

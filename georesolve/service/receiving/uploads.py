@@ -1,8 +1,7 @@
 """Uploads: the parts of a form, or a body that is a file, written while they stream.
 
-Each goes into the file that is decoded, once: nothing is spooled elsewhere or held in memory. What
-bounds them (bytes, room on the disk) and compares them with their digests stands in front of all
-requests: see `service.http.bodies`. What is left of a request that breaks off goes with its folder.
+Nothing is spooled elsewhere. What bounds them and compares them with their digests stands in front
+of all requests: see `service.http.bodies`.
 """
 
 import time
@@ -32,10 +31,7 @@ _FIELDS_BYTES = 64 << 10
 
 
 class Upload(NamedTuple):
-    """A file that has been received; what decodes it removes it.
-
-    `media_type` and `name` are what the client said of it, `file` is what errors call it.
-    """
+    """A file that was received, until what decodes it removes it; errors call it `file`."""
 
     path: Path
     media_type: str | None
@@ -106,10 +102,7 @@ def keep_upload(content: bytes, folder: Path, media_type: str, name: str) -> Upl
 
 
 class Form:
-    """What has come of a form so far; a parser calls its methods as it finds things.
-
-    `parts` are its files, or the texts in their place, by name; `fields` its other fields in order.
-    """
+    """What has come of a form so far: `parts`, which are files or texts instead, and `fields`."""
 
     def __init__(self, folder: Path, names: Collection[str], fields: Collection[str]) -> None:
         self._folder = folder

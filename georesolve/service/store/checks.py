@@ -32,10 +32,7 @@ class Checks:
         look: Callable[[], Look],
         check: Callable[[], bool],
     ) -> bool:
-        """Whether a file has the bytes of its digest, which `key` names, too; raises OSError.
-
-        `look` tells what changes with the file; `check` reads it and compares.
-        """
+        """Whether `check` finds a file whole; asked again only when `look` has changed. OSError."""
         if key in self._whole and await pools.disk(look) == self._whole.get(key):
             return True
         checking = self._checking.get(key)

@@ -106,10 +106,8 @@ def refuse_missing(data_dir: Path, url: str | None = None) -> None:
 
 
 def of_single_statements(engine: sa.Engine) -> sa.Engine:
-    """The same engine for transactions of one statement: Postgres begins and ends them itself.
-
-    So it ends those of a paused process, too. SQLite has no way to a server that this would save.
-    """
+    """The same engine for transactions of one statement, which Postgres begins and ends itself."""
+    # There is no way to a server that this would save SQLite.
     if engine.dialect.name == "sqlite":
         return engine
     return engine.execution_options(isolation_level="AUTOCOMMIT")

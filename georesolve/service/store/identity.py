@@ -1,7 +1,4 @@
-"""Which data folder and which database belong together, and which processes may work in them.
-
-Both hold the id of their store, and one service, or the processes of one, hold the folder's lock.
-"""
+"""Which data folder and database belong together (both have an id), and who may work there."""
 
 import logging
 import os
@@ -43,10 +40,7 @@ class Ownership(NamedTuple):
 
 @contextmanager
 def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
-    """Own a data folder, with others if all of them share it; raises CannotStart.
-
-    The kernel ends the ownership with the last process that has it.
-    """
+    """Own a data folder, with others if all of them share it; raises CannotStart."""
     make_data_dir(data_dir)
     until = time.monotonic() + PATIENCE_SECONDS
     with (data_dir / "lock").open("a+") as lock:

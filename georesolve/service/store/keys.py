@@ -17,10 +17,7 @@ _MARK = "gr"
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key; its `id` is the owner of what is made with it.
-
-    The whole key has 256 random bits, so that `sha256` needs no slow hash.
-    """
+    """What is known of a key. Its 256 random bits need no slow hash; its `id` is an owner."""
 
     id: str
     prefix: str

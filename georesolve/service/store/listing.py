@@ -1,8 +1,4 @@
-"""Lists of rows: which ones, and one page of them, the newest first.
-
-A page begins after the last row of the page before, not after so many rows: what is added or
-removed meanwhile moves nothing.
-"""
+"""Lists of rows, the newest first, in pages that begin after the last row of the one before."""
 
 import base64
 import binascii

@@ -1,8 +1,4 @@
-"""Names of datasets: each has versions, of which one is the newest.
-
-A name is replaced in one transaction. Its older versions are kept for as long as datasets that are
-not used, and go with their datasets.
-"""
+"""Names of datasets: each has versions, replaced in one step, of which one is the newest."""
 
 import re
 from typing import NamedTuple
@@ -107,10 +103,7 @@ class Names(Queries):
         )
 
     def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
-        """Let a name stand for a dataset, unless it does; tells whether it is a new name.
-
-        `refuse_changed` has seen the name before. The version that is replaced `expires`.
-        """
+        """Let a name stand for a dataset; tells whether it is new. The version before `expires`."""
         of_name = self._own(names) & (names.c.name == name)
         count = sa.select(sa.func.max(names.c.version)).where(of_name)
         is_there = (kept.c.id == dataset) & is_registered

@@ -12,10 +12,7 @@ from georesolve.service.store.store import Store
 
 
 class Quotas:
-    """What bounds the jobs of all, and what one owner has: asked before, and again at the entry.
-
-    The second time in the transaction that enters a job, which no other does meanwhile.
-    """
+    """Bounds jobs and bytes: asked before, and again in the transaction that enters a job."""
 
     def __init__(self, settings: Settings) -> None:
         self._queue = settings.queue_jobs

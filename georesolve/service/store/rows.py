@@ -32,10 +32,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A set that the service keeps: a registered dataset, or an input, which goes with its job.
-
-    `owner` is the id of a key, or empty; `seconds` are what receiving and decoding took.
-    """
+    """A set that the service keeps: a registered dataset, or an input, which goes with its job."""
 
     id: str
     kind: Literal["dataset", "input"]
@@ -68,10 +65,7 @@ _OPTIONS = TypeAdapter(MatchOptions)
 
 @dataclass(frozen=True)
 class JobState:
-    """How far a job is, which is what lists show.
-
-    Its result `expires`; `deaths` counts the runners that died with it since it last got on.
-    """
+    """How far a job is, as lists show it; `deaths` are those of runners since it last got on."""
 
     id: str
     owner: str

@@ -262,10 +262,7 @@ class Store(Queries):
         return [Kept(**row) for row in self._rows(query.order_by(kept.c.expires))]
 
     def let_go(self, id: str, **as_it_was: str) -> Kept | None:
-        """Have a set be gone for everyone, before its file is.
-
-        None while it is needed, and where it is not as it was: it was used meanwhile.
-        """
+        """Have a set be gone for everyone, before its file is; None if it is needed or was used."""
         may_go = (kept.c.id == id) & self._seen(kept) & ~_IS_NEEDED & ~is_newest(kept.c.id)
         for name, value in as_it_was.items():
             may_go &= kept.c[name] == value
@@ -423,10 +420,7 @@ class Store(Queries):
         return self._first(query) is not None
 
     def waits_until(self) -> str | None:
-        """Until when nothing is swept, because the clock jumped; None to sweep now. Notes the time.
-
-        The clock has jumped where more than a day has passed since the last sweep.
-        """
+        """Note the time; until when nothing is swept as the clock jumped a day, None to sweep."""
         time = now()
         with self._engine.begin() as connection:
             last = connection.execute(sa.select(store.c.swept, store.c.waits_until)).one()
