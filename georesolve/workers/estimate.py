@@ -58,43 +58,19 @@ _DICTIONARY_BYTES = 1 << 20
 
 
 class Size(NamedTuple):
-    """How large one set is: its rows, the bytes of its file, and the columns that are carried.
-
-    Attributes
-    ----------
-    width
-        Of these columns together.
-    widest_column
-        Memory that the largest of them takes.
-    """
+    """How large one set is: its rows, the bytes of its file, and the columns that are carried."""
 
     rows: int
     size_bytes: int
     carried: tuple[ColumnSize, ...] = ()
     width: Width = Width()
+    """Of these columns together."""
     widest_column: int = 0
+    """Memory that the largest of them takes."""
 
 
 class Estimate(NamedTuple):
-    """What a job would take.
-
-    Attributes
-    ----------
-    rows
-        Of the result, when every observation has its row.
-    chunks
-        Pieces that the observations are cut into.
-    bytes_in, bytes_out
-        Of both sets as the service keeps them, and of the result.
-    device_memory, available_memory
-        What one device needs at most, and what it has.
-    column_memory
-        What a worker has for one column of the references.
-    devices
-        How many work on it.
-    seconds
-        From the time that a place is free to the result.
-    """
+    """What a job would take: as `service.resolve.estimate` tells it, and what a worker has."""
 
     rows: int
     chunks: int
@@ -103,6 +79,7 @@ class Estimate(NamedTuple):
     device_memory: int
     available_memory: int
     column_memory: int
+    """For one column of the references."""
     devices: int
     seconds: float
 
@@ -208,40 +185,23 @@ def _planned(
 
 
 class Capacity(NamedTuple):
-    """What an estimate knows of a cluster.
-
-    Attributes
-    ----------
-    workers
-        How many there are.
-    pace
-        See `Pace.factor`.
-    references_at_once
-        References that a worker searches at a time.
-    available_memory, column_memory
-        Bytes that a worker has for searches, and for one column of the references.
-    """
+    """What an estimate knows of a cluster: its workers, their `Pace.factor` and their memory."""
 
     device: Device
     workers: int
     pace: float
     references_at_once: int
+    """Those that a worker searches at a time."""
     available_memory: int
+    """Bytes that a worker has for searches."""
     column_memory: int
+    """Bytes that a worker has for one column of the references."""
 
 
 async def memory_of_worker(client: Client, device: Device, address: str) -> tuple[int, int, int]:
-    """The last three fields of `Capacity`, asked of a worker.
+    """The last three fields of `Capacity`, asked of a worker in the event loop of the caller.
 
-    Parameters
-    ----------
-    client
-        Of the cluster, in the event loop of the caller.
-
-    Raises
-    ------
-    OSError
-        When it does not answer within some seconds.
+    Raises OSError when it does not answer within some seconds.
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):

@@ -57,11 +57,8 @@ class Chunk(NamedTuple):
     def halves(self) -> "list[Chunk]":
         """The same rows in two chunks, or none when they are few."""
         size = self.stop - self.start
-        if size < _SMALLEST_CHUNK:
-            return []
         # By powers of two, as row groups are cut: no half has pieces of two of them.
-        middle = self.start + (1 << (size - 1).bit_length() - 1)
-        return [Chunk(self.start, middle), Chunk(middle, self.stop)]
+        return [] if size < _SMALLEST_CHUNK else self.pieces(1 << (size - 1).bit_length() - 1)
 
     def begins(self) -> "Iterator[Chunk]":
         """All of it, and what a worker may take of it first instead, the largest first."""
@@ -89,13 +86,7 @@ def next_run(waiting: list[Chunk], n_threads: int, seconds: float | None) -> Run
     """Take the next run of chunks from those that wait, of which the last one is the next.
 
     What a task costs the scheduler and the runner, whatever it does, is shared by the chunks of it.
-
-    Parameters
-    ----------
-    n_threads
-        So many chunks all workers together have in hand.
-    seconds
-        How long a chunk took; None before one has ended.
+    All workers together have `n_threads` chunks in hand, and one took some `seconds`, if one ended.
     """
     if not seconds:
         return (waiting.pop(),)
@@ -237,11 +228,8 @@ def rows_a_second(
 ) -> float:
     """Order of magnitude of the observations that a worker resolves in a second.
 
-    Parameters
-    ----------
-    compared
-        References that a walk compares an observation with, from `workers.sampling`; 0 where
-        nobody has looked, as if points were spread.
+    `compared` tells how many references a walk compares each with, by `workers.sampling`; without
+    a sample points are taken to be spread.
     """
     k = options.k
     pair = (1.0 if k == 1 else _LISTED) / _BRUTE_PAIRS_A_SECOND[device]
