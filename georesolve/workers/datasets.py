@@ -28,8 +28,6 @@ from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
-_MEASURED_ROWS = 1024
-"""Read at a time where only their widths are wanted."""
 _GEOPARQUET = "1.1.0"
 
 Geometries = dict[str, dict[str, Any]]

@@ -1,6 +1,8 @@
 """The dataframe backend of a worker, pandas or cudf: the only file that tells them apart."""
 
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +31,6 @@ class Backend(NamedTuple):
     is_alive: Callable[[], bool]
 
 
-def _read_pandas(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
-    return _pandas_of_arrow(read_rows(file, start, stop, columns))
-
-
 def _pandas_of_arrow(table: pa.Table) -> Frame:
     # Not copied into one block: the columns are looked at, one by one.
     return table.to_pandas(split_blocks=True)
@@ -56,24 +54,10 @@ def _cudf_of_arrow(table: pa.Table) -> Frame:
     return cudf.DataFrame.from_arrow(table)
 
 
-def _pandas_to_arrow(frame: Frame) -> pa.Table:
-    return pa.Table.from_pandas(frame, preserve_index=False)
-
-
-def _cudf_to_arrow(frame: Frame) -> pa.Table:
-    return frame.to_arrow(preserve_index=False)
-
-
 def _to_cuda(array: np.ndarray) -> Any:
     import cupy
 
     return cupy.asarray(array)
-
-
-def _to_numpy(array: Any) -> np.ndarray:
-    # CuPy takes no other way: the copy waits for the kernels before it.
-    host: np.ndarray = array.get()
-    return host
 
 
 def _synchronize_cuda() -> None:
@@ -96,9 +80,9 @@ def _is_cuda_alive() -> bool:
 _BACKENDS = {
     "pandas": Backend(
         device="cpu",
-        read=_read_pandas,
+        read=lambda *rows: _pandas_of_arrow(read_rows(*rows)),
         from_arrow=_pandas_of_arrow,
-        to_arrow=_pandas_to_arrow,
+        to_arrow=partial(pa.Table.from_pandas, preserve_index=False),
         to_device=np.asarray,
         to_host=np.asarray,
         synchronize=lambda: None,
@@ -108,9 +92,10 @@ _BACKENDS = {
         device="cuda",
         read=_read_cudf,
         from_arrow=_cudf_of_arrow,
-        to_arrow=_cudf_to_arrow,
+        to_arrow=methodcaller("to_arrow", preserve_index=False),
         to_device=_to_cuda,
-        to_host=_to_numpy,
+        # CuPy takes no other way: the copy waits for the kernels before it.
+        to_host=methodcaller("get"),
         synchronize=_synchronize_cuda,
         is_alive=_is_cuda_alive,
     ),
