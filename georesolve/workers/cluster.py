@@ -100,7 +100,9 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         client.wait_for_workers(1, timeout=settings.connect_seconds)
         if settings.log_format and not settings.is_existing:
             client.register_plugin(WorkerLog(settings.log_format))
-        client.register_plugin(Warmup(settings.device, settings.references_a_piece))
+        # On a GPU most of the work is not the cores'; of other clusters they may be elsewhere.
+        yields = not settings.is_existing and choose_device(settings.device) == "cpu"
+        client.register_plugin(Warmup(settings.device, settings.references_a_piece, yields=yields))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
         loading.result()

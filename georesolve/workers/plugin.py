@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from typing import Any
 
 import dask
@@ -29,6 +30,7 @@ _KNOWN_DISTANCE_M = [423_599.70775974633, 2_155_893.5760072444, 111_195.08023353
 # GPU cuts them into slices.
 _CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 3_000, (100, 10_000)
 _BEAT_SECONDS = 1.0
+NICENESS = 5
 
 
 class WorkerCheckError(RuntimeError):
@@ -39,14 +41,18 @@ class Warmup(WorkerPlugin):
     """Prepares a worker for its device; one whose device fails the check is closed.
 
     One that takes work has rehearsed a job: the first one waits for nothing that a later one does
-    not. References are searched so many at a time, None for as many as memory holds.
+    not. References are searched so many at a time, None for as many as memory holds. One that
+    `yields` leaves the cores to fronts of the same machine, which have little to do, and soon.
     """
 
     name = "georesolve-warmup"
 
-    def __init__(self, device: DeviceChoice, references_a_piece: int | None) -> None:
+    def __init__(
+        self, device: DeviceChoice, references_a_piece: int | None, *, yields: bool
+    ) -> None:
         self.choice = device
         self.references_a_piece = references_a_piece
+        self.yields = yields
 
     async def setup(self, worker: Worker) -> None:
         """Called by Dask in every worker, before it takes work.
@@ -54,6 +60,9 @@ class Warmup(WorkerPlugin):
         On a busy machine it takes minutes to compile all kernels. Dask gives a worker up that is
         silent for `worker-ttl`, and one that joins is silent until its plugins are set up.
         """
+        if self.yields:
+            # Threads that are started from here on are as nice.
+            os.nice(NICENESS)
         preparing = asyncio.get_running_loop().run_in_executor(None, self.prepare, worker)
         try:
             while not (await asyncio.wait([preparing], timeout=_BEAT_SECONDS))[0]:

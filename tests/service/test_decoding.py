@@ -57,6 +57,15 @@ def decode(path, format="parquet", names=None, work=None, **limits):
         return decode_in_child(source, target, limits, children)
 
 
+def test_decoders_leave_cores_to_the_front():
+    with own_decoders().child(60) as child:
+        number = child.number
+        assert os.getpriority(os.PRIO_PROCESS, number) > os.getpriority(os.PRIO_PROCESS, 0)
+        # What has a session of its own is given as much of the cores as the whole service.
+        assert os.getsid(number) == os.getsid(0)
+        assert os.getpgid(number) != os.getpgid(0)
+
+
 def write(path, **columns):
     pq.write_table(pa.table(columns), path)
     return path

@@ -20,7 +20,7 @@ from georesolve.workers.gpus import NoGpuError, choose_device, count_gpus, count
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
-from georesolve.workers.plugin import Warmup, WorkerCheckError, check_known_answer
+from georesolve.workers.plugin import NICENESS, Warmup, WorkerCheckError, check_known_answer
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     free_port,
@@ -157,20 +157,26 @@ def test_a_cluster_that_was_lost_stays_lost(device):
 def test_a_worker_that_compiles_for_long_is_not_given_up():
     class SlowWarmup(Warmup):
         def prepare(self, worker):
-            # Dask waits for ten heartbeats, too, which are half a second apart.
-            time.sleep(10)
+            # Longer than the limit, which a busy machine needs for a heartbeat.
+            time.sleep(30)
 
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
     with (
-        dask.config.set({"distributed.scheduler.worker-ttl": "2s"}),
+        dask.config.set({"distributed.scheduler.worker-ttl": "15s"}),
         LocalCluster(n_workers=0, **options) as local,
         Client(local, set_as_default=False) as client,
     ):
-        client.register_plugin(SlowWarmup("cpu", None))
+        client.register_plugin(SlowWarmup("cpu", None, yields=False))
         local.scale(1)
         client.submit(os.getpid).result(timeout=60)
         actions = {event["action"] for _, event in client.get_events("scheduler")}
     assert "worker-ttl-timed-out" not in actions
+
+
+def test_workers_leave_cores_to_fronts(cluster, device):
+    """A task runs in a thread; it is the thread that is nice."""
+    found = cluster.client.submit(os.getpriority, os.PRIO_PROCESS, 0).result()
+    assert found == os.getpriority(os.PRIO_PROCESS, 0) + {"cpu": NICENESS, "cuda": 0}[device]
 
 
 def test_workers_have_little_to_look_through_when_they_end(cluster):

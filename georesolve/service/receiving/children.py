@@ -29,6 +29,7 @@ _START_SECONDS = 30.0
 """A server that has started no child for so long is replaced; it needs milliseconds."""
 _END_SECONDS = 5.0
 """A child that was killed and has not ended after so long waits for a disk: it is left alone."""
+_NICENESS = 5
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -126,9 +127,10 @@ class Children:
             f"run_forkserver({self._work!r}, {self._preload!r})"
         )
         with other:
-            # A Ctrl-C is for the service: in a session of its own the server does not hear it.
+            # A Ctrl-C is for the service: in a group of its own the server does not hear it. Not in
+            # a session, to which the kernel would give as much of the cores as to the service.
             self._server = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", code], stdin=other.fileno(), start_new_session=True
+                [sys.executable, "-c", code], stdin=other.fileno(), process_group=0
             )
         return self._server
 
@@ -160,6 +162,8 @@ class Children:
 
 def run_forkserver(work: str, preload: list[str]) -> NoReturn:
     """What the server does: fork a child for each pipe that comes by standard input."""
+    # What a front has to do is little, and soon.
+    os.nice(_NICENESS)
     for module in preload:
         with suppress(ImportError):
             import_module(module)
