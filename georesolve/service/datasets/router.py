@@ -275,7 +275,7 @@ async def _registered(
         if media_type(request.headers) == "multipart/form-data":
             form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
             query = request.query_params.multi_items()
-            parameters, _ = parameters_of(TableParameters, query, form.fields)
+            parameters = parameters_of(TableParameters, query, form.fields)
             part = form.parts["file"]
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:

@@ -1,7 +1,7 @@
 """What clients may say to an operation, in a query, a form or JSON: these names and no others."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -28,6 +28,10 @@ class Parameters(BaseModel):
 
     # An option that does not exist must not pass as if it had worked.
     model_config = ConfigDict(extra="forbid")
+    _place: str = ""
+    """Where it stands in the body."""
+    _in_query: Collection[str] = ()
+    """What stands in the query instead."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,6 +47,10 @@ class Parameters(BaseModel):
             errors = [_unknown(name, list(fields)) for name in unknown[:_UNKNOWN_SHOWN]]
             raise ValidationError.from_exception_data(cls.__name__, missing + errors)
         return given
+
+    def pointer(self, name: str) -> str:
+        """The JSON pointer of a member in the request."""
+        return f"{'/query' if name in self._in_query else self._place}/{step(name)}"
 
 
 def _unknown(name: str, known: list[str]) -> InitErrorDetails:
@@ -66,8 +74,8 @@ P = TypeVar("P", bound=Parameters)
 
 def parameters_of(
     model: type[P], query: Texts, form: Texts = (), given: Mapping[str, Any] | None = None
-) -> tuple[P, Callable[[str], str]]:
-    """The model of a request whose options are texts, and what tells the JSON pointer of one.
+) -> P:
+    """The model of a request whose options are texts.
 
     Of columns to carry, a single text is a list with commas, or `*` for all; of several, each is a
     name as it stands: so a name with a comma is given twice. `given` are the files of the request.
@@ -76,23 +84,22 @@ def parameters_of(
     # Browsers send the fields that a user leaves empty, too: they are not given.
     in_form = _by_name((name, text) for name, text in form if text)
 
-    def pointer(name: str) -> str:
-        return f"/query/{step(name)}" if name in in_query else f"/{step(name)}"
-
     for name in in_query.keys() & given.keys():
-        raise _refusal(pointer(name), "the body brings it: leave it out of the query")
+        raise _refusal(f"/query/{step(name)}", "the body brings it: leave it out of the query")
     for name, texts in in_form.items():
         other = in_query.get(name, texts)
         if other != texts:
             raise _refusal(
-                pointer(name),
+                f"/query/{step(name)}",
                 f"the query says {_quoted(other)} and the form {_quoted(texts)}: send it once",
             )
         if len(texts) > 1 and name not in LISTS:
             raise _refusal(f"/{step(name)}", f"given {len(texts)} times: send it once")
     values = {name: _value(name, texts) for name, texts in {**in_query, **in_form}.items()}
     try:
-        return model.model_validate({**values, **given}), pointer
+        made = model.model_validate({**values, **given})
+        made._in_query = in_query
+        return made
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         for one in found:

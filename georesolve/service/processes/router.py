@@ -21,11 +21,11 @@ from georesolve.service.http.operations import (
 )
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.resolve.models import NearestExecution, NearestInputs
-from georesolve.service.resolve.requests import TermsOfRequest, in_document, json_content, parsed
+from georesolve.service.resolve.requests import TermsOfRequest, json_content, parsed
 from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import IN_DOCUMENT, matches_answer
-from georesolve.service.store.rows import Delivery, ProcessId
+from georesolve.service.store.rows import ProcessId
 
 router = APIRouter(tags=["processes"])
 
@@ -171,13 +171,10 @@ async def execute_nearest(
 ) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
 
-    async def ask(folder: pathlib.Path) -> tuple[Asked, Delivery]:
+    async def ask(folder: pathlib.Path) -> Asked:
         async with json_content(request, service) as content:
             execution = await parsed(service, content, NearestExecution)
-            output = execution.output.href if execution.output else None
-            pointer = in_document("/inputs")
-            asked = await asked_by(execution.inputs, pointer, service, folder, output)
-            return asked, execution.delivery()
+            return await asked_by(execution.inputs, service, folder, execution.delivery())
 
     return await answer(request, service, terms, ask)
 

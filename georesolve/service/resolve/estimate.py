@@ -19,7 +19,7 @@ from georesolve.service.resolve.models import (
     NearestExecution,
     NearestInputs,
 )
-from georesolve.service.resolve.requests import in_document, json_content, parsed
+from georesolve.service.resolve.requests import json_content, parsed
 from georesolve.service.resolve.resolution import refuse_without_cluster
 from georesolve.service.resolve.router import ServiceContext
 from georesolve.service.resolve.service import Service
@@ -70,16 +70,15 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
     async with json_content(request, service) as content, service.ingest.folder() as folder:
         inputs: EstimateInputs | NearestInputs
         if (await parsed(service, content, _Either)).inputs is None:
-            inputs, pointer = await parsed(service, content, EstimateInputs), in_document()
+            inputs = await parsed(service, content, EstimateInputs)
         else:
             # The body of an execution can be sent as it is.
             inputs = (await parsed(service, content, NearestExecution)).inputs
-            pointer = in_document("/inputs")
-        sets = await planned_by(inputs, pointer, service, folder)
+        sets = await planned_by(inputs, service, folder)
         datasets = [None if isinstance(one, int) else one.dataset for one in sets]
         options = inputs.options(*datasets)
         if datasets[0] and datasets[1]:
-            check_match(datasets[0], datasets[1], options, inputs.on_invalid, pointer)
+            check_match(datasets[0], datasets[1], options, inputs.on_invalid, inputs.pointer)
         return await _estimate(service, *sets, options)
 
 

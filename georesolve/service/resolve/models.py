@@ -289,6 +289,10 @@ class NearestInputs(MatchParameters, PointSources):
 class ResolveForm(NearestInputs, JobParameters):
     """Two point sets as files or names, how to match them, and where the result is written."""
 
+    def delivery(self) -> Delivery | None:
+        """How the result is wanted; None for the bare result, of which a small one needs no job."""
+        return None if self.output is None else Delivery(output=self.output)
+
 
 class EstimateInputs(MatchParameters):
     """Two point sets, or as many rows as they will have."""
@@ -346,4 +350,9 @@ class NearestExecution(Parameters):
         """How the result is wanted."""
         wanted = self.outputs.get("matches", MatchesOutput())
         media_type = wanted.format.mediaType if wanted.format else None
-        return Delivery(self.response, wanted.transmissionMode, media_type)
+        output = self.output.href if self.output else None
+        return Delivery(self.response, wanted.transmissionMode, media_type, output=output)
+
+    def model_post_init(self, _: Any) -> None:
+        """Tell the inputs where they stand."""
+        self.inputs._place = "/inputs"

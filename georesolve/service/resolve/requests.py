@@ -21,18 +21,15 @@ from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
 
-from georesolve.intake.representations import Format
 from georesolve.service import pools
-from georesolve.service.errors import InvalidRequest, TooLarge, invalid_request, step
+from georesolve.service.errors import InvalidRequest, TooLarge, invalid_request
 from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.http.operations import TEXT
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
 from georesolve.service.resolve.service import Service
-from georesolve.service.resolve.sets import Pointer
-from georesolve.service.results.response import format_of
-from georesolve.service.store.rows import Delivery, Repeat
+from georesolve.service.store.rows import Repeat
 
 _LONGEST_KEY = 255
 _LONGEST_WAIT_SECONDS = 60
@@ -63,9 +60,6 @@ class Terms:
     key: str | None
     """Its Idempotency-Key."""
     headers: Headers
-    delivery: Delivery | None = None
-    """How an execution of OGC API wants its result, of which the job is the record. None for the
-    bare result: a small one leaves no job."""
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -78,13 +72,9 @@ class Terms:
         """Whether it waits for the result at all."""
         return bool(self.wait_seconds) if self.takes_a_job else True
 
-    def received(self, delivery: Delivery | None = None) -> Self:
+    def received(self) -> Self:
         """The same once the request has been received, from when on the client waits."""
-        return replace(self, delivery=delivery, since=time.monotonic())
-
-    def format(self) -> Format:
-        """The format that the client likes best; raises NotAcceptable where there is none such."""
-        return format_of(self.delivery or Delivery(), self.headers)
+        return replace(self, since=time.monotonic())
 
     def seconds_left(self) -> float | None:
         """How long the client still waits; None for as long as it takes."""
@@ -182,12 +172,7 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
         yield content
 
 
-def in_document(prefix: str = "") -> Pointer:
-    """Tells the pointer of an option that stands in a JSON document, below `prefix`."""
-    return lambda name: f"{prefix}/{step(name)}"
-
-
-async def read_form(request: Request, folder: Path) -> tuple[ResolveForm, Pointer]:
+async def read_form(request: Request, folder: Path) -> ResolveForm:
     """The model of a form, whose options are fields of it or parameters of the query."""
     refuse_other_types(
         request,
@@ -202,7 +187,7 @@ async def read_form(request: Request, folder: Path) -> tuple[ResolveForm, Pointe
     return parameters_of(ResolveForm, query, form.fields, form.parts)
 
 
-async def read_stream(request: Request, folder: Path) -> tuple[NearestInputs, Pointer]:
+async def read_stream(request: Request, folder: Path) -> NearestInputs:
     """The model of an Arrow stream of observations, with all else in the query."""
     given = {"observations": await receive_body(request, folder)}
     return parameters_of(NearestInputs, request.query_params.multi_items(), given=given)

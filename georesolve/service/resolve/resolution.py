@@ -32,6 +32,7 @@ from georesolve.service.resolve.lookup import SmallAnswer, looked_up, why_too_la
 from georesolve.service.resolve.requests import Terms
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
+from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.store.store import Store
 from georesolve.workers.at_hand import NotAtHand
@@ -57,7 +58,7 @@ def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
 async def refuse_unready(service: Service, terms: Terms) -> None:
     """Refuse, before it is received, a request that cannot be answered as its client wants."""
     if terms.waits:
-        terms.format()
+        format_of(Delivery(), terms.headers)
     # A request whose key made a job needs no place any more.
     elif not terms.key or not await pools.database(service.store.first_of, Repeat(terms.key, "")):
         await pools.database(service.quotas.refuse_when_full, service.store)
@@ -78,18 +79,20 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
             f"{most} for an answer at once: send the header 'Prefer: respond-async' and follow the "
             "Location of the answer"
         )
-    delivery = replace(terms.delivery or Delivery(), output=asked.output)
+    delivery = asked.delivery or Delivery()
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
-    is_plain = terms.delivery is None and asked.output is None
-    if is_plain and repeat is None and terms.waits and not why_too_large(asked):
+    is_plain = asked.delivery is None and repeat is None
+    if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
         with suppress(NotAtHand, ResultTooLarge, TimeoutError):
             async with asyncio.timeout(None if left is None else left / 2):
-                return await looked_up(service, asked, terms.format(), time.perf_counter())
+                format = format_of(delivery, terms.headers)
+                return await looked_up(service, asked, format, time.perf_counter())
     with suppress(NotAcceptable):
-        delivery = replace(delivery, keeps_sets=bool(terms.format().geometry))
+        keeps_sets = bool(format_of(delivery, terms.headers).geometry)
+        delivery = replace(delivery, keeps_sets=keeps_sets)
     id = await _job_of(service, asked, delivery, repeat)
     if terms.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)

@@ -32,7 +32,6 @@ from georesolve.service.resolve.requests import (
     SHORT_BYTES,
     Terms,
     TermsOfRequest,
-    in_document,
     json_content,
     parsed,
     read_form,
@@ -42,7 +41,7 @@ from georesolve.service.resolve.resolution import refuse_unready, resolve
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_answer
-from georesolve.service.store.rows import LIVE, Delivery, JobRow
+from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["resolve"])
 
@@ -94,24 +93,21 @@ async def resolve_files(
     `output` it is a link to where the result lies.
     """
 
-    async def ask(folder: Path) -> tuple[Asked, None]:
-        form, pointer = await read_form(request, folder)
-        return await asked_by(form, pointer, service, folder, form.output), None
+    async def ask(folder: Path) -> Asked:
+        form = await read_form(request, folder)
+        return await asked_by(form, service, folder, form.delivery())
 
     return await answer(request, service, terms, ask)
 
 
 async def answer(
-    request: Request,
-    service: Service,
-    terms: Terms,
-    ask: Callable[[Path], Awaitable[tuple[Asked, Delivery | None]]],
+    request: Request, service: Service, terms: Terms, ask: Callable[[Path], Awaitable[Asked]]
 ) -> Response:
     """Answer a request that is read, with its sets made in a folder, by `ask`."""
     await refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
-        asked, delivery = await ask(folder)
-        terms = terms.received(delivery)
+        asked = await ask(folder)
+        terms = terms.received()
 
         async def gone() -> NoReturn:
             # The body has been read: what comes now is that the client has gone.
@@ -186,12 +182,12 @@ async def nearest(request: Request) -> Response:
     service = await service_of(request)
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == ARROW.media_type:
-            inputs, pointer = await read_stream(request, folder)
-            asked = await asked_by(inputs, pointer, service, folder)
+            inputs = await read_stream(request, folder)
+            asked = await asked_by(inputs, service, folder)
             return _small_response(await resolve_at_once(service, asked, format, start))
         refuse_query(request.query_params.multi_items())
         async with json_content(request, service) as content:
             inputs = await parsed(service, content, NearestInputs)
             is_short = len(content) <= SHORT_BYTES
-            asked = await asked_by(inputs, in_document(), service, folder, is_short=is_short)
+            asked = await asked_by(inputs, service, folder, is_short=is_short)
             return _small_response(await resolve_at_once(service, asked, format, start))

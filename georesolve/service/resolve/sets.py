@@ -4,7 +4,7 @@ Arrays and registered datasets are at hand. Other sources take their time: files
 decoded in a sandbox, and the footers of files elsewhere are read.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from georesolve.service.resolve.models import (
     SourceReference,
 )
 from georesolve.service.resolve.service import Service
-from georesolve.service.store.rows import DatasetRow
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions
@@ -38,8 +38,6 @@ PointSet = Ingested | DatasetRow
 """An upload (deleted unless it is kept), or a registered dataset."""
 PlannedSet = int | PointSet
 """A set of a job, or how many rows it will have."""
-Pointer = Callable[[str], str]
-"""Tells the JSON pointer of an option or a set in a request."""
 _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
 """So many are made a table in some milliseconds, in which the event loop waits."""
 
@@ -47,14 +45,15 @@ _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
 class Asked(NamedTuple):
     """What a request asks for: two sets that can be matched, and how, with all columns to carry.
 
-    `output` is where the result is written, if not into the folder of the service.
+    `delivery` is how the result is wanted; None for the bare result, of which a small one leaves no
+    job.
     """
 
     observations: PointSet
     references: PointSet
     options: MatchOptions
     on_invalid: OnInvalid
-    output: str | None = None
+    delivery: Delivery | None = None
 
     @property
     def sets(self) -> tuple[PointSet, PointSet]:
@@ -67,7 +66,7 @@ class Asked(NamedTuple):
         return self.observations.dataset, self.references.dataset
 
 
-def _check(asked: Asked, pointer: Pointer) -> None:
+def _check(asked: Asked, inputs: NearestInputs) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
@@ -75,14 +74,15 @@ def _check(asked: Asked, pointer: Pointer) -> None:
             f"references: those at {references.file.href} are not counted before they are "
             "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
         )
+    output = asked.delivery.output if asked.delivery else None
     for role, one in zip(ROLES, asked.datasets, strict=True):
         href = one.file.href if isinstance(one.file, SourceFiles) else None
-        if asked.output and href and _start_of(asked.output).startswith(_start_of(href)):
+        if output and href and _start_of(output).startswith(_start_of(href)):
             raise InvalidInput(
-                f"output: {asked.output} lies in the folder of the {role}, {href}, where "
+                f"output: {output} lies in the folder of the {role}, {href}, where "
                 "the result would be read as one of them: name another folder"
             )
-    check_match(observations, references, asked.options, asked.on_invalid, pointer)
+    check_match(observations, references, asked.options, asked.on_invalid, inputs.pointer)
 
 
 def _start_of(href: str) -> str:
@@ -97,27 +97,26 @@ def _start_of(href: str) -> str:
 
 async def asked_by(
     inputs: NearestInputs,
-    pointer: Pointer,
     service: Service,
     folder: Path,
-    output: str | None = None,
+    delivery: Delivery | None = None,
     *,
     is_short: bool = False,
 ) -> Asked:
     """Make or find both sets, and check them."""
-    output = None if output is None else service.sinks.output(output.strip())
-    observations, references = await planned_by(inputs, pointer, service, folder, is_short=is_short)
+    if delivery and delivery.output is not None:
+        delivery = replace(delivery, output=service.sinks.output(delivery.output.strip()))
+    observations, references = await planned_by(inputs, service, folder, is_short=is_short)
     assert not isinstance(observations, int), "it is a set"
     assert not isinstance(references, int), "it is a set"
     options = inputs.options(observations.dataset, references.dataset)
-    asked = Asked(observations, references, options, inputs.on_invalid, output)
-    _check(asked, pointer)
+    asked = Asked(observations, references, options, inputs.on_invalid, delivery)
+    _check(asked, inputs)
     return asked
 
 
 async def planned_by(
     inputs: NearestInputs | EstimateInputs,
-    pointer: Pointer,
     service: Service,
     folder: Path,
     *,
@@ -130,7 +129,12 @@ async def planned_by(
     """
     observations, references = [
         await _made(
-            getattr(inputs, role), pointer(role), service, inputs.reading_of(role), folder, is_short
+            getattr(inputs, role),
+            inputs.pointer(role),
+            service,
+            inputs.reading_of(role),
+            folder,
+            is_short,
         )
         for role in ROLES
     ]
