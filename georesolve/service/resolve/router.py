@@ -26,7 +26,6 @@ from georesolve.service.http.operations import (
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
-from georesolve.service.resolve.lookup import SmallAnswer, resolve_at_once
 from georesolve.service.resolve.models import NearestInputs, ResolveForm
 from georesolve.service.resolve.requests import (
     SHORT_BYTES,
@@ -37,7 +36,12 @@ from georesolve.service.resolve.requests import (
     read_form,
     read_stream,
 )
-from georesolve.service.resolve.resolution import refuse_unready, resolve
+from georesolve.service.resolve.resolution import (
+    SmallAnswer,
+    refuse_unready,
+    resolve,
+    resolve_at_once,
+)
 from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_answer
