@@ -25,13 +25,7 @@ from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
-from georesolve.searches import (
-    RESULT_ROWS,
-    Progress,
-    Search,
-    deserves_all_gpus,
-    run_on_cluster,
-)
+from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
@@ -196,7 +190,12 @@ def resolve(
             distances_m = _distances(parquet)
             if written != "parquet":
                 with pq.ParquetFile(parquet) as result:
-                    _represent(result, written, job, target, temporary)
+                    if pieces := _FORMATS.get(written):
+                        by_role = {"observations": job.observations, "references": job.references}
+                        with temporary.open("wb") as sink:
+                            sink.writelines(pieces(result, by_role.__getitem__))
+                    else:
+                        write_layer(result, written, job.observations, target, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
     rows = job.observations.rows, job.references.rows
     return Summary(*rows, counts, seconds, distances_m, _remarks(job, options))
@@ -216,18 +215,6 @@ def _format_of(target: Path, name: str | None) -> str:
         # Before much is read and resolved.
         needed("pyogrio", "gis", f"a result as .{wanted}")
     return wanted
-
-
-def _represent(
-    result: pq.ParquetFile, format: str, job: Job, target: Path, temporary: Path
-) -> None:
-    """Write a result in a format other than Parquet."""
-    if (pieces := _FORMATS.get(format)) is None:
-        write_layer(result, format, job.observations, target, temporary)
-        return
-    sets = {"observations": job.observations, "references": job.references}
-    with temporary.open("wb") as sink:
-        sink.writelines(pieces(result, sets.__getitem__))
 
 
 def plan(

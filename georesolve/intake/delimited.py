@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from georesolve.intake.columns import Columns, find_columns
+from georesolve.intake.columns import find_columns
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.sources import BATCH_ROWS, CELLS_SHOWN, BadCell, Source, Table, bad_cells
 
@@ -99,7 +99,13 @@ def _dialect_of(source: Source) -> tuple[_Dialect, str]:
 def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     header = _header_of(source, dialect)
     names = [name.strip() for name in header]
-    columns = _columns_of(source, names, head, dialect)
+    try:
+        columns = find_columns([name for name in names if name], source.reading, source.file)
+    except InvalidInput as refused:
+        line = _first_line(head, dialect.skipped)[:80]
+        after = " after 'sep='" if dialect.skipped else ""
+        detail = f"{refused.detail} (the first line{after} is taken as the header: {line!r})"
+        raise InvalidInput(detail, refused.errors) from None
     places = [names.index(name) for name in columns[:2]]
     decimal_point = "," if _has_decimal_commas(head, dialect, places) else "."
     numbers = dict.fromkeys((header[place] for place in places), pa.float64())
@@ -194,18 +200,6 @@ def _header_of(source: Source, dialect: _Dialect) -> list[str]:
             ) from None
         raise
     return names
-
-
-def _columns_of(source: Source, names: list[str], head: str, dialect: _Dialect) -> Columns:
-    try:
-        return find_columns([name for name in names if name], source.reading, source.file)
-    except InvalidInput as refused:
-        line = _first_line(head, dialect.skipped)[:80]
-        after = " after 'sep='" if dialect.skipped else ""
-        raise InvalidInput(
-            f"{refused.detail} (the first line{after} is taken as the header: {line!r})",
-            refused.errors,
-        ) from None
 
 
 def _has_decimal_commas(head: str, dialect: _Dialect, places: list[int]) -> bool:

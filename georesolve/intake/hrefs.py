@@ -72,21 +72,17 @@ class Sources(Prefixes):
         return self._described(address, href, looks, reading, file)
 
     def _described(
-        self,
-        address: Address,
-        href: str,
-        looks: list["_Look"],
-        reading: Reading,
-        file: str,
+        self, address: Address, href: str, looks: list["_Look"], reading: Reading, file: str
     ) -> Dataset:
         schema = looks[0].schema
         for look in looks:
             if not look.schema.equals(schema):
                 one, other = (href_of(address.scheme, at.file.path) for at in (look, looks[0]))
-                raise InvalidInput(
-                    f"{file}: {one} has other columns than {other}: "
-                    f"{_differing(look.schema, schema)}"
+                fields, others = (
+                    {f"{field.name}: {field.type}" for field in of} for of in (look.schema, schema)
                 )
+                differing = ", ".join(sorted(fields ^ others)[:4]) or "in another order"
+                raise InvalidInput(f"{file}: {one} has other columns than {other}: {differing}")
         rows = sum(look.file.rows for look in looks)
         values = [_partition_of(look.file.path) for look in looks]
         names = [name for name in values[0] if name not in schema.names]
@@ -234,12 +230,6 @@ def _look(scheme: Scheme, path: str) -> _Look:
             stored[name] += column.total_compressed_size
             encoded[name] += column.total_uncompressed_size
     return _Look(SourceFile(path, footer.num_rows, size, version), schema, stored, encoded)
-
-
-def _differing(schema: pa.Schema, other: pa.Schema) -> str:
-    """The first columns in which two schemas differ."""
-    columns, others = ({f"{field.name}: {field.type}" for field in one} for one in (schema, other))
-    return ", ".join(sorted(columns ^ others)[:4]) or "in another order"
 
 
 def _partition_of(path: str) -> dict[str, str | None]:

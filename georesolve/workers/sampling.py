@@ -12,7 +12,7 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import rows_at_once, usually_compared
 from georesolve.workers.references import index_on_cpu
 
-_GROUPS = 8
+_GROUPS, _GROUPS_ELSEWHERE = 8, 2
 """Row groups that are read of a set at most: two cores index 2^19 references in 50 ms."""
 _SAMPLE = 64
 
@@ -59,9 +59,10 @@ def _compared(
 def _degrees(dataset: Dataset) -> list[np.ndarray]:
     """Coordinates of some row groups, spread over a set."""
     starts = range(0, dataset.rows, ROW_GROUP)
+    most = _GROUPS_ELSEWHERE if dataset.lies_elsewhere else _GROUPS
     columns = [dataset.lat, dataset.lon]
     tables = [
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)
-        for start in starts[:: -(-len(starts) // _GROUPS)]
+        for start in starts[:: -(-len(starts) // most)]
     ]
     return [np.concatenate([table[name].to_numpy() for table in tables]) for name in columns]
