@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from georesolve import __version__
+from georesolve.service.clock import seconds_between
 from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
 
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
@@ -123,17 +124,18 @@ class Metrics:
         process: str,
         status: str,
         reason: str,
-        queue_seconds: float | None,
-        run_seconds: float | None,
+        created: str,
+        started: str | None,
+        finished: str | None,
     ) -> None:
         """Count a job that has ended; the reason is the type of its problem, or empty."""
         if status == "failed" and reason not in _REASONS:
             reason = "other"
         self._jobs.labels(process, status, reason).inc()
-        if queue_seconds is not None:
-            self._queue.observe(queue_seconds)
-        if run_seconds is not None:
-            self._run.labels(status).observe(run_seconds)
+        if started:
+            self._queue.observe(seconds_between(created, started))
+        if started and finished:
+            self._run.labels(status).observe(seconds_between(started, finished))
 
     def count_rows(self, by: str, observations: int, counts: dict[str, int]) -> None:
         """Count observations that were resolved, and what became of them."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from georesolve.service import pools
-from georesolve.service.clock import now, seconds_between
+from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
@@ -42,14 +42,9 @@ def end(
     """End a live job, as `Store.finish_job` does, and count it."""
     row = store.finish_job(id, status, message, **outcome)
     if row is not None:
-        start, finish = row.started, row.finished
-        metrics.count_job(
-            row.process,
-            row.status,
-            row.problem["type"] if row.problem else "",
-            seconds_between(row.created, start) if start else None,
-            seconds_between(start, finish) if start and finish else None,
-        )
+        reason = row.problem["type"] if row.problem else ""
+        times = row.created, row.started, row.finished
+        metrics.count_job(row.process, row.status, reason, *times)
     return row
 
 
