@@ -127,10 +127,13 @@ class ClusterKeeper:
                     workers = await workers_of(client)
                     self._heard_at = time.monotonic()
                     if workers != self._workers or self._memory is None:
-                        self._workers, self._memory = workers, None
-                        self.news.set()
-                        for address in [*workers.values()][:1]:
-                            self._memory = await memory_of_worker(client, cluster.device, address)
+                        self._memory = None
+                        try:
+                            for one in [*workers.values()][:1]:
+                                self._memory = await memory_of_worker(client, cluster.device, one)
+                        finally:
+                            # Told together: an estimate needs both.
+                            self._workers = workers
                             self.news.set()
                 except OSError as error:
                     # It is stopped, or lost. What was known of it gets old.
