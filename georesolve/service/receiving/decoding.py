@@ -110,7 +110,8 @@ def serve(connection: Connection) -> None:
     small = _warm_up()
     try:
         task, limits = connection.recv()
-    except EOFError:
+    except (EOFError, ConnectionError):
+        # The service has ended, or this process was never needed.
         return
     if task.source.range is not None:
         # The other cores have ranges of their own.
