@@ -15,14 +15,13 @@ import httpx
 import pytest
 
 from georesolve.commands import main
-from georesolve.intake.columns import Reading
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.health import get_health
 from georesolve.service.resolve import resolution, sets
-from georesolve.service.resolve.models import Arrays
+from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.turns import Turns
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
@@ -187,8 +186,9 @@ def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
     service = SimpleNamespace(ingest=ingest, owner="a")
 
     async def make(columns):
-        source = Arrays({f"c{i}": [1] for i in range(columns)}, "")
-        await sets._made(source, "/observations", service, Reading(), Path(), is_short=True)
+        arrays = {f"c{i}": [1] for i in range(columns)}
+        inputs = NearestInputs(observations=arrays, references={})
+        await sets._made(inputs, "observations", service, Path(), is_short=True)
 
     asyncio.run(make(16))
     asyncio.run(make(17))

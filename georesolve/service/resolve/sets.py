@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from georesolve.intake.columns import OnInvalid, Reading
+from georesolve.intake.columns import OnInvalid, Role
 from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
@@ -36,6 +36,7 @@ from georesolve.workers.sources import SourceFiles
 
 PointSet = Ingested | DatasetRow
 """An upload (deleted unless it is kept), or a registered dataset."""
+EitherInputs = NearestInputs | EstimateInputs
 PlannedSet = int | PointSet
 """A set of a job, or how many rows it will have."""
 _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
@@ -116,11 +117,7 @@ async def asked_by(
 
 
 async def planned_by(
-    inputs: NearestInputs | EstimateInputs,
-    service: Service,
-    folder: Path,
-    *,
-    is_short: bool = False,
+    inputs: EitherInputs, service: Service, folder: Path, *, is_short: bool = False
 ) -> tuple[PlannedSet, PlannedSet]:
     """Make or find both sets, in a folder that goes with the request; or how many rows they have.
 
@@ -128,29 +125,17 @@ async def planned_by(
     used a moment ago are not looked at again.
     """
     observations, references = [
-        await _made(
-            getattr(inputs, role),
-            inputs.pointer(role),
-            service,
-            inputs.reading_of(role),
-            folder,
-            is_short,
-        )
-        for role in ROLES
+        await _made(inputs, role, service, folder, is_short) for role in ROLES
     ]
     return observations, references
 
 
 async def _made(
-    source: int | PointSource,
-    place: str,
-    service: Service,
-    reading: Reading,
-    folder: Path,
-    is_short: bool,
+    inputs: EitherInputs, role: Role, service: Service, folder: Path, is_short: bool
 ) -> PlannedSet:
-    """Make or find one set; `place` is where it stands in the request."""
     ingest, owner = service.ingest, service.owner
+    source: int | PointSource = getattr(inputs, role)
+    place, reading = inputs.pointer(role), inputs.reading_of(role)
     match source:
         case int():
             return source
