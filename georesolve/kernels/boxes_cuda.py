@@ -191,6 +191,12 @@ def _store_box(boxes, i, low_x, low_y, low_z, high_x, high_y, high_z):  # type: 
 
 
 @cuda.jit(device=True, forceinline=True)
+def offset(x, y, z, from_x, from_y, from_z):  # type: ignore[no-untyped-def]
+    """(x, y, z) relative to a point, in float32."""
+    return float32(total(x, -from_x)), float32(total(y, -from_y)), float32(total(z, -from_z))
+
+
+@cuda.jit(device=True, forceinline=True)
 def first_of(box, level):  # type: ignore[no-untyped-def]
     """Where the first point of a box stands; of one that only fills a level, beyond the last."""
     return uint64(box) << uint64(5 + 5 * level)
@@ -203,10 +209,8 @@ def from_point(points, first, x, y, z):  # type: ignore[no-untyped-def]
     All are NaN where that point is not valid: then the box encloses nothing.
     """
     first = min(first, uint64(points.shape[0] - 1))
-    local_x = float32(total(x, -points[first, 0]))
-    local_y = float32(total(y, -points[first, 1]))
-    local_z = float32(total(z, -points[first, 2]))
-    return local_x, local_y, local_z, slack_around(local_x, local_y, local_z, ZERO)
+    x, y, z = offset(x, y, z, points[first, 0], points[first, 1], points[first, 2])
+    return x, y, z, slack_around(x, y, z, ZERO)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -268,9 +272,7 @@ def fill_leaves(  # type: ignore[no-untyped-def]
     if fine:
         first = rows[min(int64(first_of(leaf, 0)), rows.size - 1)]
         origin_x, origin_y, origin_z = vectors[first, 0], vectors[first, 1], vectors[first, 2]
-    corner_x = float32(total(x, -origin_x))
-    corner_y = float32(total(y, -origin_y))
-    corner_z = float32(total(z, -origin_z))
+    corner_x, corner_y, corner_z = offset(x, y, z, origin_x, origin_y, origin_z)
     if i < points.shape[0]:
         points[i, 0] = x
         points[i, 1] = y

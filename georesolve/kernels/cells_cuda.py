@@ -34,27 +34,31 @@ v, c and o.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float32, int32, int64, uint32
+from numba.cuda import libdevice
 
-from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
     INFINITY,
     LEVELS,
-    UNDERFLOW,
+    NEVER,
     WARPS,
     ZERO,
-    beyond,
-    first_of,
-    from_point,
-    length,
+    offset,
     origin,
     reach_of,
-    slack_around,
+    root,
 )
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cuda import metres
+from georesolve.kernels.descent_cuda import (
+    apart_in,
+    look_from_origin,
+    look_from_points,
+    next_leaf,
+)
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
@@ -208,121 +212,87 @@ def fill_middles(box, square, bits, middles, reaches):  # type: ignore[no-untype
         reaches[i] = half / (size - half) + _ROUNDING
 
 
-@cuda.jit(cache=True)
-def collect(  # type: ignore[no-untyped-def]
-    points, corners, boxes, starts, box, fine,
-    vectors, middles, reaches, nearest, nearest_chord2, table,
-):  # fmt: skip
-    """Find the candidates of 32 neighbouring cells a warp.
+@cache
+def collect(fine: bool) -> Any:
+    """The kernel that finds the candidates of 32 neighbouring cells a warp, in a tree so `fine`."""
 
-    Grid ``(blocks,)``, block ``(32, warps)``. `nearest` is the reference nearest to each middle. A
-    row of `table` becomes where a cell's candidates stand among the tree's points, and -1 behind
-    the last; -2 in the first place where there are too many.
-    """
-    masks = cuda.shared.array((WARPS, LEVELS), uint32)
-    slots = cuda.shared.array((WARPS, PLACES, WARP), int32)
-    lane = uint32(cuda.threadIdx.x)
-    warp = cuda.threadIdx.y
-    i = (int64(cuda.blockIdx.x) * WARPS + warp) * WARP + int64(lane)
-    if i >= reaches.size:
-        return
-    x, y, z, h = middles[0, i], middles[1, i], middles[2, i], reaches[i]
-    row, chord2 = nearest[i, 0], nearest_chord2[i, 0]
-    near_x = near_y = near_z = math.nan
-    if row >= 0:
-        near_x, near_y, near_z = vectors[0, row], vectors[1, row], vectors[2, row]
-    origin_x, origin_y, origin_z, radius = origin(box)
-    offset_x = float32(total(x, -origin_x))
-    offset_y = float32(total(y, -origin_y))
-    offset_z = float32(total(z, -origin_z))
-    # Cells lie along a Morton curve, eight by four: so this one is in the middle.
-    centre_x = cuda.shfl_sync(ALL_LANES, offset_x, 12)
-    centre_y = cuda.shfl_sync(ALL_LANES, offset_y, 12)
-    centre_z = cuda.shfl_sync(ALL_LANES, offset_z, 12)
-    away = length(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
-    slack = slack_around(centre_x, centre_y, centre_z, radius)
-    at_x = at_y = at_z = math.nan
-    more = ZERO
-    if fine:
-        at_x = cuda.shfl_sync(ALL_LANES, x, 12)
-        at_y = cuda.shfl_sync(ALL_LANES, y, 12)
-        at_z = cuda.shfl_sync(ALL_LANES, z, 12)
-        away = length(float32(total(x, -at_x)), float32(total(y, -at_y)), float32(total(z, -at_z)))
-        slack = UNDERFLOW
-    needed = float32(math.sqrt(chord2) + 2.0 * h) + away
-    reach = reach_of(warp_max(needed), slack)
-    count = int32(0)
-    looked = int32(0)
-    top = int32(starts.size - 1)
-    level = top
-    node = uint32(0)
-    mask = uint32(0)
-    descended = True
-    while level <= top:
-        if descended:
-            at = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-            if fine:
-                centre_x, centre_y, centre_z, more = from_point(
-                    points, first_of(node * uint32(WARP) + lane, level), at_x, at_y, at_z
-                )
-            gap = length(
-                beyond(boxes[0, at], boxes[3, at], centre_x),
-                beyond(boxes[1, at], boxes[4, at], centre_y),
-                beyond(boxes[2, at], boxes[5, at], centre_z),
-            )
-            mask = ballot(gap <= reach + more)
-            descended = False
-        if mask == uint32(0):
-            level = int32(level + 1)
-            node = uint32(node >> uint32(5))
-            if level <= top:
-                mask = masks[warp, level]
-            continue
-        child = uint32(node * uint32(WARP) + first_lane(mask))
-        mask = without_first(mask)
-        if level > 0:
-            cuda.syncwarp()
-            masks[warp, level] = mask
-            cuda.syncwarp()
-            level = int32(level - 1)
-            node = child
-            descended = True
-            continue
-        at = uint32(child * uint32(WARP) + lane)
+    @cuda.jit(cache=True)
+    def collect_candidates(  # type: ignore[no-untyped-def]
+        points, corners, boxes, starts, box,
+        vectors, middles, reaches, nearest, nearest_chord2, table,
+    ):  # fmt: skip
+        """Find the candidates of cells.
+
+        Grid ``(blocks,)``, block ``(32, warps)``. `nearest` is the reference nearest to each
+        middle. A row of `table` becomes where a cell's candidates stand among the tree's points,
+        and -1 behind the last; -2 in the first place where there are too many.
+        """
+        pending = cuda.shared.array((WARPS, LEVELS, WARP), int32)
+        slots = cuda.shared.array((WARPS, PLACES, WARP), int32)
+        lane = uint32(cuda.threadIdx.x)
+        warp = cuda.threadIdx.y
+        i = (int64(cuda.blockIdx.x) * WARPS + warp) * WARP + int64(lane)
+        if i >= reaches.size:
+            return
+        x, y, z, h = middles[0, i], middles[1, i], middles[2, i], reaches[i]
+        row, chord2 = nearest[i, 0], nearest_chord2[i, 0]
+        near_x = near_y = near_z = math.nan
+        if row >= 0:
+            near_x, near_y, near_z = vectors[0, row], vectors[1, row], vectors[2, row]
+        # Cells lie along a Morton curve, eight by four: so the thirteenth is in the middle.
         if fine:
-            centre_x, centre_y, centre_z, more = from_point(
-                points, first_of(child, 0), at_x, at_y, at_z
-            )
-        apart = length(
-            corners[0, at] - centre_x, corners[1, at] - centre_y, corners[2, at] - centre_z
-        )
-        candidates = ballot(apart <= reach + more)
-        looked = int32(looked + 1 + cuda.popc(candidates))
-        if looked > _PATIENCE:
-            count = int32(PLACES + 1)
-            break
-        while candidates != uint32(0):
-            at = uint32(child * uint32(WARP) + first_lane(candidates))
-            candidates = without_first(candidates)
-            point_x, point_y, point_z = points[at, 0], points[at, 1], points[at, 2]
-            apart2 = squared_chord(x, y, z, point_x, point_y, point_z)
-            between2 = squared_chord(near_x, near_y, near_z, point_x, point_y, point_z)
-            span = math.sqrt(apart2) + h
-            kept = apart2 - chord2 <= 2.0 * h * math.sqrt(between2) + _CHORD_ROUNDING * span * span
-            # Of references at one point, the one of the lowest row is found.
-            if kept and (between2 > 0.0 or int64(points[at, 3]) <= row):
-                if count < PLACES:
-                    slots[warp, count, lane] = int32(at)
-                count = int32(count + 1)
-        # What is crowded already needs no more candidates.
-        reach = reach_of(warp_max(needed if count <= PLACES else -INFINITY), slack)
-    for place in range(PLACES):
-        candidate = int32(_NONE)
-        if place < count:
-            candidate = slots[warp, place, lane]
-        if place == 0 and count > PLACES:
-            candidate = int32(_CROWDED)
-        table[i, place] = candidate
+            view, away2 = look_from_points(12, x, y, z)
+        else:
+            origin_x, origin_y, origin_z, radius = origin(box)
+            near_origin = offset(x, y, z, origin_x, origin_y, origin_z)
+            view, away2 = look_from_origin(12, *near_origin, radius)
+        needed = float32(math.sqrt(chord2) + 2.0 * h) + root(away2)
+        reach = reach_of(warp_max(needed), view.slack)
+        count = int32(0)
+        looked = int32(0)
+        top = int32(starts.size - 1)
+        level = top
+        node = uint32(0)
+        while True:
+            level, node, leaf = next_leaf(
+                view, points, boxes, starts, pending[warp], level, node,
+                libdevice.float_as_int(reach * reach), looked, int32(NEVER), False,
+            )  # fmt: skip
+            if level > top:
+                break
+            apart2, _, more = apart_in(view, points, corners, leaf)
+            candidates = ballot(apart2 <= (reach + more) * (reach + more))
+            looked = int32(looked + 1 + cuda.popc(candidates))
+            if looked > _PATIENCE:
+                count = int32(PLACES + 1)
+                break
+            while candidates != uint32(0):
+                at = uint32(leaf * uint32(WARP) + first_lane(candidates))
+                candidates = without_first(candidates)
+                point_x, point_y, point_z = points[at, 0], points[at, 1], points[at, 2]
+                apart2 = squared_chord(x, y, z, point_x, point_y, point_z)
+                between2 = squared_chord(near_x, near_y, near_z, point_x, point_y, point_z)
+                span = math.sqrt(apart2) + h
+                least = 2.0 * h * math.sqrt(between2) + _CHORD_ROUNDING * span * span
+                # Of references at one point, the one of the lowest row is found.
+                if apart2 - chord2 <= least and (between2 > 0.0 or int64(points[at, 3]) <= row):
+                    if count < PLACES:
+                        slots[warp, count, lane] = int32(at)
+                    count = int32(count + 1)
+            # What is crowded already needs no more candidates.
+            farthest = warp_max(needed if count <= PLACES else -INFINITY)
+            if farthest < ZERO:
+                break
+            reach = reach_of(farthest, view.slack)
+        for place in range(PLACES):
+            candidate = int32(_NONE)
+            if place < count:
+                candidate = slots[warp, place, lane]
+            if place == 0 and count > PLACES:
+                candidate = int32(_CROWDED)
+            table[i, place] = candidate
+
+    return collect_candidates
 
 
 @cuda.jit(cache=True)
@@ -416,9 +386,10 @@ def search(
     nearest = Found(cp.empty((n_cells, 1), cp.int64), cp.empty((n_cells, 1)))
     launch_walk(index, middles, Query(), nearest, by_axis=True, width=WARP)
     table = cp.empty((n_cells, PLACES), cp.int32)
+    *tree, fine = index.tree
     launch(
-        collect, blocks_for(n_cells, WARP * WARPS), (WARP, WARPS),
-        *index.tree, index.vectors, middles, reaches, *nearest, table,
+        collect(fine), blocks_for(n_cells, WARP * WARPS), (WARP, WARPS),
+        *tree, index.vectors, middles, reaches, *nearest, table,
     )  # fmt: skip
     n = observations.lat_deg.size
     rest, degrees = cp.empty(n, cp.int64), Degrees(cp.empty(n), cp.empty(n))

@@ -12,14 +12,14 @@ has after it was driven out is found among the others, and takes its place among
 keys in registers and in order, a newcomer took 128 instructions, and registers were all there was.
 
 float32 keeps the order of chords, but some that differ become equal. So where the upper bits of the
-last key are those of a newcomer or of another entry, `drives_out` compares chords in float64, then
-rows; and `settle` puts entries whose keys are equal but for their slots into their exact order.
+last key are those of a newcomer or of another entry, `_drives_out` compares chords in float64, then
+rows; and `_settle` puts entries whose keys are equal but for their slots into their exact order.
 """
 
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import cuda, float32, int32, int64, types, uint32
@@ -27,10 +27,18 @@ from numba.core import cgutils
 from numba.cuda import libdevice
 from numba.extending import intrinsic
 
+from georesolve.kernels.collectors_cuda import (
+    effort,
+    farthest,
+    may_enter,
+    nothing,
+    offer,
+    write,
+)
 from georesolve.kernels.coordinates_cuda import metres_or_none
 from georesolve.kernels.distance import closer, half_chord, squared_chord
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import ALL_LANES, ballot
+from georesolve.kernels.warp_cuda import ALL_LANES, ballot, implements, largest_of_warp
 
 COLUMNS = WARP + 1
 """Width of the table of places, a column a lane: one more, so that rows begin in other banks."""
@@ -38,6 +46,8 @@ NO_KEY = 0x7FFFFFFF
 """Key of a lane whose list stays as it is: above all others."""
 FREE = 0x7F000000
 """Key of a slot without a reference: as a float32, larger than any squared chord."""
+_TIES = 2
+"""Ties that are told at a time: they are settled in the time of a leaf without any."""
 _TAKEN = -0x80000000
 """Key of a slot beyond the k that are wanted: it comes first and is never driven out."""
 
@@ -47,7 +57,7 @@ _INTEGER = ir.IntType(32)
 # Heads are a tuple, and these functions are written out by the compiler, key by key: registers
 # have no index, and loops over them are not unrolled when they are long.
 @intrinsic(prefer_literal=True)
-def no_heads(typing_context, places, bundle, k):  # type: ignore[no-untyped-def]
+def _no_heads(typing_context, places, bundle, k):  # type: ignore[no-untyped-def]
     """The heads of an empty list of so many places, of which k are wanted."""
     count = places.literal_value
     size = bundle.literal_value
@@ -73,7 +83,7 @@ def no_heads(typing_context, places, bundle, k):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def insert(typing_context, heads, head):  # type: ignore[no-untyped-def]
+def _insert(typing_context, heads, head):  # type: ignore[no-untyped-def]
     """The heads with a new one instead of the last; `NO_KEY` leaves them as they are."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -108,7 +118,7 @@ def _comparisons(count: int) -> Iterator[tuple[int, int]]:
 
 
 @intrinsic(prefer_literal=True)
-def line_up(typing_context, table, found, lane, places):  # type: ignore[no-untyped-def]
+def _line_up(typing_context, table, found, lane, places):  # type: ignore[no-untyped-def]
     """Put a lane's keys, `table[slot, lane]`, and its places, `found[slot, lane]`, into order."""
     count = places.literal_value
 
@@ -142,30 +152,13 @@ def line_up(typing_context, table, found, lane, places):  # type: ignore[no-unty
 
 
 @cuda.jit(device=True, forceinline=True)
-def key_of(chord2, slots):  # type: ignore[no-untyped-def]
+def _key_of(chord2, slots):  # type: ignore[no-untyped-def]
     """The upper bits of a squared chord's key; `slots` is the mask of the lower ones."""
     return libdevice.float_as_int(float32(chord2)) & int32(~slots)
 
 
 @cuda.jit(device=True, forceinline=True)
-def largest_of_key(key, slots):  # type: ignore[no-untyped-def]
-    """The largest squared chord, in float32, that a key may stand for."""
-    return libdevice.int_as_float(key | int32(slots))
-
-
-@cuda.jit(device=True, forceinline=True)
-def clear(found, table, lane, k):  # type: ignore[no-untyped-def]
-    """Leave no place in a lane's slots, and the keys of an empty list."""
-    for slot in range(table.shape[0]):
-        key = int32(FREE | slot)
-        if slot < table.shape[0] - k:
-            key = int32(_TAKEN | slot)
-        table[slot, lane] = key
-        found[slot, lane] = -1
-
-
-@cuda.jit(device=True, forceinline=True)
-def largest_but(table, slot, lane, bundle):  # type: ignore[no-untyped-def]
+def _largest_but(table, slot, lane, bundle):  # type: ignore[no-untyped-def]
     """The largest key of a slot's bundle but for its own, which is taken away."""
     largest = int32(_TAKEN)
     if bundle > 1:
@@ -187,7 +180,7 @@ def _entry(points, x, y, z, at):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def drives_out(  # type: ignore[no-untyped-def]
+def _drives_out(  # type: ignore[no-untyped-def]
     points, x, y, z, chord2, row, found, table, lane, slot, last, slots
 ):
     """Whether a newcomer is closer than the farthest entry, which is put into a slot.
@@ -212,7 +205,7 @@ def drives_out(  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def settle(points, x, y, z, found, table, lane, slots):  # type: ignore[no-untyped-def]
+def _settle(points, x, y, z, found, table, lane, slots):  # type: ignore[no-untyped-def]
     """Put a lane's places, lined up, into their exact order: keys may be equal, and chords not."""
     for i in range(1, table.shape[0]):
         upper = table[i, lane] & int32(~slots)
@@ -248,16 +241,103 @@ def _together(typing_context, one, other):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def store(  # type: ignore[no-untyped-def]
-    points, x, y, z, row, writes, width, found, stage, k, measure, reference, chord2
-):
-    """Write the entries of the warp's first `width` lanes, which stand in order.
+def _entry_of(points, stage, found, place, owner):  # type: ignore[no-untyped-def]
+    return _entry(points, stage[0, owner], stage[1, owner], stage[2, owner], found[place, owner])
 
-    With `measure`, metres stand in for squared chords.
+
+class Several(NamedTuple):
+    """Keeps the nearest references of (x, y, z), a list; what is kept are its heads, and ties.
+
+    `found` and `table` are places and keys, of the slots' lanes; `slots` is the mask of a slot.
     """
+
+    x: float
+    y: float
+    z: float
+    k: int
+    slots: int
+    bundle: int
+    points: Any
+    found: Any
+    table: Any
+
+
+@implements(nothing, Several)
+def _(collector, places, bundle):  # type: ignore[no-untyped-def]
     lane = uint32(cuda.threadIdx.x)
-    places = uint32(found.shape[0])
-    first = places - uint32(k)
+    found, table = collector.found, collector.table
+    for slot in range(table.shape[0]):
+        key = int32(FREE | slot)
+        if slot < table.shape[0] - collector.k:
+            key = int32(_TAKEN | slot)
+        table[slot, lane] = key
+        found[slot, lane] = -1
+    return _no_heads(places, bundle, collector.k), int32(0)
+
+
+@implements(offer, Several)
+def _(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def]
+    heads, ties = kept
+    slots, found, table = collector.slots, collector.found, collector.table
+    lane = uint32(cuda.threadIdx.x)
+    code = _key_of(chord2, slots)
+    farthest_key = heads[-1]
+    last = farthest_key & int32(~slots)
+    enters = able and code <= last
+    if cuda.any_sync(ALL_LANES, enters):
+        head = int32(NO_KEY)
+        if enters:
+            slot = farthest_key & int32(slots)
+            rest = _largest_but(table, slot, lane, collector.bundle)
+            # Keys of equal upper bits do not say which is the farthest.
+            before = max(rest, heads[-2]) & int32(~slots)
+            if (code == last or before == last) and last < int32(FREE):
+                ties = int32(ties + 1)
+                enters = _drives_out(
+                    collector.points, collector.x, collector.y, collector.z, chord2, row,
+                    found, table, lane, slot, last, slots,
+                )  # fmt: skip
+            key = farthest_key
+            if enters:
+                found[slot, lane] = place
+                key = code | slot
+                head = max(key, rest)
+            table[slot, lane] = key
+        heads = _insert(heads, head)
+    return heads, ties
+
+
+@implements(farthest, Several)
+def _(collector, kept):  # type: ignore[no-untyped-def]
+    # The largest that the last key may stand for.
+    return libdevice.int_as_float(kept[0][-1] | int32(collector.slots))
+
+
+@implements(may_enter, Several)
+def _(collector, kept, lane, chord2):  # type: ignore[no-untyped-def]
+    last = cuda.shfl_sync(ALL_LANES, kept[0][-1], lane)
+    return _key_of(chord2, collector.slots) <= last & int32(~collector.slots)
+
+
+@implements(effort, Several)
+def _(collector, kept):  # type: ignore[no-untyped-def]
+    heads, ties = kept
+    most_ties = largest_of_warp(ties)
+    if most_ties >= int32(_TIES):
+        return most_ties, (heads, int32(0))
+    return int32(0), (heads, ties)
+
+
+@implements(write, Several)
+def _(collector, places, kept, row, writes, width, stage, k, measure, reference, chord2):  # type: ignore[no-untyped-def]
+    lane = uint32(cuda.threadIdx.x)
+    points, found = collector.points, collector.found
+    x, y, z = collector.x, collector.y, collector.z
+    _line_up(collector.table, found, lane, places)
+    _settle(points, x, y, z, found, collector.table, lane, collector.slots)
+    cuda.syncwarp()
+    n_places = uint32(places)
+    first = n_places - uint32(k)
     writers = ballot(writes)
     stage[0, lane] = x
     stage[1, lane] = y
@@ -265,11 +345,11 @@ def store(  # type: ignore[no-untyped-def]
     cuda.syncwarp()
     # All lanes write entries of one observation after those of another: whole sectors of memory.
     # Two entries a lane at a time: each takes a chain of sixty steps, which wait for each other.
-    for start in range(0, places * uint32(width), 2 * WARP):
+    for start in range(0, n_places * uint32(width), 2 * WARP):
         entry = uint32(start) + lane
-        owner, place = entry // places, entry % places
+        owner, place = entry // n_places, entry % n_places
         other = entry + uint32(WARP)
-        other_owner, other_place = other // places, other % places
+        other_owner, other_place = other // n_places, other % n_places
         value, value_row = _entry_of(points, stage, found, place, owner)
         other_value, other_row = _entry_of(points, stage, found, other_place, other_owner)
         if measure:
@@ -284,8 +364,3 @@ def store(  # type: ignore[no-untyped-def]
         if other_place >= first and (writers >> other_owner) & uint32(1) != uint32(0):
             reference[other_at, other_place - first] = other_row
             chord2[other_at, other_place - first] = other_value
-
-
-@cuda.jit(device=True, forceinline=True)
-def _entry_of(points, stage, found, place, owner):  # type: ignore[no-untyped-def]
-    return _entry(points, stage[0, owner], stage[1, owner], stage[2, owner], found[place, owner])

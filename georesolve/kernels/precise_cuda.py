@@ -15,39 +15,57 @@ than any of its points.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numba import cuda, float64, int32, int64, uint32
+from numba import cuda, float64, int32, int64, types, uint32
 from numba.cuda import libdevice
 
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.boxes_cuda import LEVELS, NEVER, WARPS, first_of
-from georesolve.kernels.coordinates_cuda import metres
+from georesolve.kernels.boxes_cuda import LEVELS, NEVER, WARPS
+from georesolve.kernels.descent_cuda import gap_to, next_leaf, turn_of
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import launch, resident_blocks
 from georesolve.kernels.reduce_cuda import NOT_A_ROW
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import (
-    ballot,
-    first_lane,
-    least_of_warp,
-    list_merge,
-    list_place,
-    list_store,
-)
+from georesolve.kernels.warp_cuda import implements, list_merge, list_place, list_store, no_list
 
 if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
 
 _ROUNDING = 2.0**-50
-_LAST_ROW = 0x7FFFFFFFFFFFFFFF
 _BLOCKS_PER_MULTIPROCESSOR = 8
+
+
+class InDouble(NamedTuple):
+    """An observation, from which boxes are looked at in float64."""
+
+    x: float
+    y: float
+    z: float
 
 
 @cuda.jit(device=True, forceinline=True)
 def _beyond(low, high, x):  # type: ignore[no-untyped-def]
     gap = max(total(float64(low), -x), total(x, -float64(high)))
     return max(total(gap, -product(_ROUNDING, abs(x))), 0.0)
+
+
+@implements(gap_to, InDouble)
+def _(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
+    gap2 = math.inf
+    if boxes[0, i] <= boxes[3, i]:
+        away_x = _beyond(boxes[0, i], boxes[3, i], total(view.x, -points[first, 0]))
+        away_y = _beyond(boxes[1, i], boxes[4, i], total(view.y, -points[first, 1]))
+        away_z = _beyond(boxes[2, i], boxes[5, i], total(view.z, -points[first, 2]))
+        gap2 = squared_chord(away_x, away_y, away_z, 0.0, 0.0, 0.0)
+    return gap2
+
+
+@implements(turn_of, types.float64)
+def _(gap, bound):  # type: ignore[no-untyped-def]
+    if gap <= bound:
+        return libdevice.float_as_int(libdevice.double2float_rd(gap))
+    return int32(NEVER)
 
 
 @cuda.jit(cache=True)
@@ -69,61 +87,30 @@ def walk_precisely(  # type: ignore[no-untyped-def]
         x = observations[i * row_step]
         y = observations[i * row_step + axis_step]
         z = observations[i * row_step + 2 * axis_step]
+        view = InDouble(x, y, z)
         own = first_row + i if exclude_self else int64(NOT_A_ROW)
-        low_chord2 = high_chord2 = worst = math.inf
-        low_row = high_row = int64(-1)
+        held = no_list()
         opened = int32(0)
         level = top
         node = uint32(0)
-        descended = True
-        while level <= top and opened < share:
-            if descended:
-                at = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-                gap2 = math.inf
-                if boxes[0, at] <= boxes[3, at]:
-                    first = first_of(node * uint32(WARP) + lane, level)
-                    away_x = _beyond(boxes[0, at], boxes[3, at], total(x, -points[first, 0]))
-                    away_y = _beyond(boxes[1, at], boxes[4, at], total(y, -points[first, 1]))
-                    away_z = _beyond(boxes[2, at], boxes[5, at], total(z, -points[first, 2]))
-                    gap2 = squared_chord(away_x, away_y, away_z, 0.0, 0.0, 0.0)
-                pending[warp, level, lane] = gap2
-                descended = False
-            gap2 = pending[warp, level, lane]
-            turn_of_box = int32(NEVER)
-            if gap2 <= worst:
-                turn_of_box = libdevice.float_as_int(libdevice.double2float_rd(gap2))
-            least = least_of_warp(turn_of_box)
-            if least == int32(NEVER):
-                level = int32(level + 1)
-                node = uint32(node >> uint32(5))
-                continue
-            nearest = first_lane(ballot(turn_of_box == least))
-            if lane == nearest:
-                pending[warp, level, lane] = math.inf
-            child = uint32(node * uint32(WARP) + nearest)
-            if level > 0:
-                level = int32(level - 1)
-                node = child
-                descended = True
-                continue
+        while opened < share:
+            worst = list_place(k - 1, held.low_chord2, held.high_chord2)
+            level, node, leaf = next_leaf(
+                view, points, boxes, starts, pending[warp], level, node,
+                worst, opened, math.inf, False,
+            )  # fmt: skip
+            if level > top:
+                break
             opened = int32(opened + 1)
-            at = uint32(child * uint32(WARP) + lane)
+            at = uint32(leaf * uint32(WARP) + lane)
             row = int64(points[at, 3])
             found = squared_chord(x, y, z, points[at, 0], points[at, 1], points[at, 2])
-            if row == own or not found < math.inf:
-                found = math.inf
-                row = int64(_LAST_ROW)
-            low_chord2, low_row, high_chord2, high_row = list_merge(
-                k, found, row, low_chord2, low_row, high_chord2, high_row
-            )
-            worst = list_place(k - 1, low_chord2, high_chord2)
+            held = list_merge(k, held, found if row != own else math.inf, row)
         if opened >= share:
             if lane == 0:
                 hard[cuda.atomic.add(n_hard, 0, 1)] = int32(i)
         else:
-            if measure and k > 1:
-                low_chord2, high_chord2 = metres(low_chord2), metres(high_chord2)
-            list_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
+            list_store(k, held, reference[i], chord2[i], measure and k > 1)
 
 
 def search_precisely(index: ReferenceIndex, *asked: Any) -> None:

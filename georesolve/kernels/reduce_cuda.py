@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from numba import cuda, float64, int64
 
-from georesolve.kernels.coordinates_cuda import answer_of, metres, unit_vectors
-from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors
+from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import list_merge, list_store, warp_closest
+from georesolve.kernels.warp_cuda import (
+    list_merge,
+    list_of,
+    list_store,
+    no_list,
+    warp_closest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +51,31 @@ NOT_A_ROW = -2
 
 
 @cuda.jit(device=True, forceinline=True)
-def _scan(references, start, stop, step, x, y, z, own, best_chord2, best_row):  # type: ignore[no-untyped-def]
-    # The closest reference of each observation of a tile, of those that are a lane's.
+def _scan(  # type: ignore[no-untyped-def]
+    references, start, stop, step, observations, row_step, axis_step, rows, first, n,
+    exclude_self, first_row, found_rows, found_chords2, place,
+):  # fmt: skip
+    """Find the closest reference of each observation of a tile, which a warp takes together.
+
+    They are `first` and those after it of the observations in `rows`, or of all; what is found is
+    written from a place on.
+    """
+    x = cuda.local.array(_TILE, float64)
+    y = cuda.local.array(_TILE, float64)
+    z = cuda.local.array(_TILE, float64)
+    own = cuda.local.array(_TILE, int64)
+    best_chord2 = cuda.local.array(_TILE, float64)
+    best_row = cuda.local.array(_TILE, int64)
+    for t in range(_TILE):
+        i = int64(min(first + t, n - 1))
+        if rows.size > 0:
+            i = int64(rows[i])
+        x[t] = observations[i * row_step]
+        y[t] = observations[i * row_step + axis_step]
+        z[t] = observations[i * row_step + 2 * axis_step]
+        own[t] = first_row + i if exclude_self else NOT_A_ROW
+        best_chord2[t] = math.inf
+        best_row[t] = -1
     for row in range(start + cuda.threadIdx.x, stop, step):
         rx, ry, rz = references[0, row], references[1, row], references[2, row]
         for t in range(_TILE):
@@ -55,13 +84,23 @@ def _scan(references, start, stop, step, x, y, z, own, best_chord2, best_row):  
             if chord2 < best_chord2[t] and row != own[t]:
                 best_chord2[t] = chord2
                 best_row[t] = row
+    for t in range(_TILE):
+        chord2, row = warp_closest(best_chord2[t], best_row[t])
+        if cuda.threadIdx.x == 0 and first + t < n:
+            found_rows[place + t] = row
+            found_chords2[place + t] = chord2
 
 
 @cuda.jit(device=True, forceinline=True)
-def _scan_list(references, start, stop, step, x, y, z, own, k):  # type: ignore[no-untyped-def]
-    # The k closest references of an observation, as a warp's list.
-    low_chord2 = high_chord2 = math.inf
-    low_row = high_row = int64(-1)
+def _scan_list(  # type: ignore[no-untyped-def]
+    references, start, stop, step, observations, row_step, axis_step, i, exclude_self, first_row, k
+):
+    """The k closest references of an observation, as a warp's list."""
+    x = observations[i * row_step]
+    y = observations[i * row_step + axis_step]
+    z = observations[i * row_step + 2 * axis_step]
+    own = first_row + i if exclude_self else NOT_A_ROW
+    held = no_list()
     for first in range(start, stop, step):
         row = int64(first + cuda.threadIdx.x)
         chord2 = math.inf
@@ -69,66 +108,41 @@ def _scan_list(references, start, stop, step, x, y, z, own, k):  # type: ignore[
             chord2 = squared_chord(
                 x, y, z, references[0, row], references[1, row], references[2, row]
             )
-        if not chord2 < math.inf:
-            row = int64(0x7FFFFFFFFFFFFFFF)
-            chord2 = math.inf
-        low_chord2, low_row, high_chord2, high_row = list_merge(
-            k, chord2, row, low_chord2, low_row, high_chord2, high_row
-        )
-    return low_chord2, low_row, high_chord2, high_row
+        held = list_merge(k, held, chord2, row)
+    return held
 
 
 @cuda.jit(cache=True)
 def block_min_reduce(  # type: ignore[no-untyped-def]
-    references, observations, k, exclude_self, first_row, candidate_row, candidate_chord2
+    references, observations, rows, k, exclude_self, first_row, candidate_row, candidate_chord2
 ):
     """Leave the closest references of every slice for every observation.
 
     Grid ``(slices, blocks)``, block ``(32, warps)``: the grid's x cuts the references into slices,
     a warp takes observations in turn (`_TILE` at a time for k = 1), and its lanes stride over the
-    slice. Candidates have the shape (slices, n_observations, k).
+    slice. Observations are x, y and z one after the other; `rows` is empty, for all of them.
+    Candidates have the shape (slices, n_observations, k).
     """
     n_references = references.shape[1]
-    n_observations = observations.shape[1]
-    lane = cuda.threadIdx.x
+    n = candidate_row.shape[1]
     length = (n_references + cuda.gridDim.x - 1) // cuda.gridDim.x
     start = cuda.blockIdx.x * length
     stop = min(start + length, n_references)
     warp = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
     warps = cuda.gridDim.y * cuda.blockDim.y
+    found_rows, found_chords2 = candidate_row[cuda.blockIdx.x], candidate_chord2[cuda.blockIdx.x]
     if k == 1:
-        x = cuda.local.array(_TILE, float64)
-        y = cuda.local.array(_TILE, float64)
-        z = cuda.local.array(_TILE, float64)
-        own = cuda.local.array(_TILE, int64)
-        best_chord2 = cuda.local.array(_TILE, float64)
-        best_row = cuda.local.array(_TILE, int64)
-        for first in range(warp * _TILE, n_observations, warps * _TILE):
-            for t in range(_TILE):
-                i = min(first + t, n_observations - 1)
-                x[t] = observations[0, i]
-                y[t] = observations[1, i]
-                z[t] = observations[2, i]
-                own[t] = first_row + i if exclude_self else NOT_A_ROW
-                best_chord2[t] = math.inf
-                best_row[t] = -1
-            _scan(references, start, stop, WARP, x, y, z, own, best_chord2, best_row)
-            for t in range(_TILE):
-                chord2, row = warp_closest(best_chord2[t], best_row[t])
-                if lane == 0 and first + t < n_observations:
-                    candidate_row[cuda.blockIdx.x, first + t, 0] = row
-                    candidate_chord2[cuda.blockIdx.x, first + t, 0] = chord2
-    else:
-        for i in range(warp, n_observations, warps):
-            ox, oy, oz = observations[0, i], observations[1, i], observations[2, i]
-            self_row = first_row + i if exclude_self else NOT_A_ROW
-            low_chord2, low_row, high_chord2, high_row = _scan_list(
-                references, start, stop, WARP, ox, oy, oz, self_row, k
-            )
-            list_store(
-                k, low_chord2, low_row, high_chord2, high_row,
-                candidate_row[cuda.blockIdx.x, i], candidate_chord2[cuda.blockIdx.x, i],
+        for first in range(warp * _TILE, n, warps * _TILE):
+            _scan(
+                references, start, stop, WARP, observations, 1, n, rows, first, n,
+                exclude_self, first_row, found_rows[:, 0], found_chords2[:, 0], first,
             )  # fmt: skip
+    else:
+        for i in range(warp, n, warps):
+            held = _scan_list(
+                references, start, stop, WARP, observations, 1, n, i, exclude_self, first_row, k
+            )
+            list_store(k, held, found_rows[i], found_chords2[i], False)
 
 
 @cuda.jit(cache=True)
@@ -137,37 +151,11 @@ def global_min_reduce(candidate_row, candidate_chord2, reference, chord2):  # ty
 
     Candidates are as `block_min_reduce` leaves them, or the `Found` of a reference set's pieces.
     """
-    lane = cuda.threadIdx.x
     pieces, n, k = candidate_row.shape
     warp = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
     for i in range(warp, n, cuda.gridDim.x * cuda.blockDim.y):
-        if k == 1:
-            best_chord2 = math.inf
-            best_row = int64(-1)
-            for piece in range(lane, pieces, WARP):
-                if closer(
-                    candidate_chord2[piece, i, 0], candidate_row[piece, i, 0], best_chord2, best_row
-                ):
-                    best_chord2 = candidate_chord2[piece, i, 0]
-                    best_row = candidate_row[piece, i, 0]
-            best_chord2, best_row = warp_closest(best_chord2, best_row)
-            if lane == 0:
-                reference[i, 0] = best_row
-                chord2[i, 0] = best_chord2
-        else:
-            low_chord2 = high_chord2 = math.inf
-            low_row = high_row = int64(-1)
-            for first in range(0, pieces * k, WARP):
-                place = first + lane
-                new_chord2 = math.inf
-                new_row = int64(0x7FFFFFFFFFFFFFFF)
-                if place < pieces * k and candidate_row[place // k, i, place % k] >= 0:
-                    new_chord2 = candidate_chord2[place // k, i, place % k]
-                    new_row = candidate_row[place // k, i, place % k]
-                low_chord2, low_row, high_chord2, high_row = list_merge(
-                    k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
-                )
-            list_store(k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i])
+        held = list_of(k, pieces, candidate_chord2[:, i], candidate_row[:, i], 0, 0)
+        list_store(k, held, reference[i], chord2[i], False)
 
 
 def _hard_blocks(many: bool) -> int:
@@ -192,7 +180,6 @@ def hard_min_reduce(many: bool) -> Any:
         """
         rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
         chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)
-        lane = cuda.threadIdx.x
         warp = cuda.threadIdx.y
         n_references = references.shape[1]
         n = n_hard[0]
@@ -201,64 +188,28 @@ def hard_min_reduce(many: bool) -> Any:
         while shared_by > 1 and n * shared_by > tile * cuda.gridDim.x * _HARD_WARPS:
             shared_by >>= 1
         part = warp & (shared_by - 1)
+        start, step = WARP * part, WARP * shared_by
         a_block = tile * (_HARD_WARPS // shared_by)
         for base in range(cuda.blockIdx.x * a_block, n, cuda.gridDim.x * a_block):
             begin = base + warp // shared_by * tile
             if not many:
-                x = cuda.local.array(_TILE, float64)
-                y = cuda.local.array(_TILE, float64)
-                z = cuda.local.array(_TILE, float64)
-                own = cuda.local.array(_TILE, int64)
-                best_chord2 = cuda.local.array(_TILE, float64)
-                best_row = cuda.local.array(_TILE, int64)
-                for t in range(_TILE):
-                    i = int64(hard[min(begin + t, n - 1)])
-                    x[t] = observations[i * row_step]
-                    y[t] = observations[i * row_step + axis_step]
-                    z[t] = observations[i * row_step + 2 * axis_step]
-                    own[t] = first_row + i if exclude_self else NOT_A_ROW
-                    best_chord2[t] = math.inf
-                    best_row[t] = -1
                 _scan(
-                    references, WARP * part, n_references, WARP * shared_by,
-                    x, y, z, own, best_chord2, best_row,
+                    references, start, n_references, step, observations, row_step, axis_step, hard,
+                    begin, n, exclude_self, first_row, rows[warp], chords2[warp], 0,
                 )  # fmt: skip
-                for t in range(_TILE):
-                    closest_chord2, closest_row = warp_closest(best_chord2[t], best_row[t])
-                    if lane == 0:
-                        chords2[warp, t] = closest_chord2
-                        rows[warp, t] = closest_row
             else:
                 i = int64(hard[min(begin, n - 1)])
-                low_chord2, low_row, high_chord2, high_row = _scan_list(
-                    references, WARP * part, n_references, WARP * shared_by,
-                    observations[i * row_step], observations[i * row_step + axis_step],
-                    observations[i * row_step + 2 * axis_step],
-                    first_row + i if exclude_self else NOT_A_ROW, k,
+                held = _scan_list(
+                    references, start, n_references, step, observations, row_step, axis_step, i,
+                    exclude_self, first_row, k,
                 )  # fmt: skip
-                list_store(k, low_chord2, low_row, high_chord2, high_row, rows[warp], chords2[warp])
+                list_store(k, held, rows[warp], chords2[warp], False)
             cuda.syncthreads()
             if part == 0:
-                for t in range(tile):
-                    low_chord2 = high_chord2 = math.inf
-                    low_row = high_row = int64(-1)
-                    for first in range(0, shared_by * k, WARP):
-                        at = first + lane
-                        new_chord2 = math.inf
-                        new_row = int64(0x7FFFFFFFFFFFFFFF)
-                        if at < shared_by * k and rows[warp + at // k, t + at % k] >= 0:
-                            new_chord2 = chords2[warp + at // k, t + at % k]
-                            new_row = rows[warp + at // k, t + at % k]
-                        low_chord2, low_row, high_chord2, high_row = list_merge(
-                            k, new_chord2, new_row, low_chord2, low_row, high_chord2, high_row
-                        )
-                    if measure and many:
-                        low_chord2, high_chord2 = metres(low_chord2), metres(high_chord2)
-                    if begin + t < n:
-                        i = int64(hard[begin + t])
-                        list_store(
-                            k, low_chord2, low_row, high_chord2, high_row, reference[i], chord2[i]
-                        )
+                for t in range(min(tile, n - begin)):
+                    held = list_of(k, shared_by, chords2, rows, warp, t)
+                    i = int64(hard[begin + t])
+                    list_store(k, held, reference[i], chord2[i], measure and many)
             cuda.syncthreads()
 
     return reduce_hard
@@ -309,8 +260,8 @@ def _search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Fo
     if n_observations:
         launch(
             block_min_reduce, (slices, blocks), (WARP, _WARPS),
-            index.vectors, observations, query.k, query.exclude_self, query.first_row,
-            candidate_row, candidate_chord2,
+            index.vectors, observations.ravel(), cp.empty(0, cp.int32), query.k, query.exclude_self,
+            query.first_row, candidate_row, candidate_chord2,
         )  # fmt: skip
     if slices == 1:
         return Found(candidate_row[0], candidate_chord2[0])

@@ -21,49 +21,43 @@ come first (`kernels.precise_cuda`).
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import cuda, float32, float64, int32, int64, uint32, uint64
+from numba import cuda, float64, int32, int64, uint32, uint64
 from numba.cuda import libdevice
 
-from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
-    HALF,
     INFINITY,
     LEVELS,
     NEVER,
-    UNDERFLOW,
     WARPS,
     ZERO,
-    beyond,
-    first_of,
-    from_point,
+    offset,
     origin,
     reach_of,
     root,
-    slack_around,
     square,
 )
-from georesolve.kernels.coordinates_cuda import answer_of
-from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.keys_cuda import (
-    COLUMNS,
-    FREE,
-    NO_KEY,
-    clear,
-    drives_out,
-    insert,
-    key_of,
-    largest_but,
-    largest_of_key,
-    line_up,
-    no_heads,
-    settle,
-    store,
+from georesolve.kernels.collectors_cuda import (
+    One,
+    effort,
+    farthest,
+    may_enter,
+    nothing,
+    offer,
+    write,
 )
+from georesolve.kernels.coordinates_cuda import answer_of
+from georesolve.kernels.descent_cuda import (
+    apart_in,
+    look_from_origin,
+    look_from_points,
+    next_leaf,
+)
+from georesolve.kernels.distance import squared_chord
+from georesolve.kernels.keys_cuda import COLUMNS, Several
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.precise_cuda import search_precisely
 from georesolve.kernels.query import MAX_K, Found, Query
@@ -73,8 +67,8 @@ from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,
     first_lane,
-    largest_of_warp,
     least_of_warp,
+    of_lane,
     warp_max,
     without_first,
 )
@@ -103,7 +97,7 @@ _SHARE2 = {
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
 _LESS = np.float32(0.25**2)
 """What is left of that once a group has proved too wide."""
-_REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 128, 64: 128}
+_REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 96, 64: 128}
 """Registers a thread that lists of so many places get: the compiler would choose worse."""
 _MORE_REGISTERS = 16
 """What a walk of a fine tree gets besides."""
@@ -111,29 +105,7 @@ _MORE_REGISTERS = 16
 _BUNDLES = {16: 4, 32: 8, 64: 8}
 """Slots a bundle, of lists of so many places; shorter lists are all heads."""
 
-_HOLDS = -0x80000000
-
 _TWO = np.float32(2.0)
-
-
-@cuda.jit(device=True, forceinline=True)
-def _turn(low_x, low_y, low_z, high_x, high_y, high_z, x, y, z, fine, slack):  # type: ignore[no-untyped-def]
-    # Which boxes come first, as an integer, which a warp compares sooner: the bits of the square of
-    # how far (x, y, z) lies outside the box; among boxes that hold it, a negative number, the least
-    # where the box's middle is nearest. Where references crowd, many boxes hold a point, and most
-    # have none of its neighbours.
-    gap2 = square(beyond(low_x, high_x, x), beyond(low_y, high_y, y), beyond(low_z, high_z, z))
-    if fine:
-        # NaN, of a box that encloses nothing, comes after all others.
-        gap = root(gap2) - slack
-        gap2 = ZERO if gap <= ZERO else gap * gap
-    turn = libdevice.float_as_int(gap2)
-    if turn == 0:
-        middle2 = square(
-            (low_x + high_x) * HALF - x, (low_y + high_y) * HALF - y, (low_z + high_z) * HALF - z
-        )
-        turn = libdevice.float_as_int(middle2) | int32(_HOLDS)
-    return turn
 
 
 def _warps(places: int) -> int:
@@ -151,7 +123,6 @@ def walk(places: int, fine: bool) -> Any:
     many = places > 1
     slots = places - 1
     bundle = _BUNDLES.get(places, 1)
-    last_head = places // bundle - 1
     warps = _warps(places)
     patience = _PATIENCE + places
     most_share2 = _SHARE2[places]
@@ -200,17 +171,14 @@ def walk(places: int, fine: bool) -> Any:
         own = float64(-2.0)
         if exclude_self:
             own = float64(first_row + int64(row))
-        offset_x = float32(total(x, -origin_x))
-        offset_y = float32(total(y, -origin_y))
-        offset_z = float32(total(z, -origin_z))
+        offset_x, offset_y, offset_z = offset(x, y, z, origin_x, origin_y, origin_z)
         if many:
             found = cuda.shared.array((warps, places, COLUMNS), int32)[warp]
             table = cuda.shared.array((warps, places, WARP), int32)[warp]
-            heads = no_heads(places, bundle, k)
-            clear(found, table, lane, k)
+            collector: Any = Several(x, y, z, k, slots, bundle, points, found, table)
         else:
-            best_chord2 = math.inf
-            best_row = -1.0
+            collector = One(x, y, z)
+        kept = nothing(collector, places, bundle)
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
         waiting = ballot(writes and offset_x == offset_x)
@@ -220,94 +188,38 @@ def walk(places: int, fine: bool) -> Any:
             nearest_needed = int32(k + 1)
         share2 = most_share2
         given_up = uint32(0)
-        ties = int32(0)
         while waiting != uint32(0):
             # With as many waiting on either side of the centre as the last group had, groups tile.
             highest = uint32(31) - uint32(cuda.clz(waiting))
             middle = min(uint32(first_lane(waiting) + half), highest)
             centre = uint32(middle + first_lane(uint32(waiting >> middle)))
             if fine:
-                at_x = cuda.shfl_sync(ALL_LANES, x, centre)
-                at_y = cuda.shfl_sync(ALL_LANES, y, centre)
-                at_z = cuda.shfl_sync(ALL_LANES, z, centre)
-                centre_x = centre_y = centre_z = slack = ZERO
-                away2 = square(
-                    float32(total(x, -at_x)), float32(total(y, -at_y)), float32(total(z, -at_z))
-                )
+                view, away2 = look_from_points(centre, x, y, z)
             else:
-                centre_x = cuda.shfl_sync(ALL_LANES, offset_x, centre)
-                centre_y = cuda.shfl_sync(ALL_LANES, offset_y, centre)
-                centre_z = cuda.shfl_sync(ALL_LANES, offset_z, centre)
-                away2 = square(offset_x - centre_x, offset_y - centre_y, offset_z - centre_z)
-                slack = slack_around(centre_x, centre_y, centre_z, radius)
+                view, away2 = look_from_origin(centre, offset_x, offset_y, offset_z, radius)
             away = root(away2)
             alone = uint32(uint32(1) << centre)
             group = waiting
             member = False
             widest = wide2 = ZERO
-            reach = reach2 = INFINITY
+            reach = INFINITY
             opened = int32(0)
             level = top
             node = uint32(0)
-            descended = True
-            while level <= top:
-                if descended:
-                    i = uint32(uint32(starts[level]) + uint32(node * uint32(WARP)) + lane)
-                    if fine:
-                        centre_x, centre_y, centre_z, slack = from_point(
-                            points, first_of(node * uint32(WARP) + lane, level), at_x, at_y, at_z
-                        )
-                    turn = _turn(
-                        boxes[0, i], boxes[1, i], boxes[2, i],
-                        boxes[3, i], boxes[4, i], boxes[5, i],
-                        centre_x, centre_y, centre_z, fine, slack,
-                    )  # fmt: skip
-                    descended = False
-                    pending[warp, level, lane] = turn
-                else:
-                    turn = pending[warp, level, lane]
-                if turn > libdevice.float_as_int(reach2):
-                    turn = int32(NEVER)
-                least = least_of_warp(turn)
-                if least == int32(NEVER):
-                    level = int32(level + 1)
-                    node = uint32(node >> uint32(5))
-                    continue
-                if opened == 0 and least > 0 and level < top:
-                    # What is opened first bounds all the rest: so it is the leaf that is nearest
-                    # of all, and where another box may hold that one, this node waits its turn.
-                    rival = int32(NEVER)
-                    for upper in range(level + 1, top + 1):
-                        rival = min(rival, pending[warp, upper, lane])
-                    if least_of_warp(rival) < least:
-                        level = int32(level + 1)
-                        if lane == node & uint32(WARP - 1):
-                            pending[warp, level, lane] = least
-                        node = uint32(node >> uint32(5))
-                        continue
-                nearest = first_lane(ballot(turn == least))
-                if lane == nearest:
-                    pending[warp, level, lane] = int32(NEVER)
-                child = uint32(node * uint32(WARP) + nearest)
-                if level > 0:
-                    level = int32(level - 1)
-                    node = child
-                    descended = True
-                    continue
-
-                i = uint32(child * uint32(WARP) + lane)
-                if fine:
-                    centre_x, centre_y, centre_z, slack = from_point(
-                        points, first_of(child, 0), at_x, at_y, at_z
-                    )
-                apart2 = square(
-                    corners[0, i] - centre_x, corners[1, i] - centre_y, corners[2, i] - centre_z
-                )
+            while True:
+                level, node, leaf = next_leaf(
+                    view, points, boxes, starts, pending[warp], level, node,
+                    libdevice.float_as_int(reach * reach), opened, int32(NEVER), True,
+                )  # fmt: skip
+                if level > top:
+                    break
+                i = uint32(leaf * uint32(WARP) + lane)
+                apart2, slack, more = apart_in(view, points, corners, leaf)
                 if opened == 0:
                     # Observations as far away as this leaf is wide have other neighbours.
-                    wide_x = boxes[3, child] - boxes[0, child]
-                    wide_y = boxes[4, child] - boxes[1, child]
-                    wide_z = boxes[5, child] - boxes[2, child]
+                    wide_x = boxes[3, leaf] - boxes[0, leaf]
+                    wide_y = boxes[4, leaf] - boxes[1, leaf]
+                    wide_z = boxes[5, leaf] - boxes[2, leaf]
                     wide2 = square(wide_x, wide_y, wide_z)
                     if top > 0:
                         group = uint32(group & ballot(away2 <= share2 * wide2))
@@ -334,10 +246,7 @@ def walk(places: int, fine: bool) -> Any:
                     first = reach_of(root(libdevice.int_as_float(near)) + _TWO * widest, slack)
                     if first < reach:
                         reach = first
-                        reach2 = reach * reach
-                limit2 = reach2
-                if fine:
-                    limit2 = (reach + slack) * (reach + slack)
+                limit2 = (reach + more) * (reach + more)
                 candidates = ballot(apart2 <= limit2)
                 if candidates == uint32(0):
                     continue
@@ -351,19 +260,12 @@ def walk(places: int, fine: bool) -> Any:
                 cuda.syncwarp()
                 if group == alone and cuda.popc(candidates) > _FEW:
                     # One observation: its lanes compare, each a candidate, and few are left.
+                    at_x, at_y, at_z = of_lane(centre, x, y, z)
                     near2 = squared_chord(
-                        cuda.shfl_sync(ALL_LANES, x, centre),
-                        cuda.shfl_sync(ALL_LANES, y, centre),
-                        cuda.shfl_sync(ALL_LANES, z, centre),
-                        stage[warp, 0, lane], stage[warp, 1, lane], stage[warp, 2, lane],
+                        at_x, at_y, at_z, stage[warp, 0, lane], stage[warp, 1, lane],
+                        stage[warp, 2, lane],
                     )  # fmt: skip
-                    if many:
-                        last = cuda.shfl_sync(ALL_LANES, heads[last_head], centre)
-                        candidates &= ballot(key_of(near2, slots) <= last & int32(~slots))
-                    else:
-                        candidates &= ballot(
-                            near2 <= cuda.shfl_sync(ALL_LANES, best_chord2, centre)
-                        )
+                    candidates &= ballot(may_enter(collector, kept, centre, near2))
                 while candidates != uint32(0):
                     j = first_lane(candidates)
                     candidates = without_first(candidates)
@@ -372,43 +274,14 @@ def walk(places: int, fine: bool) -> Any:
                         x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
                     )
                     able = member and row_found != own
-                    if many:
-                        code = key_of(chord2_found, slots)
-                        farthest = heads[last_head]
-                        last = farthest & int32(~slots)
-                        enters = able and code <= last
-                        if cuda.any_sync(ALL_LANES, enters):
-                            head = int32(NO_KEY)
-                            if enters:
-                                slot = farthest & int32(slots)
-                                rest = largest_but(table, slot, lane, bundle)
-                                # Keys of equal upper bits do not say which is the farthest.
-                                before = max(rest, heads[last_head - 1]) & int32(~slots)
-                                if (code == last or before == last) and last < int32(FREE):
-                                    ties = int32(ties + 1)
-                                    enters = drives_out(
-                                        points, x, y, z, chord2_found, row_found,
-                                        found, table, lane, slot, last, slots,
-                                    )  # fmt: skip
-                                key = farthest
-                                if enters:
-                                    found[slot, lane] = int32(child * uint32(WARP) + j)
-                                    key = code | slot
-                                    head = max(key, rest)
-                                table[slot, lane] = key
-                            heads = insert(heads, head)
-                    elif closer(chord2_found, row_found, best_chord2, best_row) and able:
-                        best_chord2 = chord2_found
-                        best_row = row_found
-                if many:
-                    # Where references are all but equally near, ties are what a walk costs.
-                    most_ties = largest_of_warp(ties)
-                    if most_ties >= int32(_TIES_A_LEAF):
-                        if fine:
-                            opened = int32(opened + most_ties * int32(_LEAVES_A_TIE))
-                        else:
-                            opened = int32(opened + most_ties // int32(_TIES_A_LEAF))
-                        ties = int32(0)
+                    place = int32(leaf * uint32(WARP) + j)
+                    kept = offer(collector, kept, able, chord2_found, row_found, place)
+                # Where references are all but equally near, ties are what a walk costs.
+                ties, kept = effort(collector, kept)
+                if ties > 0:
+                    opened = int32(
+                        opened + (ties * _LEAVES_A_TIE if fine else ties // _TIES_A_LEAF)
+                    )
                 if opened >= patience and (group != alone or opened >= int32(share)):
                     nearer = uint32((group & ballot(away2 <= _LESS * share2 * wide2)) | alone)
                     if nearer != group:
@@ -421,8 +294,7 @@ def walk(places: int, fine: bool) -> Any:
                         member = (group >> lane) & uint32(1) != uint32(0)
                         widest = warp_max(away if member else ZERO)
                         if many and leaves and not member:
-                            heads = no_heads(places, bundle, k)
-                            clear(found, table, lane, k)
+                            kept = nothing(collector, places, bundle)
                     elif opened >= int32(share):
                         if fine:
                             # Those beside it are likely to be as hard, and take turns here: each
@@ -430,32 +302,18 @@ def walk(places: int, fine: bool) -> Any:
                             group = waiting
                         given_up = uint32(given_up | group)
                         level = int32(top + 1)
-                needed = ZERO
-                if member:
-                    if many:
-                        needed = root(largest_of_key(heads[last_head], slots)) + away
-                    else:
-                        needed = root(float32(best_chord2)) + away
-                needed = reach_of(warp_max(needed), UNDERFLOW if fine else slack)
+                needed = root(farthest(collector, kept)) + away if member else ZERO
+                needed = reach_of(warp_max(needed), view.slack)
                 if needed < reach:
                     reach = needed
-                    reach2 = reach * reach
             waiting = uint32(waiting & uint32(~group))
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
         if (given_up >> lane) & uint32(1) != uint32(0):
             hard[cuda.atomic.add(n_hard, 0, 1)] = int32(row)
-        if many:
-            line_up(table, found, lane, places)
-            settle(points, x, y, z, found, table, lane, slots)
-            cuda.syncwarp()
-            store(
-                points, x, y, z, row, writes, width, found, stage[warp], k, measure,
-                reference, chord2,
-            )  # fmt: skip
-        elif writes:
-            reference[row, 0] = int64(best_row)
-            chord2[row, 0] = best_chord2
+        write(
+            collector, places, kept, row, writes, width, stage[warp], k, measure, reference, chord2
+        )
 
     return walk_tree
 

@@ -1,24 +1,49 @@
 """What a warp of 32 lanes does together: reductions, votes, and a sorted list of 64.
 
-The list lies in registers: a lane holds place `lane` in `low` and place `32 + lane` in `high`.
-
 Functions of the GPU are `forceinline`: LLVM puts them into their callers after numba has typed and
 lowered each once a process. With ``inline="always"`` numba does that again for every call, and of a
 first answer's kernels that was nearly half of the time, for the same machine code.
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from llvmlite import ir
-from numba import cuda, types, uint32
+from numba import cuda, int64, types, uint32
 from numba.cuda import libdevice
 from numba.cuda.core.targetconfig import ConfigStack
+from numba.cuda.extending import overload
 from numba.extending import intrinsic
 
+from georesolve.kernels.coordinates_cuda import metres
 from georesolve.kernels.distance import closer
 from georesolve.kernels.sizes_cuda import WARP
 
 ALL_LANES = 0xFFFFFFFF
+
+
+def by_type(function: Any) -> Any:
+    """A function that does what is registered for the type of its first argument.
+
+    So a kernel is compiled for what it is given, and kept between processes: functions as arguments
+    would miss numba's cache in each.
+    """
+    return function
+
+
+def implements(function: Any, kind: Any) -> Any:
+    """Register what a function does where its first argument is of a kind."""
+
+    def register(implementation: Any) -> Any:
+        def choose(*arguments: Any) -> Any:
+            given = getattr(arguments[0], "instance_class", arguments[0])
+            return implementation if given == kind else None
+
+        options = {"forceinline": True}
+        overload(function, jit_options=options, strict=False, prefer_literal=True)(choose)
+        return implementation
+
+    return register
 
 
 _INTEGER = ir.IntType(32)
@@ -119,6 +144,16 @@ def without_first(bits):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
+def of_lane(lane, x, y, z):  # type: ignore[no-untyped-def]
+    """The (x, y, z) of one lane, in every lane."""
+    return (
+        cuda.shfl_sync(ALL_LANES, x, lane),
+        cuda.shfl_sync(ALL_LANES, y, lane),
+        cuda.shfl_sync(ALL_LANES, z, lane),
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
 def _shifted(chord2, row, new_chord2, new_row, before_chord2, before_row, follows):  # type: ignore[no-untyped-def]
     # One place of a sorted list after an insertion: as it was, the new entry, or its predecessor.
     if not closer(new_chord2, new_row, chord2, row):
@@ -128,59 +163,91 @@ def _shifted(chord2, row, new_chord2, new_row, before_chord2, before_row, follow
     return new_chord2, new_row
 
 
+class WarpList(NamedTuple):
+    """A sorted list of 64 that a warp holds: a lane has places `lane` and ``32 + lane``."""
+
+    low_chord2: float
+    low_row: int
+    high_chord2: float
+    high_row: int
+
+
 @cuda.jit(device=True, forceinline=True)
-def _list_insert(new_chord2, new_row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
+def no_list():  # type: ignore[no-untyped-def]
+    """The list that holds nothing."""
+    return WarpList(math.inf, int64(-1), math.inf, int64(-1))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _list_insert(held, new_chord2, new_row):  # type: ignore[no-untyped-def]
     lane = cuda.threadIdx.x
-    last_chord2 = cuda.shfl_sync(ALL_LANES, low_chord2, WARP - 1)
-    last_row = cuda.shfl_sync(ALL_LANES, low_row, WARP - 1)
-    before_chord2 = cuda.shfl_up_sync(ALL_LANES, high_chord2, 1)
-    before_row = cuda.shfl_up_sync(ALL_LANES, high_row, 1)
+    last_chord2 = cuda.shfl_sync(ALL_LANES, held.low_chord2, WARP - 1)
+    last_row = cuda.shfl_sync(ALL_LANES, held.low_row, WARP - 1)
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, held.high_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, held.high_row, 1)
     if lane == 0:
         before_chord2 = last_chord2
         before_row = last_row
     high_chord2, high_row = _shifted(
-        high_chord2, high_row, new_chord2, new_row, before_chord2, before_row, True
+        held.high_chord2, held.high_row, new_chord2, new_row, before_chord2, before_row, True
     )
-    before_chord2 = cuda.shfl_up_sync(ALL_LANES, low_chord2, 1)
-    before_row = cuda.shfl_up_sync(ALL_LANES, low_row, 1)
+    before_chord2 = cuda.shfl_up_sync(ALL_LANES, held.low_chord2, 1)
+    before_row = cuda.shfl_up_sync(ALL_LANES, held.low_row, 1)
     low_chord2, low_row = _shifted(
-        low_chord2, low_row, new_chord2, new_row, before_chord2, before_row, lane > 0
+        held.low_chord2, held.low_row, new_chord2, new_row, before_chord2, before_row, lane > 0
     )
-    return low_chord2, low_row, high_chord2, high_row
+    return WarpList(low_chord2, low_row, high_chord2, high_row)
 
 
 @cuda.jit(device=True, forceinline=True)
 def list_place(place, low, high):  # type: ignore[no-untyped-def]
     """What the list holds at a place."""
-    value = low
-    if place >= WARP:
-        value = high
-    return cuda.shfl_sync(ALL_LANES, value, place % WARP)
+    return cuda.shfl_sync(ALL_LANES, high if place >= WARP else low, place % WARP)
 
 
 @cuda.jit(device=True, forceinline=True)
-def list_merge(k, chord2, row, low_chord2, low_row, high_chord2, high_row):  # type: ignore[no-untyped-def]
-    """Insert those of the lanes' 32 candidates that come before the list's k-th."""
-    worst_chord2 = list_place(k - 1, low_chord2, high_chord2)
-    worst_row = list_place(k - 1, low_row, high_row)
-    candidates = ballot(closer(chord2, row, worst_chord2, worst_row))
+def list_merge(k, held, chord2, row):  # type: ignore[no-untyped-def]
+    """Insert those of the lanes' 32 candidates that come before the list's k-th.
+
+    A candidate whose chord is not below infinity is none.
+    """
+    worst_chord2 = list_place(k - 1, held.low_chord2, held.high_chord2)
+    worst_row = list_place(k - 1, held.low_row, held.high_row)
+    candidates = ballot(chord2 < math.inf and closer(chord2, row, worst_chord2, worst_row))
     while candidates != uint32(0):
         lane = first_lane(candidates)
         candidates = without_first(candidates)
-        low_chord2, low_row, high_chord2, high_row = _list_insert(
-            cuda.shfl_sync(ALL_LANES, chord2, lane), cuda.shfl_sync(ALL_LANES, row, lane),
-            low_chord2, low_row, high_chord2, high_row,
-        )  # fmt: skip
-    return low_chord2, low_row, high_chord2, high_row
+        held = _list_insert(
+            held, cuda.shfl_sync(ALL_LANES, chord2, lane), cuda.shfl_sync(ALL_LANES, row, lane)
+        )
+    return held
 
 
 @cuda.jit(device=True, forceinline=True)
-def list_store(k, low_chord2, low_row, high_chord2, high_row, rows, chords2):  # type: ignore[no-untyped-def]
-    """Write the list's first k entries."""
+def list_of(k, pieces, chords2, rows, piece, place):  # type: ignore[no-untyped-def]
+    """The list of k candidates of each of so many pieces, from a piece and place of a table on."""
+    held = no_list()
+    for first in range(0, pieces * k, WARP):
+        at = first + cuda.threadIdx.x
+        chord2 = math.inf
+        row = int64(-1)
+        if at < pieces * k:
+            chord2 = chords2[piece + at // k, place + at % k]
+            row = rows[piece + at // k, place + at % k]
+        held = list_merge(k, held, chord2, row)
+    return held
+
+
+@cuda.jit(device=True, forceinline=True)
+def list_store(k, held, rows, chords2, in_metres):  # type: ignore[no-untyped-def]
+    """Write the list's first k entries, with `in_metres` metres in the place of chords."""
     lane = cuda.threadIdx.x
+    low, high = held.low_chord2, held.high_chord2
+    if in_metres:
+        low, high = metres(low), metres(high)
     if lane < k:
-        rows[lane] = low_row
-        chords2[lane] = low_chord2
+        rows[lane] = held.low_row
+        chords2[lane] = low
     if WARP + lane < k:
-        rows[WARP + lane] = high_row
-        chords2[WARP + lane] = high_chord2
+        rows[WARP + lane] = held.high_row
+        chords2[WARP + lane] = high

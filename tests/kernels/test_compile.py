@@ -67,7 +67,7 @@ KERNELS = {
             I4_1,
         ),
     ),
-    "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_2, *QUERY, I8_3, F8_3)),
+    "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_1, I4_1, *QUERY, I8_3, F8_3)),
     "global_min_reduce": (reduce_cuda.global_min_reduce, (I8_3, F8_3, I8_2, F8_2)),
     "hard_min_reduce": (
         reduce_cuda.hard_min_reduce(False),
@@ -94,7 +94,8 @@ KERNELS |= {
     "bound_square": (cells_cuda.bound_square, (F8_2, I4_1, I4_1)),
     "count_occupied": (cells_cuda.count_occupied, (F8_2, I4_1, I4_1, types.int64, I4_1, I4_1)),
     "fill_middles": (cells_cuda.fill_middles, (I4_1, I4_1, types.int64, F8_2, F8_1)),
-    "collect": (cells_cuda.collect, (*TREE, types.boolean, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
+    "collect": (cells_cuda.collect(False), (*TREE, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
+    "collect_finely": (cells_cuda.collect(True), (*TREE, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
     "look_up": (
         cells_cuda.look_up,
         (
@@ -111,6 +112,7 @@ ORDERING = {
     "count_occupied",
     "fill_middles",
     "collect",
+    "collect_finely",
     "look_up",
 }
 """Kernels whose rounding shows in no answer: they say what stands where, with room for rounding."""
