@@ -61,8 +61,8 @@ from georesolve.kernels.descent_cuda import (
 )
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.hilbert import octahedral
-from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.order_cuda import EMPTY, frame, spread, turned
+from georesolve.kernels.launch_cuda import blocks_for, launch, stride
+from georesolve.kernels.order_cuda import EMPTY, frame, spread, turned, widen
 from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
@@ -70,7 +70,6 @@ from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,
     decode,
-    encode,
     first_lane,
     warp_max,
     without_first,
@@ -95,8 +94,6 @@ _SPREAD = 1 / 4
 they are at random, 0.63 of them do."""
 _MOST_LEFT = 1 / 8
 """Share of the observations that may be left over: of more, all are walked for."""
-_THREADS = 256
-_BLOCKS_PER_MULTIPROCESSOR = 8
 _HALF_DIAGONAL = math.sqrt(0.75) * (1.0 + 1e-9)
 _LEAST_EXTENT = 1e-6
 """Extent on the square below which cells are not made smaller: float32 bounds it."""
@@ -135,13 +132,10 @@ def bound_square(vectors, box, square):  # type: ignore[no-untyped-def]
             u, v = _on_square(main, side, x, y, z)
             high_u, high_v = max(high_u, float32(u)), max(high_v, float32(v))
             low_u, low_v = max(low_u, float32(-u)), max(low_v, float32(-v))
-    high_u, high_v = warp_max(high_u), warp_max(high_v)
-    low_u, low_v = warp_max(low_u), warp_max(low_v)
-    if cuda.threadIdx.x % WARP == 0:
-        cuda.atomic.max(square, 0, encode(high_u))
-        cuda.atomic.max(square, 1, encode(high_v))
-        cuda.atomic.max(square, 2, encode(low_u))
-        cuda.atomic.max(square, 3, encode(low_v))
+    widen(square, 0, high_u)
+    widen(square, 1, high_v)
+    widen(square, 2, low_u)
+    widen(square, 3, low_v)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -377,12 +371,12 @@ def search(
     bits = max(_LEAST_BITS, ((index.vectors.shape[1] - 1).bit_length() + 4) // 2)
     box = index.tree.box
     square = cp.full(4, EMPTY, cp.int32)
-    _stride(bound_square, index.vectors.shape[1], index.vectors, box, square)
+    stride(bound_square, index.vectors.shape[1], index.vectors, box, square)
     if not _spread_evenly(index, square, bits - 2):
         return None
     n_cells = 1 << 2 * bits
     middles, reaches = cp.empty((3, n_cells)), cp.empty(n_cells)
-    _stride(fill_middles, n_cells, box, square, bits, middles, reaches)
+    stride(fill_middles, n_cells, box, square, bits, middles, reaches)
     nearest = Found(cp.empty((n_cells, 1), cp.int64), cp.empty((n_cells, 1)))
     launch_walk(index, middles, Query(), nearest, by_axis=True, width=WARP)
     table = cp.empty((n_cells, PLACES), cp.int32)
@@ -394,7 +388,7 @@ def search(
     n = observations.lat_deg.size
     rest, degrees = cp.empty(n, cp.int64), Degrees(cp.empty(n), cp.empty(n))
     count = cp.zeros(1, cp.int32)
-    _stride(
+    stride(
         look_up, n, *observations, box, square, bits, table, index.tree.points, measure, *found,
         rest, *degrees, count,
     )  # fmt: skip
@@ -409,16 +403,10 @@ def _spread_evenly(index: ReferenceIndex, square: cp.ndarray, bits: int) -> bool
 
     n = index.vectors.shape[1]
     occupied, count = cp.zeros(1 << 2 * bits, cp.int32), cp.zeros(1, cp.int32)
-    _stride(count_occupied, n, index.vectors, index.tree.box, square, bits, occupied, count)
+    stride(count_occupied, n, index.vectors, index.tree.box, square, bits, occupied, count)
     return int(count.get()[0]) >= _SPREAD * min(n, occupied.size)
-
-
-def _stride(kernel: Any, n: int, *arguments: Any) -> None:
-    # A kernel whose threads stride over n items: as many as the device runs at once.
-    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    launch(kernel, blocks_for(n, _THREADS, resident), _THREADS, *arguments)
 
 
 def fill_in(rows: cp.ndarray, some: Found | Answer, found: Found, measure: bool) -> None:
     """Put answers for the observations that were left over into their rows; as `put` has them."""
-    _stride(put, rows.size, rows, *some, measure, *found)
+    stride(put, rows.size, rows, *some, measure, *found)

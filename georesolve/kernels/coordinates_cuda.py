@@ -12,13 +12,12 @@ from numba import cuda
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import half_chord, metres_of_half
-from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.launch_cuda import stride
 from georesolve.kernels.query import Answer, Found
 
 if TYPE_CHECKING:
     import cupy as cp
 
-_THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 16
 
 
@@ -58,8 +57,10 @@ def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
 
     vectors = cp.empty((3, lat_deg.size))
     if lat_deg.size:
-        blocks = blocks_for(lat_deg.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
-        launch(fill_unit_vectors, blocks, _THREADS, lat_deg, lon_deg, vectors)
+        stride(
+            fill_unit_vectors, lat_deg.size, lat_deg, lon_deg, vectors,
+            per_multiprocessor=_BLOCKS_PER_MULTIPROCESSOR,
+        )  # fmt: skip
     return vectors
 
 
@@ -67,6 +68,6 @@ def answer_of(found: Found) -> Answer:
     """The great-circle metres of what was found, written over its squared chords."""
     chord2 = found.key
     if chord2.size:
-        blocks = blocks_for(chord2.size, _THREADS, resident_blocks(_BLOCKS_PER_MULTIPROCESSOR))
-        launch(measure, blocks, _THREADS, chord2.ravel())
+        values = chord2.ravel()
+        stride(measure, values.size, values, per_multiprocessor=_BLOCKS_PER_MULTIPROCESSOR)
     return Answer(found.reference, chord2)

@@ -157,16 +157,21 @@ def _key_of(chord2, slots):  # type: ignore[no-untyped-def]
     return libdevice.float_as_int(float32(chord2)) & int32(~slots)
 
 
-@cuda.jit(device=True, forceinline=True)
-def _largest_but(table, slot, lane, bundle):  # type: ignore[no-untyped-def]
-    """The largest key of a slot's bundle but for its own, which is taken away."""
-    largest = int32(_TAKEN)
-    if bundle > 1:
-        table[slot, lane] = largest
-        first = slot & int32(-bundle)
-        for i in range(bundle):
-            largest = max(largest, table[first + i, lane])
-    return largest
+class Several(NamedTuple):
+    """Keeps the nearest references of (x, y, z), a list; what is kept are its heads, and ties.
+
+    `found` and `table` are places and keys, of the slots' lanes; `slots` is the mask of a slot.
+    """
+
+    x: float
+    y: float
+    z: float
+    k: int
+    slots: int
+    bundle: int
+    points: Any
+    found: Any
+    table: Any
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -180,20 +185,25 @@ def _entry(points, x, y, z, at):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _drives_out(  # type: ignore[no-untyped-def]
-    points, x, y, z, chord2, row, found, table, lane, slot, last, slots
-):
+def _own_entry(collector, slot):  # type: ignore[no-untyped-def]
+    at = collector.found[slot, uint32(cuda.threadIdx.x)]
+    return _entry(collector.points, collector.x, collector.y, collector.z, at)
+
+
+@cuda.jit(device=True, forceinline=True)
+def _drives_out(collector, chord2, row, slot, last):  # type: ignore[no-untyped-def]
     """Whether a newcomer is closer than the farthest entry, which is put into a slot.
 
     That slot's key is the last one, of upper bits `last`. Keys stay as they are: of all entries
     that may be the farthest, the upper bits are equal, and no others are looked at.
     """
+    found, lane = collector.found, uint32(cuda.threadIdx.x)
     worst_chord2 = -1.0
     worst_row = int64(-1)
     worst_slot = slot
-    for other in range(table.shape[0]):
-        if table[other, lane] & int32(~slots) == last or other == slot:
-            other_chord2, other_row = _entry(points, x, y, z, found[other, lane])
+    for other in range(collector.table.shape[0]):
+        if collector.table[other, lane] & int32(~collector.slots) == last or other == slot:
+            other_chord2, other_row = _own_entry(collector, other)
             if closer(worst_chord2, worst_row, other_chord2, other_row):
                 worst_chord2 = other_chord2
                 worst_row = other_row
@@ -205,16 +215,18 @@ def _drives_out(  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _settle(points, x, y, z, found, table, lane, slots):  # type: ignore[no-untyped-def]
+def _settle(collector):  # type: ignore[no-untyped-def]
     """Put a lane's places, lined up, into their exact order: keys may be equal, and chords not."""
+    found, table, lane = collector.found, collector.table, uint32(cuda.threadIdx.x)
+    mask = int32(~collector.slots)
     for i in range(1, table.shape[0]):
-        upper = table[i, lane] & int32(~slots)
-        if upper == table[i - 1, lane] & int32(~slots) and 0 <= upper < FREE:
+        upper = table[i, lane] & mask
+        if upper == table[i - 1, lane] & mask and 0 <= upper < FREE:
             place = found[i, lane]
-            chord2, row = _entry(points, x, y, z, place)
+            chord2, row = _own_entry(collector, i)
             j = i
-            while j > 0 and table[j - 1, lane] & int32(~slots) == upper:
-                before_chord2, before_row = _entry(points, x, y, z, found[j - 1, lane])
+            while j > 0 and table[j - 1, lane] & mask == upper:
+                before_chord2, before_row = _own_entry(collector, j - 1)
                 if not closer(chord2, row, before_chord2, before_row):
                     break
                 found[j, lane] = found[j - 1, lane]
@@ -241,25 +253,9 @@ def _together(typing_context, one, other):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _entry_of(points, stage, found, place, owner):  # type: ignore[no-untyped-def]
-    return _entry(points, stage[0, owner], stage[1, owner], stage[2, owner], found[place, owner])
-
-
-class Several(NamedTuple):
-    """Keeps the nearest references of (x, y, z), a list; what is kept are its heads, and ties.
-
-    `found` and `table` are places and keys, of the slots' lanes; `slots` is the mask of a slot.
-    """
-
-    x: float
-    y: float
-    z: float
-    k: int
-    slots: int
-    bundle: int
-    points: Any
-    found: Any
-    table: Any
+def _entry_of(collector, stage, place, owner):  # type: ignore[no-untyped-def]
+    at = collector.found[place, owner]
+    return _entry(collector.points, stage[0, owner], stage[1, owner], stage[2, owner], at)
 
 
 @implements(nothing, Several)
@@ -288,15 +284,18 @@ def _(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def
         head = int32(NO_KEY)
         if enters:
             slot = farthest_key & int32(slots)
-            rest = _largest_but(table, slot, lane, collector.bundle)
+            # The largest key of the slot's bundle but for its own, which is taken away.
+            rest = int32(_TAKEN)
+            if collector.bundle > 1:
+                table[slot, lane] = rest
+                first = slot & int32(-collector.bundle)
+                for i in range(collector.bundle):
+                    rest = max(rest, table[first + i, lane])
             # Keys of equal upper bits do not say which is the farthest.
             before = max(rest, heads[-2]) & int32(~slots)
             if (code == last or before == last) and last < int32(FREE):
                 ties = int32(ties + 1)
-                enters = _drives_out(
-                    collector.points, collector.x, collector.y, collector.z, chord2, row,
-                    found, table, lane, slot, last, slots,
-                )  # fmt: skip
+                enters = _drives_out(collector, chord2, row, slot, last)
             key = farthest_key
             if enters:
                 found[slot, lane] = place
@@ -331,17 +330,15 @@ def _(collector, kept):  # type: ignore[no-untyped-def]
 @implements(write, Several)
 def _(collector, places, kept, row, writes, width, stage, k, measure, reference, chord2):  # type: ignore[no-untyped-def]
     lane = uint32(cuda.threadIdx.x)
-    points, found = collector.points, collector.found
-    x, y, z = collector.x, collector.y, collector.z
-    _line_up(collector.table, found, lane, places)
-    _settle(points, x, y, z, found, collector.table, lane, collector.slots)
+    _line_up(collector.table, collector.found, lane, places)
+    _settle(collector)
     cuda.syncwarp()
     n_places = uint32(places)
     first = n_places - uint32(k)
     writers = ballot(writes)
-    stage[0, lane] = x
-    stage[1, lane] = y
-    stage[2, lane] = z
+    stage[0, lane] = collector.x
+    stage[1, lane] = collector.y
+    stage[2, lane] = collector.z
     cuda.syncwarp()
     # All lanes write entries of one observation after those of another: whole sectors of memory.
     # Two entries a lane at a time: each takes a chain of sixty steps, which wait for each other.
@@ -350,8 +347,8 @@ def _(collector, places, kept, row, writes, width, stage, k, measure, reference,
         owner, place = entry // n_places, entry % n_places
         other = entry + uint32(WARP)
         other_owner, other_place = other // n_places, other % n_places
-        value, value_row = _entry_of(points, stage, found, place, owner)
-        other_value, other_row = _entry_of(points, stage, found, other_place, other_owner)
+        value, value_row = _entry_of(collector, stage, place, owner)
+        other_value, other_row = _entry_of(collector, stage, other_place, other_owner)
         if measure:
             half, other_half = _together(half_chord(value), half_chord(other_value))
             value = metres_or_none(half, value)

@@ -25,6 +25,8 @@ from numba.np.numpy_support import from_dtype
 
 from georesolve.kernels.cache import keep_code_of_kernels
 
+THREADS = 256
+"""Threads a block of kernels that `stride` starts."""
 _MOST_WORDS = 256
 """Words of all arguments of a kernel: a number is one, an array five and two for each axis."""
 
@@ -53,6 +55,12 @@ def resident_blocks(per_multiprocessor: int) -> int:
     import cupy as cp
 
     return per_multiprocessor * _multiprocessors(cp.cuda.runtime.getDevice())
+
+
+def stride(kernel: Any, n: int, *arguments: Any, per_multiprocessor: int = 8) -> None:
+    """Start a kernel whose threads stride over n items, with as many as the device runs at once."""
+    blocks = blocks_for(n, THREADS, resident_blocks(per_multiprocessor))
+    launch(kernel, blocks, THREADS, *arguments)
 
 
 def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:

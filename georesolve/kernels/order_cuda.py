@@ -18,18 +18,16 @@ from numba import cuda, float32, float64, int64, uint32, uint64
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
-from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
+from georesolve.kernels.launch_cuda import THREADS, stride
 from georesolve.kernels.query import Degrees
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import decode, encode, warp_max
+from georesolve.kernels.warp_cuda import ALL_LANES, decode, encode, warp_max
 
 if TYPE_CHECKING:
     import cupy as cp
 
-_THREADS = 256
-_WARPS = _THREADS // WARP
+_WARPS = THREADS // WARP
 _STAGE = 4 * WARP
-_BLOCKS_PER_MULTIPROCESSOR = 8
 _BITS = 16
 _CELLS = 1 << _BITS
 CELLS = float(_CELLS)
@@ -56,6 +54,14 @@ def box_corners(box):  # type: ignore[no-untyped-def]
     )
 
 
+@cuda.jit(device=True, forceinline=True)
+def widen(box, place, value):  # type: ignore[no-untyped-def]
+    """Make the code at a place of a box the largest of it and of the warp's numbers."""
+    value = warp_max(value)
+    if cuda.threadIdx.x % WARP == 0:
+        cuda.atomic.max(box, place, encode(value))
+
+
 @cuda.jit(cache=True)
 def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
     """Enclose points in a box, rounded to float32; those that are not valid are left out.
@@ -73,30 +79,18 @@ def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
         if is_sample:
             i = uint64(uint64(uint32(uint32(place) * uint32(_GOLDEN))) * n) >> uint64(32)
         point_x, point_y, point_z = unit_vector(lat_deg[i], lon_deg[i])
-        x, y, z = float32(point_x), float32(point_y), float32(point_z)
-        seen = seen or x == x
-        if x > high_x:
-            high_x = x
-        if y > high_y:
-            high_y = y
-        if z > high_z:
-            high_z = z
-        if -x > low_x:
-            low_x = -x
-        if -y > low_y:
-            low_y = -y
-        if -z > low_z:
-            low_z = -z
-    if cuda.any_sync(0xFFFFFFFF, seen):
-        high_x, high_y, high_z = warp_max(high_x), warp_max(high_y), warp_max(high_z)
-        low_x, low_y, low_z = warp_max(low_x), warp_max(low_y), warp_max(low_z)
-        if cuda.threadIdx.x % WARP == 0:
-            cuda.atomic.max(box, 0, encode(high_x))
-            cuda.atomic.max(box, 1, encode(high_y))
-            cuda.atomic.max(box, 2, encode(high_z))
-            cuda.atomic.max(box, 3, encode(low_x))
-            cuda.atomic.max(box, 4, encode(low_y))
-            cuda.atomic.max(box, 5, encode(low_z))
+        if point_x == point_x:
+            seen = True
+            x, y, z = float32(point_x), float32(point_y), float32(point_z)
+            high_x, high_y, high_z = max(high_x, x), max(high_y, y), max(high_z, z)
+            low_x, low_y, low_z = max(low_x, -x), max(low_y, -y), max(low_z, -z)
+    if cuda.any_sync(ALL_LANES, seen):
+        widen(box, 0, high_x)
+        widen(box, 1, high_y)
+        widen(box, 2, high_z)
+        widen(box, 3, low_x)
+        widen(box, 4, low_y)
+        widen(box, 5, low_z)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -254,10 +248,9 @@ def extent(points: Degrees, most: int | None = None) -> cp.ndarray:
     import cupy as cp
 
     box = cp.full(7, EMPTY, cp.int32)
-    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
     n = points.lat_deg.size
     looked_at = n if most is None else min(n, most)
-    launch(bound, blocks_for(looked_at, _THREADS, resident), _THREADS, *points, looked_at, box)
+    stride(bound, looked_at, *points, looked_at, box)
     return box
 
 
@@ -275,11 +268,9 @@ def order(
     n = points.lat_deg.size
     places = cp.empty(n, cp.uint32)
     vectors = cp.empty(4 * n)
-    resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
-    blocks = blocks_for(n, _THREADS, resident)
     rows = cp.empty(0, cp.int64)
     for curve in reversed(range(_CURVES if finely else 1)):
-        launch(place, blocks, _THREADS, *points, box, 1 << _BITS * curve, places, vectors)
+        stride(place, n, *points, box, 1 << _BITS * curve, places, vectors)
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
         rows = rows[places[rows].argsort()] if rows.size else places.argsort()
     return rows, vectors.reshape(n, 4), places
