@@ -29,8 +29,6 @@ from georesolve.kernels.warp_cuda import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import cupy as cp
 
     from georesolve.kernels.index import ReferenceIndex
@@ -243,40 +241,26 @@ def search(
     index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
 ) -> Found | Answer:
     """The k nearest references of every observation; as `kernels.tree_cuda.search`."""
-    found = _search(index, unit_vectors(*observations), query)
-    return answer_of(found) if measure else found
-
-
-def _search(index: ReferenceIndex, observations: cp.ndarray, query: Query) -> Found:
     import cupy as cp
 
-    n_references, n_observations = index.vectors.shape[1], observations.shape[1]
+    n_references, n = index.vectors.shape[1], observations.lat_deg.size
     resident = resident_blocks(_BLOCKS_PER_MULTIPROCESSOR)
     tile = _TILE if query.k == 1 else 1
-    blocks = max(1, min(-(-n_observations // (_WARPS * tile)), resident, 65535))
+    blocks = max(1, min(-(-n // (_WARPS * tile)), resident, 65535))
     slices = max(1, min(resident // blocks, n_references // _MIN_SLICE))
-    candidate_row = cp.empty((slices, n_observations, query.k), cp.int64)
-    candidate_chord2 = cp.empty(candidate_row.shape)
-    if n_observations:
+    rows, chords2 = cp.empty((slices, n, query.k), cp.int64), cp.empty((slices, n, query.k))
+    if n:
         launch(
             block_min_reduce, (slices, blocks), (WARP, _WARPS),
-            index.vectors, observations.ravel(), cp.empty(0, cp.int32), query.k, query.exclude_self,
-            query.first_row, candidate_row, candidate_chord2,
+            index.vectors, unit_vectors(*observations).ravel(), cp.empty(0, cp.int32),
+            query.k, query.exclude_self, query.first_row, rows, chords2,
         )  # fmt: skip
-    if slices == 1:
-        return Found(candidate_row[0], candidate_chord2[0])
-    return _reduce(candidate_row, candidate_chord2)
-
-
-def merge_all(parts: Sequence[Found]) -> Found:
-    """The k closest of several answers for the same observations, in the order of `closer`."""
-    import cupy as cp
-
-    return _reduce(
-        cp.stack([part.reference for part in parts]), cp.stack([part.key for part in parts])
-    )
+    found = Found(rows[0], chords2[0]) if slices == 1 else _reduce(rows, chords2)
+    return answer_of(found) if measure else found
 
 
 def merge_pair(left: Found, right: Found) -> Found:
     """The k closest of two answers for the same observations, in the order of `closer`."""
-    return merge_all([left, right])
+    import cupy as cp
+
+    return _reduce(cp.stack([left.reference, right.reference]), cp.stack([left.key, right.key]))

@@ -1,6 +1,7 @@
 """The kernels on a GPU, against numpy on the CPU: the same rows and the same bits."""
 
 import math
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -334,7 +335,7 @@ def test_pieces_merge_to_the_whole(name, query):
         piece = build_index(lat[first:last], lon[first:last])
         found = tree_cuda.search(piece, seen, query)
         parts.append(Found(cp.where(found.reference < 0, -1, found.reference + first), found.key))
-    merged = reduce_cuda.merge_all(parts)
+    merged = reduce(reduce_cuda.merge_pair, parts)
     assert merged.reference.get().tobytes() == whole.reference.get().tobytes()
     assert merged.key.get().tobytes() == whole.key.get().tobytes()
 
