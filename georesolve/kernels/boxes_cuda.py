@@ -108,24 +108,18 @@ leaf of it are a small way apart; or where still more share a cell."""
 class Tree(NamedTuple):
     """References sorted into leaves, and the boxes over them, on a GPU.
 
-    Attributes
-    ----------
-    points : float64 array, shape (32 * n_leaves, 4)
-        x, y, z and row of every reference in the order of the leaves, together so that one memory
-        transaction fetches them; the row as float64, exact up to 2^53. Unused ones hold NaN.
-    corners : float32 array, shape (3, 32 * n_leaves)
-        The same points less the origin, or, of a fine tree, less the first of their leaf; rounded.
-    boxes : float32 array, shape (6, n_boxes)
-        Least and largest x, y, z of each box, level by level from the leaves up; a level is padded
-        to whole groups of 32 with boxes that enclose nothing. Relative to the origin, or, of a fine
-        tree, to the first point in the box.
-    starts : int32 array, shape (n_levels,)
-        Where each level starts in `boxes`.
-    box : int32 array, shape (7,)
-        The box of all references, from `kernels.order_cuda.bound`; its centre is the origin. Then
-        bits that say whether leaves are `_CROWDED` or `_NARROW`.
-    fine : bool
-        Whether boxes and corners are relative to points near by, and not to the origin.
+    - `points`, float64 (32 * n_leaves, 4): x, y, z and row of every reference in the order of the
+      leaves, side by side, so that one memory transaction fetches them; rows are exact up to 2^53.
+      Unused ones hold NaN.
+    - `corners`, float32 (3, 32 * n_leaves): the same points less the origin, or, of a fine tree,
+      less the first of their leaf; rounded.
+    - `boxes`, float32 (6, n_boxes): least and largest x, y, z of each box, level by level from the
+      leaves up, relative to the origin, or, of a fine tree, to the first point in the box. A level
+      is padded to whole groups of 32 with boxes that enclose nothing.
+    - `starts`, int32 (n_levels,): where each level starts in `boxes`.
+    - `box`, int32 (7,): the box of all references, from `kernels.order_cuda.bound`, its centre the
+      origin; then bits that say whether leaves are `_CROWDED` or `_NARROW`.
+    - `fine`: whether boxes and corners are relative to points near by, and not to the origin.
     """
 
     points: cp.ndarray

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from numba import cuda, float32, int32, int64
 
 from georesolve.kernels.distance import closer
-from georesolve.kernels.warp_cuda import ALL_LANES, by_type, implements
+from georesolve.kernels.warp_cuda import ALL_LANES, by_type
 
 
 class One(NamedTuple):
@@ -22,43 +22,15 @@ class One(NamedTuple):
     z: float
 
 
-@by_type
+@by_type(One)
 def nothing(collector, places, bundle):  # type: ignore[no-untyped-def]
     """What is kept before anything is offered."""
-
-
-@by_type
-def offer(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def]
-    """What is kept after each `able` lane was offered a reference, by its place in the tree."""
-
-
-@by_type
-def farthest(collector, kept):  # type: ignore[no-untyped-def]
-    """The largest squared chord that may yet enter, in float32."""
-
-
-@by_type
-def may_enter(collector, kept, lane, chord2):  # type: ignore[no-untyped-def]
-    """Whether a reference so far from one lane's observation may enter what that lane keeps."""
-
-
-@by_type
-def effort(collector, kept):  # type: ignore[no-untyped-def]
-    """Ties that the warp settled since this was asked last, and what is kept."""
-
-
-@by_type
-def write(collector, places, kept, row, writes, width, stage, k, measure, reference, chord2):  # type: ignore[no-untyped-def]
-    """Write what the lanes that are told to have kept into their rows."""
-
-
-@implements(nothing, One)
-def _(collector, places, bundle):  # type: ignore[no-untyped-def]
     return math.inf, -1.0
 
 
-@implements(offer, One)
-def _(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def]
+@by_type(One)
+def offer(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def]
+    """What is kept after each `able` lane was offered a reference, by its place in the tree."""
     best_chord2, best_row = kept
     if closer(chord2, row, best_chord2, best_row) and able:
         best_chord2 = chord2
@@ -66,23 +38,27 @@ def _(collector, kept, able, chord2, row, place):  # type: ignore[no-untyped-def
     return best_chord2, best_row
 
 
-@implements(farthest, One)
-def _(collector, kept):  # type: ignore[no-untyped-def]
+@by_type(One)
+def farthest(collector, kept):  # type: ignore[no-untyped-def]
+    """The largest squared chord that may yet enter, in float32."""
     return float32(kept[0])
 
 
-@implements(may_enter, One)
-def _(collector, kept, lane, chord2):  # type: ignore[no-untyped-def]
+@by_type(One)
+def may_enter(collector, kept, lane, chord2):  # type: ignore[no-untyped-def]
+    """Whether a reference so far from one lane's observation may enter what that lane keeps."""
     return chord2 <= cuda.shfl_sync(ALL_LANES, kept[0], lane)
 
 
-@implements(effort, One)
-def _(collector, kept):  # type: ignore[no-untyped-def]
+@by_type(One)
+def effort(collector, kept):  # type: ignore[no-untyped-def]
+    """Ties that the warp settled since this was asked last, and what is kept."""
     return int32(0), kept
 
 
-@implements(write, One)
-def _(collector, places, kept, row, writes, width, stage, k, measure, reference, chord2):  # type: ignore[no-untyped-def]
+@by_type(One)
+def write(collector, places, kept, row, writes, width, stage, k, measure, reference, chord2):  # type: ignore[no-untyped-def]
+    """Write what the lanes that are told to have kept into their rows."""
     if writes:
         reference[row, 0] = int64(kept[1])
         chord2[row, 0] = kept[0]

@@ -93,26 +93,9 @@ def _turn(boxes, i, x, y, z, fine, slack):  # type: ignore[no-untyped-def]
     return turn
 
 
-@by_type
+@by_type(FromOrigin)
 def gap_to(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
     """How far box i is away, in the order of `turn_of`; its first point stands at `first`."""
-
-
-@by_type
-def turn_of(gap, bound):  # type: ignore[no-untyped-def]
-    """The turn of a box that is so far away, an integer: `NEVER` beyond the bound."""
-
-
-@by_type
-def apart_in(view, points, corners, leaf):  # type: ignore[no-untyped-def]
-    """Squares of how far a leaf's points are away, a lane each.
-
-    And the slack that a reach has there, and how much of it a reach has not had before.
-    """
-
-
-@implements(gap_to, FromOrigin)
-def _(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
     return _turn(boxes, i, view.x, view.y, view.z, False, ZERO)
 
 
@@ -122,13 +105,18 @@ def _(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
     return _turn(boxes, i, x, y, z, True, slack)
 
 
-@implements(turn_of, types.int32)
-def _(gap, bound):  # type: ignore[no-untyped-def]
+@by_type(types.int32)
+def turn_of(gap, bound):  # type: ignore[no-untyped-def]
+    """The turn of a box that is so far away, an integer: `NEVER` beyond the bound."""
     return int32(NEVER) if gap > bound else gap
 
 
-@implements(apart_in, FromOrigin)
-def _(view, points, corners, leaf):  # type: ignore[no-untyped-def]
+@by_type(FromOrigin)
+def apart_in(view, points, corners, leaf):  # type: ignore[no-untyped-def]
+    """Squares of how far a leaf's points are away, a lane each.
+
+    And the slack that a reach has there, and how much of it a reach has not had before.
+    """
     i = uint32(leaf * uint32(WARP) + uint32(cuda.threadIdx.x))
     apart2 = square(corners[0, i] - view.x, corners[1, i] - view.y, corners[2, i] - view.z)
     return apart2, view.slack, ZERO

@@ -1,17 +1,15 @@
 """The pruned search on a GPU: a tree of boxes over references, walked by warps of observations.
 
-References lie along a Hilbert curve (`kernels.order_cuda`), 32 to a leaf; boxes over the leaves,
-then over groups of 32 boxes, up to a root of at most 32. Observations lie along such a curve too,
-and a warp takes 32 neighbouring ones through one walk. The walk is that of a single point, the
+Observations lie along a Hilbert curve, as references do (`kernels.boxes_cuda`), and a warp takes 32
+neighbouring ones through one walk (`kernels.descent_cuda`). The walk is that of a single point, the
 warp's *centre* c: each lane tests one of 32 boxes, or one of a leaf's 32 points, against c and the
 warp's *reach* B. What lies beyond B cannot matter to any of the 32 observations; of a leaf's points
-few are left, and those every lane compares with its own observation, in float64. A lane holds its
-best one in registers, or for k > 1 a sorted list (`kernels.keys_cuda`).
+few are left, and those every lane compares with its own observation, in float64, and offers to its
+collector (`kernels.collectors_cuda`).
 
-The leaf that is nearest of all is opened first, because it bounds B for the rest; from there the
-walk goes depth first, the nearest box before the others. A warp whose observations lie far apart
-for the density of references takes them in groups, in the limit one by one; so a walk never opens
-much more than its observations need.
+The leaf that is nearest of all is opened first, because it bounds B for the rest. A warp whose
+observations lie far apart for the density of references takes them in groups, in the limit one by
+one; so a walk never opens much more than its observations need.
 
 Where references are all but equally near, no bound leaves any out: a walk that has opened a share
 of the tree gives up, and its observations are compared with every reference
@@ -301,6 +299,7 @@ def walk(places: int, fine: bool) -> Any:
                             # has a warp of its own in `kernels.precise_cuda`.
                             group = waiting
                         given_up = uint32(given_up | group)
+                        # Not a break: with one, `One` takes more registers than it may have.
                         level = int32(top + 1)
                 needed = root(farthest(collector, kept)) + away if member else ZERO
                 needed = reach_of(warp_max(needed), view.slack)

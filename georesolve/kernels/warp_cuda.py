@@ -22,17 +22,12 @@ from georesolve.kernels.sizes_cuda import WARP
 ALL_LANES = 0xFFFFFFFF
 
 
-def by_type(function: Any) -> Any:
-    """A function that does what is registered for the type of its first argument.
+def implements(function: Any, kind: Any) -> Any:
+    """Register what a function does where its first argument is of a kind.
 
     So a kernel is compiled for what it is given, and kept between processes: functions as arguments
     would miss numba's cache in each.
     """
-    return function
-
-
-def implements(function: Any, kind: Any) -> Any:
-    """Register what a function does where its first argument is of a kind."""
 
     def register(implementation: Any) -> Any:
         def choose(*arguments: Any) -> Any:
@@ -44,6 +39,11 @@ def implements(function: Any, kind: Any) -> Any:
         return implementation
 
     return register
+
+
+def by_type(kind: Any) -> Any:
+    """Make a function one that `implements` adds to, and that does this where it is of a kind."""
+    return lambda function: implements(function, kind)(function)
 
 
 _INTEGER = ir.IntType(32)
