@@ -202,6 +202,7 @@ def walk(places: int, fine: bool) -> Any:
             widest = wide2 = ZERO
             reach = INFINITY
             opened = int32(0)
+            due = int32(patience)
             level = top
             node = uint32(0)
             while True:
@@ -280,13 +281,15 @@ def walk(places: int, fine: bool) -> Any:
                     opened = int32(
                         opened + (ties * _LEAVES_A_TIE if fine else ties // _TIES_A_LEAF)
                     )
-                if opened >= patience and (group != alone or opened >= int32(share)):
-                    nearer = uint32((group & ballot(away2 <= _LESS * share2 * wide2)) | alone)
+                if opened >= int32(share) or (opened >= due and group != alone):
+                    due = int32(opened + patience)
+                    share2 *= _LESS
+                    nearer = uint32((group & ballot(away2 <= share2 * wide2)) | alone)
                     if nearer != group:
                         # The members' neighbourhoods have too little in common: go on for the
                         # nearer ones, and expect less of the groups to come.
                         opened = int32(1)
-                        share2 *= _LESS
+                        due = int32(patience)
                         group = nearer
                         leaves = member
                         member = (group >> lane) & uint32(1) != uint32(0)
