@@ -20,6 +20,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule, RuleRouter
 
 from georesolve.kernels.devices import Device
+from georesolve.workers import sampling
 from georesolve.workers.encryption import throw_away_security, why_no_tls
 from georesolve.workers.gpus import choose_device, count_gpus
 from georesolve.workers.interrupts import uninterrupted
@@ -86,7 +87,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(_configured_dask())
         # What a job needs of Dask takes a second to load, and workers take longer to start.
-        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(import_module, "dask.dataframe")
+        loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load)
         if settings.is_existing:
             address = _address_of_scheduler(settings)
             if why := why_no_tls(address):
@@ -115,6 +116,11 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
             cluster.dashboard_url,
         )
         yield cluster
+
+
+def _load() -> None:
+    import_module("dask.dataframe")
+    sampling.load()
 
 
 @contextlib.asynccontextmanager

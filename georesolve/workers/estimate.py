@@ -29,7 +29,6 @@ from georesolve.workers.plan import (
     chunk_starts,
     observations_a_group,
     rows_a_second,
-    rows_at_once,
     too_wide,
 )
 from georesolve.workers.widths import NOTHING, Carried, Width
@@ -140,10 +139,11 @@ class Pace:
     def __init__(self) -> None:
         self._ratios = deque([1.0] * 3, maxlen=9)
 
-    def note(self, cluster: Cluster, job: Job, seconds: float) -> None:
+    def note(self, cluster: Cluster, job: Job, seconds: float, compared: float) -> None:
         """Note how long a job took on a cluster, from its first chunk to its result."""
         rows = job.observations.rows, job.references.rows
-        planned = _planned(cluster.device, len(cluster.workers()), *rows, job.options, job.widths())
+        workers = len(cluster.workers())
+        planned = _planned(cluster.device, workers, *rows, job.options, job.widths(), compared)
         self._ratios.append(seconds / planned.seconds)
 
     @property
@@ -169,10 +169,9 @@ def _planned(
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
     n_workers = max(1, n_workers)
-    starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
-    size = rows_at_once(min(starts.step, starts.stop), n_references, options, device, compared)
-    starts = range(0, starts.stop, size)
-    rates, largest = _RATES[device], min(size, n_observations)
+    sizes = n_observations, n_references
+    starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
+    rates, largest = _RATES[device], min(starts.step, n_observations)
     search = 1 / rows_a_second(n_references, options, device, compared)
     # Chunks of one length come in rounds: a worker more that has none does not help.
     rounds = -(-len(starts) // n_workers)

@@ -31,7 +31,6 @@ from georesolve.workers.parts import (
 from georesolve.workers.places import StoreFailed
 from georesolve.workers.plan import Chunk, Run
 from georesolve.workers.result import provenance
-from georesolve.workers.sampling import rows_to_take
 from georesolve.workers.search import device_in_use, load, search, verify
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import side_by_side
@@ -85,8 +84,6 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
         if at and has_record(job.records, part_name(*chunk)):
             continue  # A copy of the run has done it, or this one before its worker died.
         frame, told = resolve(chunk, job)
-        # It may be less of it: the rest becomes chunks of that size.
-        chunk = Chunk(chunk.start, chunk.start + len(frame) // job.options.k)
         if job.is_cancelled():
             break
         if write_part(chunk, frame, told, job):
@@ -95,7 +92,7 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
 
 
 def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
-    """Find the nearest reference of every row of a chunk, or of its first where all take too long.
+    """Find the nearest reference of every row of a chunk.
 
     The frame, of pandas or cudf, has k rows an observation: `reference` (int64 row, -1 where none),
     `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
@@ -107,10 +104,7 @@ def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
             frame[name].values for name in (job.observations.lat, job.observations.lon)
         )
     with told.stage("index"):
-        index = load(job.references, job.indexes)
-        rows = rows_to_take(index, job.references, lat_deg, lon_deg, options)
-    if rows < len(lat_deg):
-        return resolve(Chunk(chunk.start, chunk.start + rows), job)
+        load(job.references, job.indexes)
     with told.stage("resolve"):
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         valid = is_valid(lat_deg, lon_deg)

@@ -20,9 +20,18 @@ from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
-from georesolve.workers.parts import part_name, read_record, recorded
+from georesolve.workers.parts import part_name, read_record, recorded, remove_record
 from georesolve.workers.places import OutputFailed, named
-from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
+from georesolve.workers.plan import (
+    CHUNKS_IN_HAND,
+    Chunk,
+    Run,
+    chunks,
+    next_run,
+    takes_long,
+    too_wide,
+)
+from georesolve.workers.sampling import compared
 from georesolve.workers.suspects import Suspects
 from georesolve.workers.threads import side_by_side
 
@@ -73,8 +82,8 @@ class Progress:
     """Those that each worker finished."""
     evidence: Evidence | None = None
     """What the observations say, of files that nobody has looked at before."""
-    is_cut: bool = False
-    """Whether chunks were cut further than planned: they took too long, or too much memory."""
+    compared: float = 0.0
+    """What `plan.rows_a_second` knows of the points."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""
@@ -114,16 +123,16 @@ def run(
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
     rows = job.observations.rows, job.references.rows
-    plan = chunks(*rows, job.options, cluster.device, n_workers, carried)
+    if takes_long(*rows, job.options, cluster.device):
+        progress.compared = compared(job.observations, job.references, job.options)
+    plan = chunks(*rows, job.options, cluster.device, n_workers, carried, progress.compared)
     start = time.perf_counter()
     result = Assembly(job)
     with cluster.client.as_current():
         known = recorded(job.records)
-        plan = [
-            piece
-            for chunk in plan
-            for piece in _as_begun(chunk, lambda one: part_name(*one) in known)
-        ]
+        for name in known.difference(part_name(*chunk) for chunk in plan):
+            # Of a chunk that was halved, or of another plan: nobody would check what it says.
+            remove_record(job.records, name)
         todo = [chunk for chunk in plan if part_name(*chunk) not in known]
         done = [chunk for chunk in plan if part_name(*chunk) in known]
         # All bytes of their parts are compared, which a bucket gives one after the other slowly.
@@ -141,7 +150,6 @@ def run(
             progress.add(record)
             report(progress)
             result.add(chunk, record)
-    progress.is_cut = sum(progress.chunks_by_worker.values()) > len(plan)
     progress.seconds["partitions"] = time.perf_counter() - start
     start = time.perf_counter()
     progress.evidence = result.evidence()
@@ -205,10 +213,7 @@ def _records(
                         stragglers.note(sum(lasted))
                         seconds = lasted[-1]
                     yield from records.items()
-                    if trouble is None:
-                        begun = (_as_begun(chunk, records.__contains__) for chunk in left)
-                        left = [piece for pieces in begun for piece in pieces[1:]]
-                    elif is_killed:
+                    if is_killed:
                         suspects.add(left.pop(0))
                         # More like it would end more workers.
                         left += _recalled(cluster.client, running, suspects.on_trial)
@@ -253,29 +258,17 @@ def _halves(job: Job, chunk: Chunk, trouble: MemoryError) -> list[Chunk]:
 def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, Any]]:
     """Records of the chunks of a run: all of one that is done, else those that stand.
 
-    Where a chunk takes too long, only its first rows are done: then it is their record. They lie
-    beside the parts: what the future holds is not asked for, and would be computed anew, for
-    nothing, when its worker dies.
+    They lie beside the parts: what the future holds is not asked for, and would be computed anew,
+    for nothing, when its worker dies.
     """
     records = {}
     for chunk in run:
-        for done in chunk.begins() if is_done else [chunk]:
-            try:
-                records[done] = read_record(job.records, part_name(*done))
-                break
-            except FileNotFoundError:
-                continue
-        else:
+        try:
+            records[chunk] = read_record(job.records, part_name(*chunk))
+        except FileNotFoundError:
             if is_done:
-                raise FileNotFoundError(f"job {job.id}: {chunk} is done and has no record")
+                raise
     return records
-
-
-def _as_begun(chunk: Chunk, stands: Callable[[Chunk], bool]) -> list[Chunk]:
-    """A chunk, or pieces of it as long as its first rows for which something stands."""
-    for first in filter(stands, chunk.begins()):
-        return chunk.pieces(first.stop - first.start)
-    return [chunk]
 
 
 class _Stragglers:

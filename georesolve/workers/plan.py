@@ -1,6 +1,5 @@
 """The plan of a job: how its observations are cut into chunks, and its result into row groups."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ _CROWDED = 3.0
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most, by itself: a cancel stops a job within that time."""
 _PATIENCE_SECONDS = 4.0
-"""So long a chunk may take before it is cut further, as its points are not spread."""
+"""How long a search takes at least that is worth the look at a sample."""
 _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
 a GPU whatever a chunk takes in Python, for which its threads wait for each other, counts half."""
@@ -59,12 +58,6 @@ class Chunk(NamedTuple):
         size = self.stop - self.start
         # By powers of two, as row groups are cut: no half has pieces of two of them.
         return [] if size < _SMALLEST_CHUNK else self.pieces(1 << (size - 1).bit_length() - 1)
-
-    def begins(self) -> "Iterator[Chunk]":
-        """All of it, and what a worker may take of it first instead, the largest first."""
-        yield self
-        for half in self.halves()[:1]:
-            yield from half.begins()
 
     def pieces(self, size: int) -> "list[Chunk]":
         """The same rows in chunks of so many."""
@@ -153,9 +146,11 @@ def chunks(
     device: Device,
     n_workers: int,
     carried: Carried = NOTHING,
+    compared: float = 0.0,
 ) -> list[Chunk]:
     """Cut the observations into chunks: see `chunk_starts`."""
-    starts = chunk_starts(n_observations, n_references, options, device, n_workers, carried)
+    sizes = n_observations, n_references
+    starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
     return Chunk(0, n_observations).pieces(starts.step)
 
 
@@ -166,6 +161,7 @@ def chunk_starts(
     device: Device,
     n_workers: int,
     carried: Carried = NOTHING,
+    compared: float = 0.0,
 ) -> range:
     """Where chunks start: the step is how long they are, the last one may be shorter.
 
@@ -176,7 +172,7 @@ def chunk_starts(
     A range, which knows its length without being gone through: a client that asks what a job would
     take may name any number of rows.
     """
-    rate = rows_a_second(n_references, options, device)
+    rate = rows_a_second(n_references, options, device, compared)
     most = min(_LARGEST_CHUNK[device], _MOST_ROWS // options.k, int(_CHUNK_SECONDS * rate))
     group = observations_a_group(options.k, carried)
     size = min(most, -(-n_observations // (_CHUNKS_A_WORKER[device] * n_workers)))
@@ -205,22 +201,12 @@ def most_at_hand(n_references: int, options: MatchOptions) -> int:
     return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
 
 
-def rows_at_once(
-    n_observations: int,
-    n_references: int,
-    options: MatchOptions,
-    device: Device,
-    compared: float,
-) -> int:
-    """So many rows of a chunk a worker takes: all, or where these take long about a second's.
-
-    It is one of the sizes that the chunk `begins` with. `compared` is as for `rows_a_second`.
-    """
-    rate = rows_a_second(n_references, options, device, compared)
-    if n_observations <= _PATIENCE_SECONDS * rate:
-        return n_observations
-    size = max(_SMALLEST_CHUNK, int(_CHUNK_SECONDS * rate))
-    return min(n_observations, 1 << size.bit_length() - 1)
+def takes_long(
+    n_observations: int, n_references: int, options: MatchOptions, device: Device
+) -> bool:
+    """Whether a search may take long: as brute force does, which no search takes longer than."""
+    rate = rows_a_second(n_references, options, device, n_references)
+    return n_observations > _PATIENCE_SECONDS * rate
 
 
 def rows_a_second(

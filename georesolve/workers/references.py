@@ -30,8 +30,6 @@ Piece = tuple[int, int]
 
 _Key = tuple[str, Piece | str]
 """The hash of a set and either a piece, for its index, or the name of a column."""
-_SAMPLED = 2**16
-"""References that are indexed on the CPU beside those on a GPU: in 10 ms."""
 
 
 class _Shelf:
@@ -172,22 +170,6 @@ def resident_index(
         lambda: search_bytes(backend().device, piece[1] - piece[0], 0, 1),
     )
     return index
-
-
-def index_on_cpu(references: Dataset, index: kernels.ReferenceIndex) -> kernels.ReferenceIndex:
-    """The same index, if it is on the CPU; else one there of some of its references."""
-
-    def build() -> kernels.ReferenceIndex:
-        # An odd step: what alternates is met whole.
-        step = index.n_references // _SAMPLED | 1
-        x, y, z = backend().to_host(index.vectors[:, ::step])
-        lat = np.arctan2(z, np.hypot(x, y))
-        return kernels.build_index(np.degrees(lat), np.degrees(np.arctan2(y, x)))
-
-    if index.device == "cpu":
-        return index
-    part: kernels.ReferenceIndex = _indexes.get((references.sha256, "sampled"), build, lambda: 0)
-    return part
 
 
 class ResidentColumn(NamedTuple):

@@ -30,8 +30,8 @@ def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
 
     by_the_rates = seconds()
     # One job that was unlucky is no rule.
-    pace.note(cluster, job, 100 * by_the_rates)
+    pace.note(cluster, job, 100 * by_the_rates, 0.0)
     assert seconds() == by_the_rates
     for _ in range(9):
-        pace.note(cluster, job, 4 * by_the_rates)
+        pace.note(cluster, job, 4 * by_the_rates, 0.0)
     assert abs(seconds() / by_the_rates - 4) < 1e-9

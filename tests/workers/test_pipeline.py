@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from unittest import mock
 
 import dask.dataframe as dd
 import numpy as np
@@ -22,7 +21,6 @@ from distributed.client import FutureState
 from georesolve.workers import partitions, pipeline, plan
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import Dataset, streamed
-from georesolve.workers.frames import backend
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
@@ -321,16 +319,6 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     assert progress.rows_done == 10_000
 
 
-def resolve_impatiently(chunk, job):
-    """Takes no chunk whole that is estimated to take longer than one of spread points."""
-    seconds = {"cpu": 0.01, "cuda": 3e-5}[backend().device]
-    with (
-        mock.patch.object(plan, "_PATIENCE_SECONDS", 4 * seconds),
-        mock.patch.object(plan, "_CHUNK_SECONDS", seconds),
-    ):
-        return resolve(chunk, job)
-
-
 def ring(n):
     """References on a circle of latitude, and observations at the pole, half of them."""
     references, observations = points(n, 4), points(20_000, 5)
@@ -342,29 +330,39 @@ def ring(n):
     )
 
 
-def test_a_chunk_that_takes_long_is_cut_where_it_does(cluster, make_job, monkeypatch):
-    cut_into(monkeypatch, 5_000)
+def test_chunks_of_what_takes_long_are_shorter(cluster, device, make_job, monkeypatch):
     tables = ring(1 << 15)
-    expected, whole = run(cluster, make_job(*tables), ignore, never)
-    assert sum(whole.chunks_by_worker.values()) == 4
-    monkeypatch.setattr(pipeline, "resolve", resolve_impatiently)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    seconds = {"cpu": 0.01, "cuda": 3e-5}[device]
+    monkeypatch.setattr(plan, "_CHUNK_SECONDS", seconds)
+    monkeypatch.setattr(plan, "_PATIENCE_SECONDS", seconds)
     result, progress = run(cluster, make_job(*tables), ignore, never)
     assert result.digest == expected.digest
-    # Ten thousand are compared with all of the ring.
-    assert sum(progress.chunks_by_worker.values()) == 2 + 2 * 5
-    assert (whole.is_cut, progress.is_cut) == (False, True)
+    # Ten thousand of the twenty are compared with all of the ring.
+    assert progress.compared == pytest.approx(1 << 14, rel=0.4)
+    assert sum(progress.chunks_by_worker.values()) == 20
     spread = make_job(points(20_000, 5), points(1 << 15, 4))
     _, progress = run(cluster, spread, ignore, never)
-    assert sum(progress.chunks_by_worker.values()) == 4
+    assert sum(progress.chunks_by_worker.values()) < 10
 
-    rows_done = []
-    job = make_job(*tables)
+
+def test_halves_of_an_earlier_try_are_not_trusted(cluster, make_job, monkeypatch):
+    """The plan does not name them: nobody would compare their parts with their digests."""
+    cut_into(monkeypatch, 5_000)
+    tables = points(10_000, 1), points(100, 2)
+    expected, _ = run(cluster, make_job(*tables), ignore, never)
+    monkeypatch.setattr(pipeline, "resolve", resolve_few)
+    job, rows_done = make_job(*tables), []
     with pytest.raises(JobCancelled):
-        run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 6)
-    standing = {path: path.stat().st_mtime_ns for path in job.records.path.glob("*.json")}
+        run(cluster, job, lambda p: rows_done.append(p.rows_done), lambda: len(rows_done) > 4)
+    parts = [path for path in job.folder.glob("*/*.parquet") if path.stat().st_size]
+    assert parts
+    for path in parts:
+        path.write_bytes(bytes(path.stat().st_size))
     result, _ = run(cluster, job, ignore, never)
     assert result.digest == expected.digest
-    assert {path: path.stat().st_mtime_ns for path in standing} == standing
+    rows, _ = nearest(*sphere(10_000, 1), *sphere(100, 2))
+    np.testing.assert_array_equal(pq.read_table(open_matches(job.folder))["reference"], rows)
 
 
 def resolve_on_a_slow_worker(chunk, job):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import Chunk, chunks, next_run, rows_a_second, rows_at_once
+from georesolve.workers.plan import Chunk, chunks, next_run, rows_a_second, takes_long
 from tests.conftest import wait_until
 from tests.workers.test_pace import capacity_of
 
@@ -64,16 +64,17 @@ def test_an_estimate_takes_no_more_memory_for_more_chunks(cluster):
 
 @pytest.mark.parametrize("k", [1, 8])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_takes_long_is_taken_in_pieces_of_about_a_second(device, k):
-    options, n_references = MatchOptions(k=k), 1 << 23
-    for rows in (1, 1_000, 1_025, 99_999, 1 << 20):
-        assert rows_at_once(rows, n_references, options, device, 30) == rows
-        first = rows_at_once(rows, n_references, options, device, n_references)
-        chunk = Chunk(7_000, 7_000 + rows)
-        assert Chunk(7_000, 7_000 + first) in chunk.begins()
-        assert sum(stop - start for start, stop in chunk.pieces(first)) == rows
-    seconds = first / rows_a_second(n_references, options, device, n_references)
-    assert 0.5 <= seconds <= 1 or first == 1_024
+def test_chunks_of_what_takes_long_take_about_a_second(device, k):
+    options, n_references, n = MatchOptions(k=k), 1 << 23, 1 << 22
+    spread = chunks(n, n_references, options, device, 1, compared=30)
+    assert spread == chunks(n, n_references, options, device, 1)
+    plan = chunks(n, n_references, options, device, 1, compared=n_references)
+    seconds = 1 / rows_a_second(n_references, options, device, n_references)
+    # Whole row groups are rounded.
+    assert 0.5 <= plan[0].stop * seconds <= 1.5 or plan[0].stop == 1_024
+    assert sum(stop - start for start, stop in plan) == n
+    assert takes_long(n, n_references, options, device)
+    assert not takes_long(n, 1 << 7, options, device)
     # Brute force takes no longer than brute force.
     brute = rows_a_second(n_references, MatchOptions(k=k, algorithm="brute"), device)
     assert rows_a_second(n_references, options, device, n_references) == pytest.approx(

@@ -232,10 +232,10 @@ class Supervisor:
         result, progress = run(
             cluster, job, reporter, lambda: self.stopping or id not in self._live
         )
-        if not reporter.first_rows and not progress.is_cut:
-            # Nobody knows how long all of a job takes that was taken up again; and one whose points
-            # are not spread says nothing of others.
-            self.keeper.pace.note(cluster, job, time.monotonic() - start)
+        if not reporter.first_rows:
+            # Of a job that was taken up again nobody knows how long the whole takes.
+            seconds = time.monotonic() - start
+            self.keeper.pace.note(cluster, job, seconds, progress.compared)
         account = _account_of(job, result, progress, cluster.device)
         account.seconds |= _seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
