@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.lanes_cpu import lowest_bit, prefetch_for_write, prefetch_node
+from georesolve.kernels.lanes_cpu import prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
 from georesolve.kernels.query import MAX_K
@@ -212,51 +212,3 @@ def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:
         in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
         _fill_nodes(tree.boxes, tree.levels)
     return tree
-
-
-@njit(inline="always")
-def leaf_of(leaf_keys, key, first):  # type: ignore[no-untyped-def]
-    """Last leaf whose first key is not above `key`, looked for from leaf `first` upwards."""
-    low = first
-    jump = 1
-    while low + jump < leaf_keys.size and leaf_keys[low + jump] <= key:
-        low += jump
-        jump *= 2
-    high = min(low + jump, leaf_keys.size)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if leaf_keys[middle] <= key:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@njit(inline="always")
-def mark(order, start, stop):  # type: ignore[no-untyped-def]
-    """Mark observations of an order that a walk gave up; returns how many they are."""
-    for place in range(start, stop):
-        order[place] = ~order[place]
-    return stop - start
-
-
-@njit(forceinline=True)
-def push_children(boxes, levels, level, node, bits, stack, top):  # type: ignore[no-untyped-def]
-    """Put a node's children of some bits on the stack; returns its new top."""
-    below = levels[level - 1] + (node - levels[level]) * WIDTH
-    while bits:
-        stack[top] = below + lowest_bit(bits)
-        prefetch_node(boxes, stack[top])
-        bits &= bits - 1
-        top += 1
-    return top
-
-
-@njit(forceinline=True)
-def level_of(levels, node, level):  # type: ignore[no-untyped-def]
-    """Level of a node, looked for from another one."""
-    while node >= levels[level + 1]:
-        level += 1
-    while node < levels[level]:
-        level -= 1
-    return level

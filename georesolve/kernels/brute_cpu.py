@@ -116,19 +116,7 @@ def _search_many(  # type: ignore[no-untyped-def]
 def search(
     index: ReferenceIndex, observations: Degrees, query: Query, *, measure: bool = False
 ) -> Found | Answer:
-    """The k nearest references of every observation.
-
-    Parameters
-    ----------
-    index : ReferenceIndex
-        References on the CPU.
-    observations : Degrees
-        The observations; those that are not valid match nothing.
-    query : Query
-        How many, and whether a row may match itself.
-    measure : bool
-        Whether metres are wanted.
-    """
+    """The k nearest references of every observation; those that are not valid match nothing."""
     n = observations.lat_deg.size
     own = query.first_row + np.arange(n if query.exclude_self else 0)
     found = search_rows(index.vectors, observations, own, query.k, query.most_steps)

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, level_of, push_children
+from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import octahedral
@@ -37,7 +37,6 @@ from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import (
     bound_cells,
     cells_within,
-    children_within,
     greatest_of_16,
     lanes_near,
     lanes_within,
@@ -51,6 +50,7 @@ from georesolve.kernels.order_cpu import scratch
 from georesolve.kernels.packets_cpu import LANES, aligned_rows, search_packets
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.walk_cpu import looks, walk
 
 PLACES = 8
 """Candidates that a cell has places for."""
@@ -84,14 +84,7 @@ _GRAIN = 256
 class Grid(NamedTuple):
     """Where cells lie on the square.
 
-    Attributes
-    ----------
-    side : int
-        Cells along a side of the whole square, an even number.
-    first_row, first_column : int
-        The first ones that the table has.
-    rows, columns : int
-        How many it has: whole tiles of blocks.
+    It has `side` of them along its side, an even number; the table has whole tiles of blocks.
     """
 
     side: int
@@ -99,6 +92,31 @@ class Grid(NamedTuple):
     first_column: int
     rows: int
     columns: int
+
+
+class Listed(NamedTuple):
+    """Collects what is within the bounds of a block's corners, the lanes: too many end the walk."""
+
+    lanes: np.ndarray
+    chord2: np.ndarray
+    rows: np.ndarray
+    found: np.ndarray
+
+
+@looks(Listed)
+def _look(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    lanes, chord2, listed, count = collector
+    found = count[0]
+    while bits and found <= _LISTED:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        if lanes_within(lanes, tree.boxes, node, j):
+            leaf = node * WIDTH + j
+            for member in range(WIDTH):
+                listed[found] = np.int32(tree.rows[leaf, member])
+                found += lanes_near(tree.points, leaf, member, lanes, chord2, found) != 0
+    count[0] = found
+    return worst if found <= _LISTED else -1.0, 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -159,7 +177,6 @@ def _fill_corners(thread, threads, grid, blocks, corners, points):  # type: igno
 @njit(cache=True, nogil=True, error_model="numpy")
 def _collect(thread, threads, tree, vectors, grid, blocks, corners, nearest, table):  # type: ignore[no-untyped-def]
     """Write the candidates of each block's cells; `nearest` begins with the corners' rows."""
-    points, rows, _, boxes, levels = tree
     # The cell of a lane has corners in it, the next one and the two that are four lanes on: what
     # reads them reads on behind the sixteen.
     lanes = aligned_rows(4, LANES + WIDTH)
@@ -178,6 +195,7 @@ def _collect(thread, threads, tree, vectors, grid, blocks, corners, nearest, tab
     for lane in range(LANES):
         places[lane] = lane
         cells[lane] = lane // 4 * grid.columns + lane % 4
+    near_block = Listed(lanes, chord2, listed, np.zeros(1, np.int64))
     stack = np.empty(STACK, np.int64)
     for i in range(blocks.size * thread // threads, blocks.size * (thread + 1) // threads):
         row, column = _place(grid, blocks[i])
@@ -203,26 +221,9 @@ def _collect(thread, threads, tree, vectors, grid, blocks, corners, nearest, tab
             lanes[3, lane] += slack
             for corner in range(4):
                 bounds[corner, lane] += slack
-        found = 0
-        stack[0] = boxes.shape[0] - 1
-        top = 1
-        level = levels.size - 2
-        while top and found <= _LISTED:
-            top -= 1
-            node = stack[top]
-            bits = children_within(boxes, node, box_of[0], worst)
-            level = level_of(levels, node, level)
-            if level:
-                top = push_children(boxes, levels, level, node, bits, stack, top)
-                continue
-            while bits and found <= _LISTED:
-                j = lowest_bit(bits)
-                bits &= bits - 1
-                if lanes_within(lanes, boxes, node, j):
-                    leaf = node * WIDTH + j
-                    for member in range(WIDTH):
-                        listed[found] = np.int32(rows[leaf, member])
-                        found += lanes_near(points, leaf, member, lanes, chord2, found) != 0
+        near_block.found[0] = 0
+        walk(tree, near_block, box_of[0], worst, 0, 0, NO_LIMIT, stack)
+        found = near_block.found[0]
         for entry in range(found):
             bits = cells_within(chord2, entry, bounds)
             while bits:
@@ -300,23 +301,10 @@ def _look_up(  # type: ignore[no-untyped-def]
 def search(
     index: ReferenceIndex, observations: Degrees, found: Found, *, sampled: bool = True
 ) -> np.ndarray | None:
-    """Answer from cells, for k = 1.
+    """Write answers from cells into `found`, for k = 1 and one valid reference at least.
 
-    Parameters
-    ----------
-    index : ReferenceIndex
-        References, one valid one at least.
-    observations : Degrees
-        The observations, read-only; those that are not valid match nothing.
-    found : Found
-        Written: the answers.
-    sampled : bool
-        Whether a sample of the observations decides if cells are worth it.
-
-    Returns
-    -------
-    int64 array of the rows that are left over; None where cells are not worth it, and nothing is
-    answered.
+    Returns the rows that are left over; None where a sample of the observations says that cells are
+    not worth it, and nothing is answered.
     """
     n = observations.lat_deg.size
     grid = _grid(index.vectors, index.tree.rows.size)
@@ -377,9 +365,8 @@ def _fill(index: ReferenceIndex, grid: Grid, blocks: np.ndarray, table: np.ndarr
     with scratch(n) as memory, scratch(n) as kept:
         in_threads(_fill_corners, threads, grid, blocks, kept.points, memory.points)
         memory.order[:] = np.arange(n)
-        walk = (index.tree, memory.points, memory.order, n)
-        in_threads(
-            search_packets, threads, *walk, np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
-        )
+        limits, tally = np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
+        walk = (index.tree, memory.points, memory.order, n, limits, tally)
+        in_threads(search_packets, threads, *walk)
         at = (index.tree, index.vectors, grid, blocks, kept.points, memory.points, table)
         in_threads(_collect, threads, *at)

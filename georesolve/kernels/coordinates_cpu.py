@@ -65,12 +65,9 @@ def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
 def unit_vectors(
     lat_deg: np.ndarray, lon_deg: np.ndarray, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Unit vectors of float64 degrees; NaN where a coordinate is not valid.
+    """Unit vectors of float64 degrees, shape (n, 4): x, y, z and zero, into `out` if that is given.
 
-    Returns
-    -------
-    float64 array, shape (n, 4)
-        x, y, z and zero; `out` where that is given.
+    They are NaN where a coordinate is not valid.
     """
     # Records of 32 bytes: none lies across two cache lines.
     vectors = kept(lat_deg.size, 4) if out is None else out

@@ -22,16 +22,7 @@ gets the first numbers, and they are made from all that was seen when the walk i
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import (
-    ALL,
-    NODE_STEPS,
-    STACK,
-    WIDTH,
-    leaf_of,
-    level_of,
-    mark,
-    push_children,
-)
+from georesolve.kernels.boxes_cpu import ALL, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import measure_part
 from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import (
@@ -50,6 +41,15 @@ from georesolve.kernels.lanes_cpu import (
 from georesolve.kernels.order_cpu import ROW, keys_of
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import MAX_K
+from georesolve.kernels.walk_cpu import (
+    leaf_of,
+    leaves_near,
+    leaves_to_fill,
+    level_of,
+    mark,
+    push_children,
+    put,
+)
 
 _BLOCK = 64
 """Packets whose keys are found together."""
@@ -57,18 +57,6 @@ _CARRIED = WIDTH
 """Number of the first entry of a list that was made before numbers began anew."""
 _FIRST = _CARRIED + MAX_K
 """Number of the first reference that is seen."""
-
-
-@njit(inline="always")
-def _put(chords, rows, lane, last, c, row):  # type: ignore[no-untyped-def]
-    """Put something where it belongs before entry `last`, which is overwritten."""
-    j = last
-    while j > 0 and closer(c, row, chords[lane, j - 1], rows[lane, j - 1]):
-        chords[lane, j] = chords[lane, j - 1]
-        rows[lane, j] = rows[lane, j - 1]
-        j -= 1
-    chords[lane, j] = c
-    rows[lane, j] = row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -82,7 +70,7 @@ def search_lists(  # type: ignore[no-untyped-def]
     """
     leaf_points, tree_rows, leaf_keys, boxes, levels = tree
     k = reference.shape[1]
-    n_near = (k + exclude_self + WIDTH - 1) // WIDTH + (k > 1)
+    n_near = leaves_to_fill(k, exclude_self)
     n_packets = (n + LANES - 1) // LANES
     start = n_packets * thread // threads
     stop = n_packets * (thread + 1) // threads
@@ -144,8 +132,7 @@ def search_lists(  # type: ignore[no-untyped-def]
         load_lanes(points, places, lanes, boxes_of, 0)
         # So many leaves along the curve that k are found: a bound from the start.
         leaf = leaf_of(leaf_keys, curve_keys[in_block], 0)
-        near_stop = min(leaf + n_near // 2 + 1, leaf_keys.size)
-        near = max(near_stop - n_near, 0)
+        near, near_stop = leaves_near(leaf_keys, leaf, n_near)
         # The node of that leaf comes first, so that the bound is good for the rest, and only once.
         own_node = leaf // WIDTH
         visited = False
@@ -232,7 +219,7 @@ def search_lists(  # type: ignore[no-untyped-def]
                             if row != own[lane] and closer(
                                 c, row, chords[lane, k - 1], rows[lane, k - 1]
                             ):
-                                _put(chords, rows, lane, k - 1, c, row)
+                                put(chords[lane], rows[lane], k - 1, c, row)
                     continue
                 for j in range(k):
                     number = keys[j, lane] & NUMBER
@@ -240,7 +227,7 @@ def search_lists(  # type: ignore[no-untyped-def]
                     rows[lane, j] = numbers[half, number]
                 if (tied >> lane) & 1:
                     for j in range(1, k):
-                        _put(chords, rows, lane, j, chords[lane, j], rows[lane, j])
+                        put(chords[lane], rows[lane], j, chords[lane, j], rows[lane, j])
             if full:
                 # What the lists hold gets the first numbers, and others are given anew.
                 first_number = _CARRIED

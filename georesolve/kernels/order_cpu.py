@@ -42,12 +42,8 @@ _DIGIT_BITS = 8
 class Scratch(NamedTuple):
     """Memory of a sort, to be used again: first touch of new pages costs as much as a pass.
 
-    Attributes
-    ----------
-    points : float64 array, shape (n, 4)
-        Unit vectors that are sorted.
-    words, order : int64 array, shape (n,)
-        The lead above 32 bits of row, in row order; sorted by lead.
+    `points` (n, 4) are the unit vectors that are sorted. `words` and `order`, int64, are the lead
+    above 32 bits of row, in row order and sorted by lead.
     """
 
     points: np.ndarray
@@ -223,15 +219,10 @@ def _sort_parts(thread, threads, points, starts, bits, run, order, buffer):  # t
 
 
 def sort(memory: Scratch, run: int) -> int:
-    """Order the points that lie in a sort's memory.
+    """Order the points that lie in a sort's memory; returns how many there are in the order.
 
     ``memory.order & ROW`` are then their rows; points with a NaN are left out. Runs of up to `run`
     points that lie close together may stay unordered.
-
-    Returns
-    -------
-    int
-        How many points there are in the order.
     """
     points, words, order = memory
     n = points.shape[0]

@@ -6,20 +6,12 @@ one list of leaves, leaving out every box that is farther from the group's box t
 of all; each packet goes through that list with its own box.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import (
-    ALL,
-    FAR,
-    NODE_STEPS,
-    STACK,
-    WIDTH,
-    leaf_of,
-    level_of,
-    mark,
-    push_children,
-)
+from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.lanes_cpu import (
     children_within,
     compare_leaf,
@@ -31,12 +23,13 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_node,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.walk_cpu import leaf_of, look, looks, mark, walk
 
 LANES = 16
 """Observations of a packet."""
 _PACKETS = 8
 """Packets of a group, which walks the tree once and leaves a list of leaves to each."""
-_LEAF_STEPS = LANES * WIDTH
+LEAF_STEPS = LANES * WIDTH
 _CANDIDATES = 256
 """Leaves that a group may find; more mean that its packets lie far apart."""
 
@@ -49,86 +42,52 @@ def aligned_rows(n, m):  # type: ignore[no-untyped-def]
     return memory[first : first + n * m].reshape(n, m)
 
 
-@njit
-def _walk(tree, box, worst, most_steps, stack, leaves, leaf_boxes):  # type: ignore[no-untyped-def]
-    """Collect the leaves that may hold something at most `worst` from a box.
+class Leaves(NamedTuple):
+    """Collects the leaves of a group, and their boxes eight at a time; -1 of them are too many."""
 
-    Writes the leaves and, padded to a multiple of eight, their boxes; returns how many there are,
-    or -1 when there is no room for more, and the steps that were taken, about `most_steps` at most.
-    """
-    points, rows, _, boxes, levels = tree
-    stack[0] = boxes.shape[0] - 1
-    top = 1
-    level = levels.size - 2
-    found = 0
-    steps = 0
-    while top:
-        top -= 1
-        node = stack[top]
-        steps += NODE_STEPS
-        bits = children_within(boxes, node, box, worst)
-        level = level_of(levels, node, level)
-        if level:
-            top = push_children(boxes, levels, level, node, bits, stack, top)
-            continue
-        if found + 2 * WIDTH > leaves.size or steps > most_steps:
-            return -1, steps
-        while bits:
-            j = lowest_bit(bits)
-            bits &= bits - 1
-            leaves[found] = node * WIDTH + j
-            prefetch_leaf(points, rows, node * WIDTH + j)
-            for side in range(6):
-                leaf_boxes[found // WIDTH, side, found % WIDTH] = boxes[node, side, j]
-            found += 1
-    for place in range(found, (found + WIDTH - 1) // WIDTH * WIDTH):
-        for axis in range(3):
-            leaf_boxes[place // WIDTH, axis, place % WIDTH] = FAR
-            leaf_boxes[place // WIDTH, 3 + axis, place % WIDTH] = -FAR
-    return found, steps
+    leaves: np.ndarray
+    boxes: np.ndarray
+    found: np.ndarray
 
 
-@njit
-def _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes):  # type: ignore[no-untyped-def]
-    """Compare a packet with the leaves of a node that bits name; its worst best, and steps."""
+@looks(Leaves)
+def _list(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    found = collector.found[0]
+    if found + 2 * WIDTH > collector.leaves.size:
+        collector.found[0] = -1
+        return -1.0, 0
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        collector.leaves[found] = node * WIDTH + j
+        prefetch_leaf(tree.points, tree.rows, node * WIDTH + j)
+        for side in range(6):
+            collector.boxes[found // WIDTH, side, found % WIDTH] = tree.boxes[node, side, j]
+        found += 1
+    collector.found[0] = found
+    return worst, 0
+
+
+class Nearest(NamedTuple):
+    """Collects the nearest one of each lane: x, y, z, best squared chord and its row."""
+
+    lanes: np.ndarray
+
+
+@looks(Nearest)
+def _compare(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     steps = 0
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
         # The packet's box has come near enough; mostly none of its points has.
         steps += NODE_STEPS
-        if lanes_within(lanes, boxes, node, j):
-            steps += _LEAF_STEPS
-            worst = min(compare_leaf(points, rows, node * WIDTH + j, lanes), ALL)
-            bits &= children_within(boxes, node, box, worst)
+        if lanes_within(collector.lanes, tree.boxes, node, j):
+            steps += LEAF_STEPS
+            leaf = node * WIDTH + j
+            worst = min(compare_leaf(tree.points, tree.rows, leaf, collector.lanes), ALL)
+            bits &= children_within(tree.boxes, node, box, worst)
     return worst, steps
-
-
-@njit
-def _walk_packet(tree, box, worst, own, most_steps, stack, lanes):  # type: ignore[no-untyped-def]
-    """Search the tree for one packet, which has already seen the leaves of the node `own`.
-
-    Returns the steps that were taken; if more than `most_steps`, it is not searched to the end.
-    """
-    points, rows, _, boxes, levels = tree
-    stack[0] = boxes.shape[0] - 1
-    top = 1
-    level = levels.size - 2
-    steps = 0
-    while top and steps <= most_steps:
-        top -= 1
-        node = stack[top]
-        if node == own:
-            continue
-        steps += NODE_STEPS
-        bits = children_within(boxes, node, box, worst)
-        level = level_of(levels, node, level)
-        if level:
-            top = push_children(boxes, levels, level, node, bits, stack, top)
-        else:
-            worst, more = _scan_leaves(points, rows, boxes, node, bits, box, worst, lanes)
-            steps += more
-    return steps
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -151,6 +110,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
     stack = np.empty(STACK, np.int64)
     leaves = np.empty(_CANDIDATES, np.int64)
     leaf_boxes = aligned_rows(_CANDIDATES // WIDTH * 6, WIDTH).reshape(-1, 6, WIDTH)
+    listed = Leaves(leaves, leaf_boxes, np.empty(1, np.int64))
     leaf = 0
     last = np.int64(0)
     seen = np.empty(_PACKETS, np.int64)
@@ -209,16 +169,21 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                 worst_own = min(compare_leaf(leaf_points, rows, last, lanes[packet]), ALL)
                 seen[packet] = last
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
-            worsts[packet], more = _scan_leaves(
-                leaf_points, rows, boxes, node,
-                bits & ~(1 << leaf % WIDTH), packet_boxes[packet], worst_own, lanes[packet],
-            )  # fmt: skip
+            bits &= ~(1 << leaf % WIDTH)
+            worsts[packet], more = look(
+                Nearest(lanes[packet]), tree, node, bits, packet_boxes[packet], worst_own
+            )
             worst = max(worst, worsts[packet])
-            steps += 2 * _LEAF_STEPS + more
-        found, more = _walk(
-            tree, box, worst, min(most[0], most[1] - steps), stack, leaves, leaf_boxes
-        )
+            steps += 2 * LEAF_STEPS + more
+        listed.found[0] = 0
+        most_here = min(most[0], most[1] - steps)
+        more = walk(tree, listed, box, worst, 0, 0, most_here, stack)
         steps += more
+        found = listed.found[0] if more <= most_here else -1
+        for place in range(max(found, 0), (found + WIDTH - 1) // WIDTH * WIDTH):
+            for axis in range(3):
+                leaf_boxes[place // WIDTH, axis, place % WIDTH] = FAR
+                leaf_boxes[place // WIDTH, 3 + axis, place % WIDTH] = -FAR
         for packet in range(used):
             lane = lanes[packet]
             packet_box = packet_boxes[packet]
@@ -227,7 +192,8 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
             if found < 0:
                 # A group whose packets lie far apart: each walks alone.
                 most_here = min(most[0], most[1] - steps)
-                more = _walk_packet(tree, packet_box, worst, own[packet], most_here, stack, lane)
+                alone = Nearest(lane)
+                more = walk(tree, alone, packet_box, worst, 0, 0, most_here, stack)
                 steps += more
                 if more > most_here:
                     hard += mark(order, first, min(first + LANES, n))
@@ -241,7 +207,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                     if leaf // WIDTH == own[packet] or leaf == seen[packet]:
                         continue
                     if lanes_within(lane, leaf_boxes, eight, j):
-                        steps += _LEAF_STEPS
+                        steps += LEAF_STEPS
                         before = worst
                         worst = min(compare_leaf(leaf_points, rows, leaf, lane), ALL)
                         if worst < before:

@@ -65,15 +65,8 @@ def search(
 ) -> Found | Answer:
     """The k nearest references of every observation; as `kernels.brute_cpu.search`.
 
-    Parameters
-    ----------
-    index, observations, query, measure
-        As `kernels.brute_cpu.search` has them.
-    by : {"cells", "packets", "singles"}, optional
-        How to search, cells for k = 1 and without `exclude_self`; left out, `way` decides.
-    window : int, optional
-        Observations sorted at a time; left out, it depends on the number of references. Neither
-        has an effect on the answer.
+    `by` says how to search, cells for k = 1 and without `exclude_self`; `way` where it is left out.
+    `window` is how many observations are sorted at a time. Neither has an effect on the answer.
     """
     lat_deg, lon_deg = readable(observations)
     n = lat_deg.size
