@@ -18,6 +18,12 @@ found = query.Found(np.zeros((1, 1), np.int64), np.full((1, 1), 4.0))
 print(round(coordinates_cpu.answer_of(found).distance_m[0, 0] / np.pi, 3))
 print(sum(coordinates_cpu._measure.stats.cache_hits.values()))
 """
+_WALK = """
+import numpy as np
+from georesolve.kernels import build_index, nearest, singles_cpu
+nearest(build_index(np.zeros(3), np.arange(3.0)), np.ones(2), np.ones(2), algorithm="tree")
+print(sum(singles_cpu.search_singles.stats.cache_hits.values()))
+"""
 _FOLDERS = """
 import pkgutil
 from georesolve import kernels
@@ -77,6 +83,11 @@ def test_a_changed_source_is_never_answered_by_old_code(install):
     for file in install.rglob("*.py"):
         os.utime(file, (0, 0))
     assert run(install, _METRES) == ["6371009.9", "1"]
+
+
+def test_a_walk_with_its_collector_is_compiled_once(install):
+    assert run(install, _WALK) == ["0"]
+    assert run(install, _WALK) == ["1"]
 
 
 def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):
