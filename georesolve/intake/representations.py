@@ -10,7 +10,7 @@ as GeoParquet names them, are WKT.
 
 GeoJSON has a feature a row, with these columns as its properties.
 
-Whoever made a table may have put values into it that no text can be made of; then there is no CSV
+Whoever made a table may have put values into it that no text can be made of; then there is no CSV,
 JSON or GeoJSON of it, and the problem names the column.
 """
 

@@ -74,7 +74,7 @@ def test_chunks_of_what_takes_long_take_about_a_second(device, k):
     assert 0.5 <= plan[0].stop * seconds <= 1.5 or plan[0].stop == 1_024
     assert sum(stop - start for start, stop in plan) == n
     assert takes_long(n, n_references, options, device)
-    assert not takes_long(n, 1 << 7, options, device)
+    assert not takes_long(1 << 20, 1 << 7, options, device)
     # Brute force takes no longer than brute force.
     brute = rows_a_second(n_references, MatchOptions(k=k, algorithm="brute"), device)
     assert rows_a_second(n_references, options, device, n_references) == pytest.approx(
