@@ -101,7 +101,9 @@ class Children:
         """End the processes that are given out, and the server."""
         self._is_closed = True
         for child in [*self._given]:
-            os.kill(child.number, signal.SIGKILL)
+            # Whom another thread has seen end meanwhile.
+            with suppress(ProcessLookupError):
+                os.kill(child.number, signal.SIGKILL)
         if self._server is not None:
             self._replace(self._server)
 
@@ -157,6 +159,8 @@ class Children:
             self._replace(server)
             self.make_ready()
             connection, server = self._ready.pop()
+        # It is for who comes next.
+        self._ready.append((connection, server))
         raise NotStarted
 
 
