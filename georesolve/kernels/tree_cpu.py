@@ -95,7 +95,10 @@ def search(
     lanes = LANES if packets else 1
     brute = lanes * tree.rows.size * steps_a_pair(query.k)
     least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 4)
-    patiences = dict.fromkeys(int(max(least, share * brute)) for share in _SHARES)
+    first = max(least, _SHARES[0] * brute)
+    # A few lie apart: to end their walks takes less than to compare them with all.
+    second = max(first, _SHARES[1] * brute, min(3 * least, brute / 4))
+    patiences = dict.fromkeys((int(first), int(second)))
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
     with scratch(window) as memory:
