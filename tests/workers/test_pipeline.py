@@ -343,7 +343,7 @@ def test_chunks_of_what_takes_long_are_shorter(cluster, device, make_job, monkey
     assert sum(progress.chunks_by_worker.values()) == 20
     spread = make_job(points(20_000, 5), points(1 << 15, 4))
     _, progress = run(cluster, spread, ignore, never)
-    assert sum(progress.chunks_by_worker.values()) < 10
+    assert sum(progress.chunks_by_worker.values()) <= 10
 
 
 def test_halves_of_an_earlier_try_are_not_trusted(cluster, make_job, monkeypatch):
