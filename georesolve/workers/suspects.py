@@ -5,7 +5,7 @@ from collections import Counter, deque
 
 from georesolve.workers.plan import Chunk
 
-_DEATHS = 3
+_MOST_WORKER_DEATHS = 3
 """A chunk that ended so many workers is guilty: in its run, and in two trials."""
 
 
@@ -33,10 +33,10 @@ class Suspects:
     def blame(self, chunk: Chunk) -> None:
         """Count a worker that died with a chunk in hand; raises WorkerLost at the third."""
         self._deaths[chunk] += 1
-        if self._deaths[chunk] == _DEATHS:
+        if self._deaths[chunk] == _MOST_WORKER_DEATHS:
             raise WorkerLost(
                 f"observations {chunk.start} to {chunk.stop - 1} ended their workers in "
-                f"{_DEATHS} attempts"
+                f"{_MOST_WORKER_DEATHS} attempts"
             )
 
     def add(self, chunk: Chunk) -> None:

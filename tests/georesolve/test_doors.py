@@ -4,6 +4,8 @@ What is compared is made on the CPU; the doors are tried on the device of the ru
 """
 
 import json
+from dataclasses import fields
+from typing import get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +15,13 @@ import pytest
 
 import georesolve
 from georesolve import commands, files
+from georesolve.client import client
 from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.options import Options
+from georesolve.workers.jobs import MatchOptions
 from tests import oracle
-from tests.conftest import look_up, points, sphere
+from tests.conftest import ROOT, look_up, points, sphere
 from tests.kernels.point_sets import SETS
 
 MATCHES = {
@@ -41,6 +45,19 @@ def flags(options):
 
 def vectors(degrees):
     return unit_vectors(*degrees)[:, :3].T
+
+
+def test_every_door_has_every_option_of_a_match():
+    """HTTP follows the fields of `MatchOptions`; the others are lists of their own."""
+    options = {one.name: one.default for one in fields(MatchOptions)}
+    in_python = {one.name: one.default for one in fields(Options)}
+    assert options.items() <= in_python.items()
+    assert options.keys() <= get_type_hints(client.MatchOptions).keys()
+    given = commands.parser().parse_args(["nearest", "a.csv", "b.csv", "-o", "c.csv"])
+    assert in_python.keys() <= vars(given).keys()
+    page = (ROOT / "georesolve/service/page/static/options.js").read_text()
+    # Columns to carry are picked from those of the files.
+    assert not [name for name in options if f'"{name}"' not in page and "columns" not in name]
 
 
 @pytest.mark.parametrize("match", MATCHES)

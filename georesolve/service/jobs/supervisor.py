@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 0.5
 _WATCH_SECONDS = 1.0
-_MOST_DEATHS = 6
+_MOST_RUNNER_DEATHS = 6
 """A job is failed when so many runners died that had it in hand, and it never got on meanwhile.
 From half of them on it runs alone: somebody else may have killed them, or a job beside it."""
 _VERSIONS = {
@@ -127,7 +127,7 @@ class Supervisor:
         """Fail the jobs that ended the services which ran them, as it seems."""
         self._store.note_death()
         for job in self._store.live_jobs():
-            if job.deaths >= _MOST_DEATHS:
+            if job.deaths >= _MOST_RUNNER_DEATHS:
                 problem = JobFailed(
                     "the service died each time that it ran this job, at last alone, so it is not "
                     "tried again: a job may need more memory than there is; send fewer rows at a "
@@ -157,7 +157,7 @@ class Supervisor:
     async def _turn(self, row: JobRow) -> bool:
         """Run a job in its turn; False when it is to be run again."""
         await self.keeper.opened.wait()
-        async with self._places.place(row.owner, alone=row.deaths >= _MOST_DEATHS // 2):
+        async with self._places.place(row.owner, alone=row.deaths >= _MOST_RUNNER_DEATHS // 2):
             cluster = self.keeper.cluster
             if cluster is None or self.stopping:
                 return False
