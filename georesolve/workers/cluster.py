@@ -5,11 +5,13 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +25,6 @@ from georesolve.kernels.devices import Device
 from georesolve.workers import sampling
 from georesolve.workers.encryption import throw_away_security, why_no_tls
 from georesolve.workers.gpus import choose_device, count_gpus
-from georesolve.workers.interrupts import uninterrupted
 from georesolve.workers.plan import CHUNKS_IN_HAND
 from georesolve.workers.plugin import Warmup, WorkerLog
 from georesolve.workers.settings import ClusterSettings
@@ -177,6 +178,23 @@ def _address_of_scheduler(settings: ClusterSettings) -> str | None:
 
 
 @contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let processes and threads that are started within never see SIGINT.
+
+    A terminal sends it to all processes that it shows. The service ends its own in order; one that
+    ends by itself meanwhile tells of it with a stack. They inherit a mask, not a handler: that
+    would be there only after the seconds in which a process imports what it needs.
+    """
+    # It is launched with the first process, and lifts the mask of the thread that does so.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
 def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     cores = len(os.sched_getaffinity(0))
     device = choose_device(settings.device)
@@ -196,7 +214,7 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     threads = {"NUMBA_NUM_THREADS": str(max(1, cores // n_workers))}
     with dask.config.set({"distributed.nanny.environ": threads}):
         # The threads that start workers, anew too, begin here.
-        with uninterrupted():
+        with _uninterrupted():
             if on_gpus:
                 from dask_cuda import LocalCUDACluster
 
