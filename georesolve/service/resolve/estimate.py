@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
-from georesolve.service.errors import NotReady
+from georesolve.service.errors import NotReady, QueueFull, TooManyJobs
 from georesolve.service.http import examples
 from georesolve.service.http.operations import json_request
 from georesolve.service.resolve.models import (
@@ -85,7 +85,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
 async def _compared(
     service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
 ) -> float:
-    """See `sampling.compared`; 0 where a set is a number of rows, or cannot be read."""
+    """See `sampling.compared`; 0 where a set is a number of rows, or cannot be looked at now."""
     if isinstance(observations, int) or isinstance(references, int):
         return 0.0
     datasets = observations.dataset, references.dataset
@@ -94,7 +94,7 @@ async def _compared(
         if any(one.lies_elsewhere for one in datasets):
             return await pools.remote(service.owner, sample)
         return await service.at_hand.answer(service.owner, sample)
-    except (OSError, ArrowException, SourceFailed) as error:
+    except (OSError, ArrowException, SourceFailed, QueueFull, TooManyJobs) as error:
         # A job will tell.
         logger.warning("an estimate knows no sample of its sets: %s", error)
         return 0.0
