@@ -31,6 +31,7 @@ from georesolve.workers.plan import (
     takes_long,
     too_wide,
 )
+from georesolve.workers.plugin import READY
 from georesolve.workers.sampling import compared
 from georesolve.workers.suspects import Suspects
 from georesolve.workers.threads import side_by_side
@@ -200,7 +201,7 @@ def _records(
                     trouble = _trouble(job, future)
                     records = _records_of(job, run, is_done=trouble is None)
                     left = [chunk for chunk in run if chunk not in records]
-                    is_killed = isinstance(trouble, KilledWorker) and bool(left)
+                    is_killed = bool(left) and _is_guilty(cluster.client, trouble)
                     if is_killed:
                         # A worker takes the chunks of a run in turn: it had the first in hand.
                         suspects.blame(left[0])
@@ -394,6 +395,17 @@ def _trouble(job: Job, future: Future[Any]) -> BaseException | None:
         # Not when Python finds that nobody holds it any more: the frames of old errors do for long.
         future.release()
     return None
+
+
+def _is_guilty(client: Client, trouble: BaseException | None) -> bool:
+    """Whether a worker died with a run in hand.
+
+    Dask gives tasks to a worker that joins, which it does not begin before it has passed its check.
+    """
+    if not isinstance(trouble, KilledWorker):
+        return False
+    ready = {event["address"] for _, event in client.get_events(READY)}
+    return trouble.last_worker.address in ready
 
 
 def _next_of(ended: _Ended, seconds: float) -> list[Future[Any]]:

@@ -31,6 +31,8 @@ _KNOWN_DISTANCE_M = [423_599.70775974633, 2_155_893.5760072444, 111_195.08023353
 _CHECKED_REFERENCES, _CHECKED_OBSERVATIONS = 3_000, (100, 10_000)
 _BEAT_SECONDS = 1.0
 NICENESS = 5
+READY = "georesolve-ready"
+"""Events of workers that have passed their check."""
 
 
 class WorkerCheckError(RuntimeError):
@@ -68,6 +70,7 @@ class Warmup(WorkerPlugin):
             while not (await asyncio.wait([preparing], timeout=_BEAT_SECONDS))[0]:
                 await worker.heartbeat()
             await preparing
+            worker.log_event(READY, {"address": worker.address})
         except Exception as error:
             # Of a worker that joins an open cluster Dask would log the error and give it work. With
             # its nanny: a device that fails now would fail again at once.
