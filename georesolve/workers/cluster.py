@@ -87,7 +87,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_configured_dask())
-        # What a job needs of Dask takes a second to load, and workers take longer to start.
+        # What a job needs here takes a second or two to load, and workers take longer to start.
         loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load)
         if settings.is_existing:
             address = _address_of_scheduler(settings)

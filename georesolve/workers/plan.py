@@ -25,7 +25,7 @@ _CROWDED = 3.0
 """Times as long as of spread points a walk takes at most, comparisons beyond its own apart."""
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most, by itself: a cancel stops a job within that time."""
-_PATIENCE_SECONDS = 4.0
+_LONG_SECONDS = 4.0
 """How long a search takes at least that is worth the look at a sample."""
 _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
@@ -206,7 +206,7 @@ def takes_long(
 ) -> bool:
     """Whether a search may take long: as brute force does, which no search takes longer than."""
     rate = rows_a_second(n_references, options, device, n_references)
-    return n_observations > _PATIENCE_SECONDS * rate
+    return n_observations > _LONG_SECONDS * rate
 
 
 def rows_a_second(

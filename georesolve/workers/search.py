@@ -118,9 +118,9 @@ def verify(
     return n
 
 
-def load(references: Dataset, indexes: IndexFolder | None = None) -> kernels.ReferenceIndex:
-    """Have a reference set ready, or as much of it as is searched at a time; returns its index."""
-    return resident_index(references, take_piece(references, pieces(references)), indexes)
+def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
+    """Have a reference set ready, or as much of it as is searched at a time."""
+    resident_index(references, take_piece(references, pieces(references)), indexes)
 
 
 @contextmanager

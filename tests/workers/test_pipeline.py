@@ -335,7 +335,7 @@ def test_chunks_of_what_takes_long_are_shorter(cluster, device, make_job, monkey
     expected, _ = run(cluster, make_job(*tables), ignore, never)
     seconds = {"cpu": 0.01, "cuda": 3e-5}[device]
     monkeypatch.setattr(plan, "_CHUNK_SECONDS", seconds)
-    monkeypatch.setattr(plan, "_PATIENCE_SECONDS", seconds)
+    monkeypatch.setattr(plan, "_LONG_SECONDS", seconds)
     result, progress = run(cluster, make_job(*tables), ignore, never)
     assert result.digest == expected.digest
     # Ten thousand of the twenty are compared with all of the ring.
