@@ -16,9 +16,8 @@ from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description import DescribedApp
 from georesolve.service.disk import Disk
-from georesolve.service.http.bodies import BodyBounds
+from georesolve.service.http.entrance import Entrance
 from georesolve.service.http.handlers import install_error_handlers
-from georesolve.service.http.journal import BelowRootPath, HeadAsGet, Journal
 from georesolve.service.jobs import router as jobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
@@ -109,8 +108,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(BodyBounds, settings=settings)
-    app.add_middleware(HeadAsGet)
     app.add_middleware(Access, settings=settings, metrics=metrics)
     if origins := settings.origins():
         # Before the keys are asked for: what a browser sends ahead of a request has none.
@@ -124,9 +121,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
             # A page of the internet that was allowed may ask a service on the user's own machine.
             allow_private_network=True,
         )
-    app.add_middleware(Journal, metrics=metrics)
-    if settings.root_path:
-        app.add_middleware(BelowRootPath, root_path=settings.root_path)
+    app.add_middleware(Entrance, settings=settings, metrics=metrics)
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)

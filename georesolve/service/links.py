@@ -2,6 +2,7 @@
 
 from fastapi import Request
 from pydantic import BaseModel
+from starlette.types import Scope
 
 OGC_RELATION = "http://www.opengis.net/def/rel/ogc/1.0/"
 
@@ -18,6 +19,11 @@ class Link(BaseModel):
 def base_of(request: Request) -> str:
     """The address of the service as the client wrote it, without a slash at its end."""
     return str(request.base_url).rstrip("/")
+
+
+def own_path(scope: Scope) -> str:
+    """The path of a request below that of the service."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def links_of_page(request: Request, cursor: str | None) -> list[Link]:

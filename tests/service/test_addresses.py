@@ -6,7 +6,7 @@ import re
 import pytest
 
 from georesolve.service.auth.access import WrongKeys
-from georesolve.service.http.journal import address_of
+from georesolve.service.http.entrance import address_of
 from tests.conftest import NO_CLUSTER, running_service, wait_until
 from tests.service.test_keys import as_holder, new_key
 

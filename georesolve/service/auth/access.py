@@ -29,9 +29,10 @@ from georesolve.service.errors import (
     store_away,
 )
 from georesolve.service.http.answers import prefers_page
+from georesolve.service.http.entrance import address_of
 from georesolve.service.http.handlers import problem_response
-from georesolve.service.http.journal import address_of, own_path
 from georesolve.service.http.parameters import refuse_repeated
+from georesolve.service.links import own_path
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import KeyRole, Settings
 from georesolve.service.store.keys import Key, Keys, hash_of, prefix_of

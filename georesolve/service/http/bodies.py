@@ -9,15 +9,15 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from georesolve.service import pools
 from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
-from georesolve.service.http.journal import own_path
+from georesolve.service.links import own_path
 from georesolve.service.settings import Settings
 
-_WITH_BODY = ("POST", "PUT")
+WITH_BODY = ("POST", "PUT")
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
 _DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}
@@ -37,31 +37,19 @@ def refuse_other_types(request: Request, wanted: str, how: str) -> None:
         )
 
 
-class BodyBounds:
-    """Ends a request whose body is larger than allowed, declared or not, or that pauses for long.
+def bounded(scope: Scope, headers: Headers, receive: Receive, settings: Settings) -> Receive:
+    """What receives the body of a request: it ends one that is too large, or pauses for long.
 
-    It also ends one for which there is no room on the disk, or whose `Content-Digest` is that of
-    other bytes. A body that was sent with `Content-Encoding: gzip` is unpacked, to as much as may
-    be sent.
+    It also ends one for which the disk has no room, or whose `Content-Digest` is that of other
+    bytes. A body in gzip is unpacked, to as much as may be sent; the headers lose what says so.
     """
-
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app = app
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http" and scope["method"] in _WITH_BODY:
-            headers = Headers(scope=scope)
-            body = _Body(scope, headers, receive, self._settings)
-            receive = body.receive
-            encoding = headers.get("content-encoding", "").strip().lower()
-            if encoding not in ("", "identity"):
-                receive = body.unpacking(encoding)
-                scope = {**scope, "headers": list(scope["headers"])}
-                for name in ("content-encoding", "content-length"):
-                    del MutableHeaders(scope=scope)[name]
-        await self._app(scope, receive, send)
+    body = _Body(scope, headers, receive, settings)
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return body.receive
+    for name in ("content-encoding", "content-length"):
+        del MutableHeaders(scope=scope)[name]
+    return body.unpacking(encoding)
 
 
 def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
@@ -76,30 +64,6 @@ def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
             raise InvalidRequest(f"the body is not what gzip packs: {error}") from None
         packed = unpacker.unconsumed_tail or unpacker.unused_data
     return unpacker, bytes(piece), packed
-
-
-class _Digest:
-    """What a digest says of bytes (RFC 9530), as they come; unknown kinds say nothing."""
-
-    def __init__(self, header: str) -> None:
-        members = (one.strip().partition("=") for one in header.split(","))
-        self._expected = {name: value.strip(":") for name, _, value in members if name in _DIGESTS}
-        self._hashes = {name: _DIGESTS[name]() for name in self._expected}
-
-    def add(self, piece: bytes | bytearray) -> None:
-        """Count the next bytes."""
-        for one in self._hashes.values():
-            one.update(piece)
-
-    def check(self) -> None:
-        """Compare, once all bytes are there."""
-        for name, digest in self._expected.items():
-            found = base64.b64encode(self._hashes[name].digest()).decode()
-            if found != digest:
-                raise InvalidRequest(
-                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
-                    f"{name}=:{found}: send it again"
-                )
 
 
 class _Body:
@@ -122,7 +86,10 @@ class _Body:
         # that is a file is stored, whatever it is called.
         self._is_stored = self._is_coming and (not is_inline or path.startswith("/datasets"))
         self._size = self._looked_at = 0
-        self._digest = _Digest(headers.get("content-digest", ""))
+        # RFC 9530; unknown kinds say nothing.
+        members = (one.partition("=") for one in headers.get("content-digest", "").split(","))
+        named = ((name.strip(), value.strip().strip(":")) for name, _, value in members)
+        self._digests = {name: (its, _DIGESTS[name]()) for name, its in named if name in _DIGESTS}
 
     async def receive(self) -> Message:
         """The next message, as ASGI has them."""
@@ -145,15 +112,25 @@ class _Body:
         self._is_coming = self._is_coming and message.get("more_body", False)
         piece = message.get("body", b"")
         self._size += len(piece)
-        self._digest.add(piece)
+        for _, counted in self._digests.values():
+            counted.update(piece)
         if self._size > self._limit:
             raise TooLarge(
                 f"{self._size} bytes of the body came, more than the limit of {self._limit} bytes, "
                 f"and no more are taken: {self._advice}"
             )
         if message["type"] == "http.request" and not message.get("more_body", False):
-            self._digest.check()
+            self._check_digests()
         return message
+
+    def _check_digests(self) -> None:
+        for name, (digest, counted) in self._digests.items():
+            found = base64.b64encode(counted.digest()).decode()
+            if found != digest:
+                raise InvalidRequest(
+                    f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
+                    f"{name}=:{found}: send it again"
+                )
 
     def unpacking(self, encoding: str) -> Receive:
         """What receives the same body unpacked; `encoding` is how it was packed."""

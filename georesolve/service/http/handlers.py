@@ -32,7 +32,7 @@ _STORE_IS_AWAY = (exc.InterfaceError, exc.OperationalError, exc.TimeoutError)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make every error that is foreseen a problem; `Journal` does so with the others."""
+    """Make every error that is foreseen a problem; `Entrance` does so with the others."""
 
     @app.exception_handler(Refused)
     async def _problem_handler(request: Request, error: Refused) -> JSONResponse:

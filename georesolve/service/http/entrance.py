@@ -1,4 +1,4 @@
-"""What stands around every request: its path below a proxy, HEAD as GET, its id, its log line."""
+"""The entrance of every request: its id, path, HEAD as GET, bounds of its body, line in the log."""
 
 import asyncio
 import logging
@@ -15,8 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from georesolve.service.clock import new_id
 from georesolve.service.errors import Problem
+from georesolve.service.http.bodies import WITH_BODY, bounded
 from georesolve.service.http.handlers import problem_response
+from georesolve.service.links import own_path
 from georesolve.service.metrics import Metrics
+from georesolve.service.settings import Settings
 from georesolve.workers.logs import about
 
 logger = logging.getLogger(__name__)
@@ -39,15 +42,17 @@ class _Entry:
     has_answer: bool = False
 
 
-class Journal:
-    """Gives every request an id, which its answer has too, and writes down what came of it.
+class Entrance:
+    """Stands around all else that a request passes, and is passed once each way.
 
-    The id of a client is taken if it is short and plain. Queries and headers are not written down:
-    they may hold what is secret.
+    It gives every request an id, which its answer has too, and writes down what came of it. The id
+    of a client is taken if it is short and plain. Queries and headers are not written down: they
+    may hold what is secret.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
+        self._settings = settings
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,35 +60,67 @@ class Journal:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER, "")
+        start, method = time.perf_counter(), scope["method"]
+        scope = {**scope, **self._place_of(scope["path"])}
+        headers = Headers(scope=scope)
+        given = headers.get(HEADER, "")
         id = given if _SANE_ID.fullmatch(given) else new_id()
-        entry, method, start = _Entry(), scope["method"], time.perf_counter()
+        entry, has_ended = _Entry(), asyncio.Event()
 
         async def counted() -> Message:
             message = await receive()
             entry.received_bytes += len(message.get("body", b""))
             return message
 
+        async def until_ended() -> Message:
+            # A stream that goes on for as long as somebody listens ends with its first piece.
+            await has_ended.wait()
+            return {"type": "http.disconnect"}
+
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers[HEADER] = id
+                answered = MutableHeaders(scope=message)
+                answered[HEADER] = id
                 entry.status, entry.has_answer = message["status"], True
-                entry.job = _job_of(headers.get("location", ""))
+                entry.job = _job_of(answered.get("location", ""))
+            elif method == "HEAD":
+                if has_ended.is_set():
+                    return
+                has_ended.set()
+                message = {**message, "body": b"", "more_body": False}
             await send(message)
 
+        taken: Receive = counted
+        if method == "HEAD":
+            # FastAPI's routes know only what they name. A HEAD has no range: what it asks for is
+            # the length of the whole.
+            scope["method"], taken = "GET", until_ended
+            scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"range"]
+        elif method in WITH_BODY:
+            taken = bounded(scope, headers, counted, self._settings)
         with about(request_id=id):
             try:
-                await self._app(scope, counted, noted)
+                await self._app(scope, taken, noted)
             except Exception:
                 if entry.has_answer:
                     raise
                 # Here, and not by Starlette outside of this: the answer must have its id.
                 logger.exception("the request failed")
                 problem = Problem("an error of the service; its log has the details")
-                await problem_response(problem, HTTPConnection(scope))(scope, receive, noted)
+                await problem_response(problem, HTTPConnection(scope))(scope, taken, noted)
             finally:
                 self._write(method, scope, entry, time.perf_counter() - start)
+
+    def _place_of(self, path: str) -> Scope:
+        """Put a request below the path of a proxy, whether or not that has taken it off.
+
+        `path` then has it, and `root_path` is it: links and redirects carry it, routes do not know
+        it.
+        """
+        root = self._settings.root_path
+        if root and not path.startswith(f"{root}/"):
+            path = f"{root}/" if path == root else root + path
+        return {"path": path, "root_path": root}
 
     def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
         # As it came: what is decoded could break the line.
@@ -102,7 +139,7 @@ class Journal:
         line = "%s %s %s %d in %.3f s"
         logger.info(line, client, method, path, entry.status, seconds, extra=known)
         self._metrics.count_request(
-            route_of(scope), method, entry.status, seconds, entry.received_bytes
+            _route_of(scope), method, entry.status, seconds, entry.received_bytes
         )
 
 
@@ -111,7 +148,7 @@ def _job_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def route_of(scope: Scope) -> str:
+def _route_of(scope: Scope) -> str:
     """The template of the path that a request matched; the path itself could be anything."""
     if "route" in scope:
         return str(scope["route"].path)
@@ -133,67 +170,3 @@ def _address(text: str) -> str:
     except ValueError:
         # A proxy may tell anything, and it is written into the log.
         return "unknown"
-
-
-class BelowRootPath:
-    """Puts all requests below the path of a proxy, whether or not that has taken it off them.
-
-    `path` then has it, and `root_path` is it: links and redirects carry it, routes do not know it.
-    """
-
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
-        self._app = app
-        self._root_path = root_path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] == "http":
-            path = scope["path"]
-            if path == self._root_path:
-                path += "/"
-            elif not path.startswith(f"{self._root_path}/"):
-                path = self._root_path + path
-            scope = {**scope, "path": path, "root_path": self._root_path}
-        await self._app(scope, receive, send)
-
-
-def own_path(scope: Scope) -> str:
-    """The path of a request below that of the service."""
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
-
-
-class HeadAsGet:
-    """Answers HEAD as GET does, without the body: FastAPI's routes know only what they name."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        has_ended = asyncio.Event()
-
-        async def without_body(message: Message) -> None:
-            if has_ended.is_set():
-                return
-            if message["type"] == "http.response.body":
-                message = {**message, "body": b"", "more_body": False}
-                has_ended.set()
-            await send(message)
-
-        async def until_ended() -> Message:
-            # A stream that goes on for as long as somebody listens ends with its first piece.
-            await has_ended.wait()
-            return {"type": "http.disconnect"}
-
-        # A HEAD has no range: what it asks for is the length of the whole.
-        headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
-        as_get = {**scope, "method": "GET", "headers": headers}
-        try:
-            await self._app(as_get, until_ended, without_body)
-        finally:
-            # Who stands outside sees the route that was found.
-            scope.update({name: as_get[name] for name in ("route", "endpoint") if name in as_get})
