@@ -1,15 +1,17 @@
 """The description of the API: FastAPI's, without what that only supposes."""
 
 import re
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from georesolve.service.auth.access import OPEN_PATHS
 from georesolve.service.errors import PROBLEM_JSON
-from georesolve.service.http.operations import Answers
+from georesolve.service.http.operations import Answers, schema_of
 
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
@@ -21,36 +23,27 @@ _KEYS = {
     )
 }
 """The two ways to send a key: `service.auth.access` reads it."""
-_PROBLEM = {
-    "title": "Problem",
-    "description": "What is wrong, as RFC 9457 has it.",
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "instance"],
-    "properties": {
-        "type": {"type": "string", "description": "which problem it is, as a URI"},
-        "title": {"type": "string", "description": "the same for people"},
-        "status": {"type": "integer", "description": "the status of the answer"},
-        "detail": {
-            "type": "string",
-            "description": "what was given, what is allowed and what to do",
-        },
-        "instance": {"type": "string", "description": "the path that was asked"},
-        "errors": {
-            "type": "array",
-            "description": "where it is wrong",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "detail": {"type": "string"},
-                    "pointer": {"type": "string", "description": "JSON pointer into the request"},
-                    "file": {"type": "string"},
-                    "column": {"type": "string"},
-                    "row": {"type": "integer", "description": "counted from 0"},
-                },
-            },
-        },
-    },
-}
+
+
+class _Fault(TypedDict, total=False):
+    detail: str
+    pointer: Annotated[str, Field(description="JSON pointer into the request")]
+    file: str
+    column: str
+    row: Annotated[int, Field(description="counted from 0")]
+
+
+class Problem(TypedDict):
+    """What is wrong, as RFC 9457 has it."""
+
+    type: Annotated[str, Field(description="which problem it is, as a URI")]
+    title: Annotated[str, Field(description="the same for people")]
+    status: Annotated[int, Field(description="the status of the answer")]
+    detail: Annotated[str, Field(description="what was given, what is allowed and what to do")]
+    instance: Annotated[str, Field(description="the path that was asked")]
+    errors: NotRequired[Annotated[list[_Fault], Field(description="where it is wrong")]]
+
+
 _REFUSED = {"content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 _REFUSALS: Answers = {
     "4XX": {"description": "refused, for what the detail says: change the request", **_REFUSED},
@@ -87,7 +80,7 @@ class DescribedApp(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document["components"]["schemas"]
-            schemas["Problem"] = _PROBLEM
+            schemas["Problem"] = schema_of(Problem)
             document["paths"] = _with_references(document["paths"], schemas)
             document["components"]["securitySchemes"] = _KEYS
             for path, item in document["paths"].items():

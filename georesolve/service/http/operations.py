@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import Depends, Header
-from pydantic import BaseModel, WithJsonSchema
+from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 
 Answers = dict[int | str, dict[str, Any]]
 TEXT = WithJsonSchema({"type": "string"})
@@ -123,9 +123,9 @@ def created(description: str) -> dict[str, Any]:
     return {"Location": {"description": description, "required": True, "schema": schema}}
 
 
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The schema of a model in one piece: nothing in it refers to definitions elsewhere."""
-    schema = model.model_json_schema()
+def schema_of(model: Any) -> dict[str, Any]:
+    """The schema of a type in one piece: nothing in it refers to definitions elsewhere."""
+    schema = TypeAdapter(model).json_schema(union_format="primitive_type_array")
     definitions = schema.pop("$defs", {})
 
     def inlined(node: Any) -> Any:

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, with_config
+from typing_extensions import TypedDict
 
 from georesolve.intake.representations import features
 from georesolve.service.auth.access import part
 from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.answers import unchanged
-from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, answer_of
+from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, answer_of, schema_of
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
@@ -33,22 +34,6 @@ MOST_FEATURES = 2000
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _PNG = answer_of({_PNG_TYPE: BYTES}, "256 x 256 pixels")
-_FEATURES = answer_of(
-    {
-        _GEOJSON_TYPE: {
-            "schema": {
-                "type": "object",
-                "required": ["type", "features", "observations"],
-                "properties": {
-                    "type": {"enum": ["FeatureCollection"]},
-                    "observations": {"type": "integer"},
-                    "features": {"type": "array", "items": {"type": "object"}},
-                },
-            }
-        }
-    },
-    "its observations",
-)
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
 """This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
@@ -112,6 +97,16 @@ class Spread(BaseModel):
     )
     linear: Histogram
     logarithmic: Histogram = Field(description="the first bin begins at 0")
+
+
+@with_config(title="GeoJSON")
+class _TileFeatures(TypedDict):
+    type: Literal["FeatureCollection"]
+    observations: int
+    features: list[dict[str, Any]]
+
+
+_FEATURES = answer_of({_GEOJSON_TYPE: {"schema": schema_of(_TileFeatures)}}, "its observations")
 
 
 class Tile(NamedTuple):

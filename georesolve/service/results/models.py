@@ -1,11 +1,13 @@
 """What clients are told of results: their parts, and what matches are in each format."""
 
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema, with_config
+from typing_extensions import TypedDict
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
-from georesolve.service.http.operations import BYTES, Answers, answer_of
+from georesolve.service.http.operations import BYTES, Answers, answer_of, schema_of
+from georesolve.workers.matches import STATUSES
 
 
 class Bytes(BaseModel):
@@ -36,59 +38,50 @@ class Parts(BaseModel):
     ending: Bytes = Field(description="what stands behind all row groups in matches.parquet")
 
 
-_ROWS: dict[str, Any] = {
-    "type": "array",
-    "items": {
-        "title": "MatchRow",
-        "type": "object",
-        "required": ["observation", "reference", "distance_m", "status"],
-        "properties": {
-            "observation": {"type": "integer", "description": "row of the observation, from 0"},
-            "rank": {"type": "integer", "description": "1 to k; only when k is more than 1"},
-            "reference": {"type": ["integer", "null"], "description": "row of the reference"},
-            "distance_m": {"type": ["number", "null"], "description": "metres between them"},
-            "status": {
-                "enum": ["matched", "beyond_max_distance", "invalid_coordinate", "no_reference"]
-            },
-        },
-    },
-}
-_FEATURES: dict[str, Any] = {
-    "type": "object",
-    "description": "a point a row: the observation; with `geometry=line` a line from there to the "
-    "reference, in two pieces where it crosses the antimeridian; null where there is none",
-    "required": ["type", "features"],
-    "properties": {
-        "type": {"enum": ["FeatureCollection"]},
-        "features": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["type", "geometry", "properties"],
-                "properties": {
-                    "type": {"enum": ["Feature"]},
-                    "geometry": {"type": ["object", "null"]},
-                    "properties": _ROWS["items"],
-                },
-            },
-        },
-    },
-}
-_TEXT = {"type": "string"}
-IN_DOCUMENT: dict[str, Any] = {
-    "title": "MatchesDocument",
-    "type": "object",
-    "description": "with `response: document`: the value as JSON, GeoJSON or CSV, or where it is: "
-    "if it is binary or large, or that was asked for",
-    "required": ["matches"],
-    "properties": {
-        "matches": {
-            "type": "object",
-            "properties": {"value": {}} | dict.fromkeys(("mediaType", "href", "type"), _TEXT),
-        }
-    },
-}
-"""The matches in a document, as OGC API - Processes has it."""
+class MatchRow(TypedDict):
+    """A row of a result, as JSON has it."""
+
+    observation: Annotated[int, Field(description="row of the observation, from 0")]
+    rank: NotRequired[Annotated[int, Field(description="1 to k; only when k is more than 1")]]
+    reference: Annotated[int | None, Field(description="row of the reference")]
+    distance_m: Annotated[float | None, Field(description="metres between them")]
+    status: Annotated[str, WithJsonSchema({"enum": STATUSES})]
+
+
+class _Feature(TypedDict):
+    type: Literal["Feature"]
+    geometry: Annotated[Any, WithJsonSchema({"type": ["object", "null"]})]
+    properties: MatchRow
+
+
+@with_config(title="GeoJSON")
+class _Features(TypedDict):
+    """A point a row, the observation; with `geometry=line` a line from there to the reference.
+
+    The line is in two pieces where it crosses the antimeridian, and null where there is none.
+    """
+
+    type: Literal["FeatureCollection"]
+    features: list[_Feature]
+
+
+class _Matches(TypedDict, total=False):
+    value: Any
+    mediaType: str
+    href: str
+    type: str
+
+
+class MatchesDocument(TypedDict):
+    """With `response: document`: the value as JSON, GeoJSON or CSV, or where it is.
+
+    It is a link if the value is binary or large, or if that was asked for.
+    """
+
+    matches: _Matches
+
+
+_ROWS, _FEATURES, IN_DOCUMENT = map(schema_of, (list[MatchRow], _Features, MatchesDocument))
 
 
 def matches_content(
@@ -98,7 +91,7 @@ def matches_content(
     by_suffix: dict[str, dict[str, Any]] = {
         "parquet": BYTES,
         "arrows": BYTES,
-        "csv": {"schema": _TEXT},
+        "csv": {"schema": {"type": "string"}},
         "json": {"schema": {"anyOf": [_ROWS, *others]} if others else _ROWS},
         "geojson": {"schema": _FEATURES},
     }
