@@ -63,6 +63,29 @@ def nearest_rows(vectors, observations, k=1, exclude_self=False, first_row=0):
     return rows, chords
 
 
+def rows_within(vectors, observations, chord2, exclude_self=False, once=False, first_row=0):
+    """Starts, rows and squared chords of all unit vectors (3, n) within a squared chord of each.
+
+    As `nearest_rows`; `chord2` is one for all observations, or one each.
+    """
+    n = observations.shape[1]
+    chord2 = np.broadcast_to(chord2, n)
+    starts, rows, chords = np.zeros(n + 1, np.int64), [np.empty(0, np.int64)], [np.empty(0)]
+    for i in range(n):
+        dx, dy, dz = observations[:, i, None] - vectors
+        squares = dx * dx + dy * dy + dz * dz
+        found = np.flatnonzero(squares <= chord2[i])
+        if once:
+            found = found[found > first_row + i]
+        elif exclude_self:
+            found = found[found != first_row + i]
+        found = found[np.argsort(squares[found], kind="stable")]
+        rows.append(found)
+        chords.append(squares[found])
+        starts[i + 1] = starts[i] + found.size
+    return starts, np.concatenate(rows), np.concatenate(chords)
+
+
 def chord2_exact(lat, lon, lats, lons):
     """Squared chords in long double, from degrees reduced to the first octant; broadcasts.
 

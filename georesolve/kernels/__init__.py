@@ -1,4 +1,4 @@
-"""The mathematics: the exact nearest reference of every observation, on arrays of numpy or CuPy.
+"""The mathematics: the exact nearest references, and all within a distance, on numpy or CuPy.
 
 No Dask, no HTTP, no files, no logging: those are the layers above.
 """
@@ -6,23 +6,28 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
-from georesolve.kernels.query import MAX_K, Answer, Found, Query, StepsSpent
+from georesolve.kernels.query import MAX_K, Answer, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.ways import ALGORITHMS, Way, way
+from georesolve.kernels.within import count_within, within
 
 __all__ = [
     "ALGORITHMS",
     "MAX_K",
     "Answer",
     "Found",
+    "Pairs",
     "Query",
     "ReferenceIndex",
     "StepsSpent",
     "Way",
+    "Within",
     "build_index",
+    "count_within",
     "find",
     "index_of",
     "measure",
     "merge",
     "nearest",
     "way",
+    "within",
 ]

@@ -46,7 +46,7 @@ _SLOTS = 1 << 12
 class Tree(NamedTuple):
     """The references of a set along the curve, and the boxes around them.
 
-    Of equal points it holds `COPIES`; the vectors of the index are all.
+    Of equal points it holds `COPIES`, or all; the vectors of the index are all.
 
     Attributes
     ----------
@@ -132,16 +132,25 @@ def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
                     boxes[node, 3 + axis, child] = greatest
 
 
-def build(lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, Tree]:
+def build(
+    lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool = False
+) -> tuple[np.ndarray, Tree]:
     """Make unit vectors of references, shape (n, 4), and their tree, which leaves NaN ones out."""
     vectors = unit_vectors(lat_deg, lon_deg)
     with scratch(len(vectors)) as memory:
-        return vectors, _tree(vectors, memory)
+        return vectors, _tree(vectors, memory, copies)
 
 
-def _tree(vectors: np.ndarray, memory: Scratch) -> Tree:
+def held(tree: Tree) -> int:
+    """How many references a tree holds: all leaves are full but the last."""
+    return int(tree.rows.size - np.isnan(tree.points[-1:, 0]).sum())
+
+
+def _tree(vectors: np.ndarray, memory: Scratch, copies: bool) -> Tree:
     order = memory.order[: sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0]
     tree = _tree_of(vectors, order)
+    if copies:
+        return tree
     fewer = _without_copies(vectors, order, tree.keys)
     return tree if fewer.size == order.size else _tree_of(vectors, fewer)
 

@@ -376,7 +376,9 @@ def beyond(low, high, x):  # type: ignore[no-untyped-def]
     return gap
 
 
-def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
+def build(
+    lat_deg: cp.ndarray, lon_deg: cp.ndarray, *, copies: bool = False
+) -> tuple[cp.ndarray, Tree]:
     """Sort references into leaves and enclose them in boxes.
 
     Gives unit vectors in row order, shape (3, n), NaN where a reference is not valid, and the tree.
@@ -401,14 +403,21 @@ def build(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> tuple[cp.ndarray, Tree]:
         copied.synchronize()
     if noticed[-1] & _CROWDED:
         rows, by_row, _ = order(references, box, finely=True)
-        kept = cp.empty(rows.size, cp.bool_)
-        blocks = blocks_for(rows.size, WARP * WARPS)
-        launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
-        rows = rows[kept]
+        if not copies:
+            kept = cp.empty(rows.size, cp.bool_)
+            blocks = blocks_for(rows.size, WARP * WARPS)
+            launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
+            rows = rows[kept]
         tree = _tree(rows, by_row, box)
         if int(box[-1]) & _NARROW:
             tree = _tree(rows, by_row, box, fine=True)
     return vectors, tree
+
+
+def held(tree: Tree) -> int:
+    """How many references a tree holds: all leaves are full but the last."""
+    x = tree.points[-WARP:, 0]
+    return int(tree.points.shape[0] - (x != x).sum())
 
 
 def _tree(rows: cp.ndarray, by_row: cp.ndarray, box: cp.ndarray, *, fine: bool = False) -> Tree:

@@ -6,13 +6,17 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.query import Answer, Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14
 """Points that are worth a thread, at some nanoseconds each."""
+_BEYOND = 5.0
+"""More than any squared chord, rounding included."""
+_NEAR = 16
+"""Steps of a float64 by which an estimate of a squared chord is off at most, as a rule."""
 _BLOCK = 64
 """Points that are computed together before they are stored: the loop over them vectorises."""
 
@@ -74,6 +78,48 @@ def unit_vectors(
     degrees = readable(Degrees(lat_deg, lon_deg))
     in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, vectors)
     return vectors
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bisect(thread, threads, distance_m, chord2):  # type: ignore[no-untyped-def]
+    # Bits of what is not negative are in its order.
+    value = np.empty(1)
+    bits = value.view(np.int64)
+    for i in range(chord2.size * thread // threads, chord2.size * (thread + 1) // threads):
+        value[0] = _BEYOND
+        beyond = bits[0]
+        if metres_of_chord(_BEYOND) <= distance_m[i]:
+            chord2[i] = _BEYOND
+            continue
+        half = math.sin(distance_m[i] / (2.0 * EARTH_RADIUS_M))
+        value[0] = 4.0 * half * half
+        low, high = max(bits[0] - _NEAR, 0), min(bits[0] + _NEAR, beyond)
+        bits[0] = low
+        if metres_of_chord(value[0]) > distance_m[i]:
+            low = 0
+        bits[0] = high
+        if metres_of_chord(value[0]) <= distance_m[i]:
+            high = beyond
+        while high - low > 1:
+            middle = low + (high - low) // 2
+            bits[0] = middle
+            if metres_of_chord(value[0]) <= distance_m[i]:
+                low = middle
+            else:
+                high = middle
+        bits[0] = low
+        chord2[i] = value[0]
+
+
+def chord2_within(distance_m: np.ndarray) -> np.ndarray:
+    """The greatest squared chords that measure at most some distances, none of them negative.
+
+    A squared chord is at most the one of a distance where, and only where, its metres are at most
+    the distance. Of half the Earth's girth or more it is beyond all squared chords.
+    """
+    chord2 = np.empty(distance_m.size)
+    in_threads(_bisect, threads_for(chord2.size, _GRAIN), distance_m, chord2)
+    return chord2
 
 
 def answer_of(found: Found) -> Answer:

@@ -8,7 +8,7 @@ Array = Any
 """An array of numpy or CuPy. CuPy is not installed everywhere, so the type cannot be named."""
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute", "tree", "merge"]
+Step = Literal["coordinates", "brute", "tree", "within", "merge"]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
@@ -16,12 +16,14 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "coordinates": "georesolve.kernels.coordinates_cpu",
         "brute": "georesolve.kernels.brute_cpu",
         "tree": "georesolve.kernels.tree_cpu",
+        "within": "georesolve.kernels.within_cpu",
         "merge": "georesolve.kernels.merge_cpu",
     },
     "cuda": {
         "coordinates": "georesolve.kernels.coordinates_cuda",
         "brute": "georesolve.kernels.reduce_cuda",
         "tree": "georesolve.kernels.tree_cuda",
+        "within": "georesolve.kernels.within_cuda",
         "merge": "georesolve.kernels.reduce_cuda",
     },
 }

@@ -34,6 +34,16 @@ class ReferenceIndex(NamedTuple):
         """Memory that the index holds, in bytes."""
         return int(sum(getattr(array, "nbytes", 0) for array in (self.vectors, *self.tree)))
 
+    @property
+    def whole(self) -> bool:
+        """Whether the tree holds every valid reference, as `within` needs."""
+        held = implementation(self.device, "tree").held(self.tree)
+        if held == self.n_references:
+            return True
+        x = self.vectors[0] if self.device == "cuda" else self.vectors[:, 0]
+        # NaN differs from itself.
+        return bool(held == int((x == x).sum()))
+
     def arrays(self) -> dict[str, Array]:
         """All that the index is made of, by name; `index_of` makes the same index of it again."""
         return {"vectors": self.vectors, **self.tree._asdict()}
@@ -46,13 +56,16 @@ def index_of(arrays: dict[str, Array]) -> ReferenceIndex:
     return ReferenceIndex(vectors, kind(*tree))
 
 
-def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
+def build_index(lat_deg: Array, lon_deg: Array, *, copies: bool = False) -> ReferenceIndex:
     """Make the index of a reference set.
 
     Parameters
     ----------
     lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_references,)
         Degrees, WGS 84. Rows that are not valid are kept, and never matched.
+    copies : bool
+        Whether the tree holds all points that are equal, as `within` and `count_within` need. It
+        leaves out those that no answer of `nearest` can name, which makes it faster.
 
     Raises
     ------
@@ -70,4 +83,4 @@ def build_index(lat_deg: Array, lon_deg: Array) -> ReferenceIndex:
             "of each part, `find` in it, and `merge` what was found"
         )
     lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
-    return ReferenceIndex(*tree.build(lat_deg, lon_deg))
+    return ReferenceIndex(*tree.build(lat_deg, lon_deg, copies=copies))

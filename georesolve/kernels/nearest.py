@@ -3,7 +3,14 @@
 import math
 from typing import Any
 
-from georesolve.kernels.devices import Array, Step, coordinate_pair, device_of, implementation
+from georesolve.kernels.devices import (
+    Array,
+    Device,
+    Step,
+    coordinate_pair,
+    device_of,
+    implementation,
+)
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
 from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
@@ -126,19 +133,27 @@ def _search(
     *,
     measure: bool,
 ) -> Any:
+    degrees, device = checked(index, lat_deg, lon_deg, algorithm)
+    if query.most_steps is not None and device != "cpu":
+        raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
+    if not 1 <= query.k <= MAX_K:
+        raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
+    chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
+    step: Step = "brute" if chosen.search == "brute" else "tree"
+    search = implementation(device, step).search
+    return search(index, degrees, query, measure=measure)
+
+
+def checked(
+    index: ReferenceIndex, lat_deg: Array, lon_deg: Array, algorithm: Algorithm
+) -> tuple[Degrees, Device]:
+    """Observations that an index can be searched for, by an algorithm that exists."""
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     if device != index.device:
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
-    if query.most_steps is not None and device != "cpu":
-        raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
-    if not 1 <= query.k <= MAX_K:
-        raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
-    chosen = way(device, lat_deg.size, index.n_references, query, algorithm)
-    step: Step = "brute" if chosen.search == "brute" else "tree"
-    search = implementation(device, step).search
-    return search(index, Degrees(lat_deg, lon_deg), query, measure=measure)
+    return Degrees(lat_deg, lon_deg), device
 
 
 def _within(answer: Answer, max_distance_m: float | None) -> Answer:

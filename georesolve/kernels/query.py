@@ -1,10 +1,13 @@
-"""What a search is asked and what it finds: the contract between `nearest` and every search.
+"""What a search is asked and what it finds: the contract between callers and every search.
 
 Every search module, for a CPU or a GPU, has ``search(index, degrees, query, measure)``. It gives a
-`Found`, or with `measure` an `Answer` of the same shape.
+`Found`, or with `measure` an `Answer` of the same shape. The modules of `within` have
+``count(index, degrees, within, by)`` and ``pairs(index, degrees, within, by)``.
 """
 
 from typing import NamedTuple
+
+import numpy as np
 
 from georesolve.kernels.devices import Array
 
@@ -47,6 +50,27 @@ class Query(NamedTuple):
     most_steps: int | None = None
 
 
+class Within(NamedTuple):
+    """What is asked of a search for all references within a distance.
+
+    Attributes
+    ----------
+    chord2 : float64 array of numpy, shape (1,) or (n_observations,)
+        Greatest squared chord that counts, one for all or one each, from `chord2_within`.
+    exclude_self : bool
+        Whether row ``first_row + i`` is left out of observation i.
+    once : bool
+        Whether only rows greater than ``first_row + i`` count for observation i.
+    first_row : int
+        As in a `Query`.
+    """
+
+    chord2: np.ndarray
+    exclude_self: bool = False
+    once: bool = False
+    first_row: int = 0
+
+
 class Found(NamedTuple):
     """The k nearest references of every observation, nearest first, equals by ascending row.
 
@@ -74,5 +98,23 @@ class Answer(NamedTuple):
         Great-circle metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
     """
 
+    reference: Array
+    distance_m: Array
+
+
+class Pairs(NamedTuple):
+    """All references within a distance of every observation, on the device of the observations.
+
+    Attributes
+    ----------
+    starts : int64 array, shape (n_observations + 1,)
+        The pairs of observation i stand at ``starts[i]:starts[i + 1]``.
+    reference : int64 array, shape (n_pairs,)
+        Row of the reference; of an observation nearest first, equal ones by row.
+    distance_m : float64 array, shape (n_pairs,)
+        Great-circle metres on a sphere of radius 6 371 008.8 m.
+    """
+
+    starts: Array
     reference: Array
     distance_m: Array

@@ -6,7 +6,7 @@ What decides was measured, and has no effect on the answer.
 from typing import Literal, NamedTuple, get_args
 
 from georesolve.kernels.devices import Device
-from georesolve.kernels.query import Query
+from georesolve.kernels.query import Query, Within
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -52,7 +52,7 @@ def way(
     device: Device,
     n_observations: int,
     n_references: int,
-    query: Query,
+    query: Query | Within,
     algorithm: Algorithm = "auto",
 ) -> Way:
     """Which search runs, and why.
@@ -71,14 +71,16 @@ def way(
     return walk(device, n_observations, n_references, query)
 
 
-def walk(device: Device, n_observations: int, n_references: int, query: Query) -> Way:
+def walk(device: Device, n_observations: int, n_references: int, query: Query | Within) -> Way:
     """How observations walk down the tree, and why."""
     if device == "cuda":
-        places = n_observations << (query.k - 1).bit_length()
+        k = query.k if isinstance(query, Query) else 1
+        places = n_observations << (k - 1).bit_length()
         if n_observations >= _SORT_FROM or places >= _SORT_FROM_PLACES:
             return Way("packets", "there are enough observations to sort them")
         return Way("singles", "there are too few observations to sort them")
-    spread = _SPREAD_OF_LISTS if query.k > 1 or query.exclude_self else _SPREAD
+    lists = isinstance(query, Within) or query.k > 1 or query.exclude_self
+    spread = _SPREAD_OF_LISTS if lists else _SPREAD
     if n_observations < _PACKETS_FROM:
         return Way("singles", f"there are fewer than {_PACKETS_FROM} observations")
     if n_observations * spread < n_references:
@@ -86,11 +88,14 @@ def walk(device: Device, n_observations: int, n_references: int, query: Query) -
     return Way("packets", f"there are at most {spread} references for each observation")
 
 
-def suits_cells(device: Device, n_observations: int, n_references: int, query: Query) -> bool:
+def suits_cells(
+    device: Device, n_observations: int, n_references: int, query: Query | Within
+) -> bool:
     """Whether cells may answer, and are likely to pay for themselves."""
     least, spread = _CELLS[device]
     return (
-        query.k == 1
+        isinstance(query, Query)
+        and query.k == 1
         and not query.exclude_self
         and query.most_steps is None
         and 0 < spread * n_references <= n_observations
@@ -98,10 +103,14 @@ def suits_cells(device: Device, n_observations: int, n_references: int, query: Q
     )
 
 
-def _prefers_brute(device: Device, n_observations: int, n_references: int, query: Query) -> bool:
+def _prefers_brute(
+    device: Device, n_observations: int, n_references: int, query: Query | Within
+) -> bool:
     if device == "cuda":
         return n_references <= _BRUTE_REFERENCES and n_references * n_observations <= _BRUTE_PAIRS
     pairs = n_references * _LANES * -(-n_observations // _LANES)
+    if isinstance(query, Within):
+        return pairs <= 10_000
     if query.k > 1:
         return pairs <= 10_000 or n_references <= max(_LANES, query.k)
     # A pair takes brute force 0.43 ns, an observation takes the tree 30 ns and a call 25 us more:

@@ -1,0 +1,128 @@
+"""`within` and `count_within`: all references within a distance, exactly, or how many they are."""
+
+from typing import Any
+
+import numpy as np
+
+from georesolve.kernels.devices import Array, Device, device_of, implementation
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.nearest import checked
+from georesolve.kernels.query import Pairs, Within
+from georesolve.kernels.ways import Algorithm, way
+
+
+def within(
+    index: ReferenceIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    distance_m: float | Array,
+    *,
+    exclude_self: bool = False,
+    once: bool = False,
+    first_row: int = 0,
+    algorithm: Algorithm = "auto",
+) -> Pairs:
+    """Find all references within a distance of every observation, exactly.
+
+    They are those that `nearest` finds with `max_distance_m`, however many: nearest first, equal
+    ones by row. The same input gives the same bits on a CPU and on a GPU, with any algorithm and
+    any split of the observations.
+
+    Parameters
+    ----------
+    index : ReferenceIndex
+        References, from `kernels.build_index` with ``copies=True``.
+    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
+        Degrees, WGS 84, on the device of the index. Rows that are not valid have no pairs.
+    distance_m : float, or array of numpy or CuPy of shape (n_observations,)
+        Metres, one distance for all observations or one each. What is that far is within it.
+    exclude_self : bool
+        Observations and references are the same set: observation i has no pair with reference
+        ``first_row + i``.
+    once : bool
+        They are the same set, and each pair counts once: observation i has pairs only with
+        references of a row greater than ``first_row + i``.
+    first_row : int
+        Reference row of the first observation, for `exclude_self` and `once` on a part of the set.
+    algorithm : {"auto", "tree", "brute"}
+        How to search. The answer is the same.
+
+    Raises
+    ------
+    TypeError
+        When the coordinates or distances are not arrays with real numbers on the device of the
+        index.
+    ValueError
+        When shapes differ, a distance is negative or NaN, the algorithm does not exist, or the tree
+        of the index leaves out equal points.
+    """
+    query = (exclude_self, once, first_row)
+    pairs: Pairs = _search("pairs", index, lat_deg, lon_deg, distance_m, query, algorithm)
+    return pairs
+
+
+def count_within(
+    index: ReferenceIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    distance_m: float | Array,
+    *,
+    exclude_self: bool = False,
+    once: bool = False,
+    first_row: int = 0,
+    algorithm: Algorithm = "auto",
+) -> Array:
+    """Count the references within a distance of every observation, without finding them.
+
+    An int64 array of shape (n_observations,), on the device of the observations: as many as
+    `within` finds, 0 for an observation that is not valid. Parameters and errors are its own.
+    """
+    query = (exclude_self, once, first_row)
+    return _search("count", index, lat_deg, lon_deg, distance_m, query, algorithm)
+
+
+def _search(
+    what: str,
+    index: ReferenceIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    distance_m: Any,
+    query: tuple[bool, bool, int],
+    algorithm: Algorithm,
+) -> Any:
+    degrees, device = checked(index, lat_deg, lon_deg, algorithm)
+    n = degrees.lat_deg.size
+    distances = _distances(distance_m, n, device)
+    if not index.whole:
+        raise ValueError(
+            "the index leaves out equal references, which no answer of `nearest` can name: build "
+            "it with build_index(lat_deg, lon_deg, copies=True)"
+        )
+    asked = Within(implementation("cpu", "coordinates").chord2_within(distances), *query)
+    chosen = way(device, n, index.n_references, asked, algorithm)
+    return getattr(implementation(device, "within"), what)(index, degrees, asked, chosen.search)
+
+
+def _distances(distance_m: Any, n: int, device: Device) -> np.ndarray:
+    """The distances, checked, in the memory of the host."""
+    if not getattr(distance_m, "ndim", 0):
+        distances = np.array([distance_m], np.float64)
+    else:
+        if device_of(distance_m) != device:
+            raise TypeError(
+                f"observations are on {device} but distance_m on {device_of(distance_m)}: move one"
+            )
+        if distance_m.shape != (n,):
+            raise ValueError(
+                f"distance_m must be a number or of shape ({n},), as the observations are, got "
+                f"shape {distance_m.shape}"
+            )
+        if distance_m.dtype.kind not in "fiu":
+            raise TypeError(f"distance_m must hold real numbers, got dtype {distance_m.dtype}")
+        host = distance_m.get() if device == "cuda" else distance_m
+        distances = host.astype(np.float64, order="C", copy=False)
+    wrong = np.flatnonzero(~(distances >= 0.0))
+    if wrong.size:
+        where = f" in row {wrong[0]}" if getattr(distance_m, "ndim", 0) else ""
+        raise ValueError(f"distance_m must be 0 or more, got {distances[wrong[0]]}{where}")
+    return distances
