@@ -31,7 +31,8 @@ from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job, with_id
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.plan import Chunk, observations_a_group, rows_a_second, too_wide, way_of
+from georesolve.workers.plan import Chunk, observations_a_group, too_wide, way_of
+from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
 from georesolve.workers.sampling import compared
 from georesolve.workers.splice import Encoded, Splice, encode

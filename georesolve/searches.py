@@ -21,7 +21,8 @@ from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import Job, MatchOptions, with_id
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, with_carried
-from georesolve.workers.plan import Chunk, rows_a_second
+from georesolve.workers.plan import Chunk
+from georesolve.workers.rates import rows_a_second
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""

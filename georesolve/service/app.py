@@ -23,14 +23,13 @@ from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
-from georesolve.service.ops import docs, health
-from georesolve.service.ops import metrics as ops_metrics
+from georesolve.service.ops import docs, health, prometheus
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.resolve import estimate
 from georesolve.service.resolve import router as resolve
-from georesolve.service.resolve.service import AtHand, Memory, Service
+from georesolve.service.resolve.context import AtHand, Memory, Service
 from georesolve.service.results import router as results
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
@@ -125,6 +124,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)
-    for module in (resolve, page, *of_resources, health, ops_metrics, docs):
+    for module in (resolve, page, *of_resources, health, prometheus, docs):
         app.include_router(module.router)
     return app

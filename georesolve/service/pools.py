@@ -1,6 +1,6 @@
 """Threads for what waits, apart by what it waits for: a silent bucket holds up no key check.
 
-Each kind has a few of its own. Searches have theirs in `resolve.service`, decoders in
+Each kind has a few of its own. Searches have theirs in `resolve.context`, decoders in
 `receiving.ingest`, jobs in `jobs.supervisor`, the cluster in `jobs.cluster`; the default pool of
 asyncio is not used.
 """

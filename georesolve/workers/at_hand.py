@@ -26,7 +26,8 @@ from georesolve.workers.evidence import valid_rows
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
-from georesolve.workers.plan import QUICKLY_INDEXED, Chunk, rows_a_second
+from georesolve.workers.plan import Chunk
+from georesolve.workers.rates import QUICKLY_INDEXED, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
 from georesolve.workers.rehearsal import spiral_set
 from georesolve.workers.result import TableRows, geometries, provenance, write_rows

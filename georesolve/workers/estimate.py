@@ -24,13 +24,8 @@ from georesolve.workers.memory import (
     references_at_once,
     search_bytes,
 )
-from georesolve.workers.plan import (
-    CHUNKS_IN_HAND,
-    chunk_starts,
-    observations_a_group,
-    rows_a_second,
-    too_wide,
-)
+from georesolve.workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, too_wide
+from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried, Width
 
 

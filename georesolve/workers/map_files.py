@@ -1,6 +1,6 @@
 """The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
-An observation takes 24 bytes: its cell (see `workers.cells_cpu`), the float64 distance to its
+An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the float64 distance to its
 reference, NaN where it has none, and its row in the result. Each of the three has a file of its
 own, so that as many threads write at once. Whatever a tile or a pixel shows stands in one piece of
 each. Only the nearest reference of each observation counts. The files lie in the folder of the job,
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.workers import cells_cpu
+from georesolve.workers import map_cells_cpu
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.distances import STRETCH, Stretch, pieces, stretches
 from georesolve.workers.files import complete, write_at
@@ -32,7 +32,7 @@ from georesolve.workers.parts import Part
 from georesolve.workers.result import opened
 from georesolve.workers.threads import side_by_side
 
-MOST_ZOOM = cells_cpu.BITS - 8
+MOST_ZOOM = map_cells_cpu.BITS - 8
 PIXELS = 1 << 16
 """Of a tile."""
 _DISTANCE = "distance_m"
@@ -99,7 +99,7 @@ class Map:
         """The most observations that a pixel of a zoom level has."""
         if z not in self._densest:
             most = np.zeros(threads_for(self.rows, _GRAIN), np.int64)
-            in_threads(cells_cpu.densest, most.size, self._cells, _shift(z), most)
+            in_threads(map_cells_cpu.densest, most.size, self._cells, _shift(z), most)
             self._densest[z] = int(most.max())
         return self._densest[z]
 
@@ -121,7 +121,7 @@ class Map:
         edges = piece.start + np.searchsorted(self._cells[piece], numbers)
         matched, median_m = np.zeros(PIXELS, np.int64), np.full(PIXELS, np.nan)
         threads = threads_for(piece.stop - piece.start, _GRAIN)
-        in_threads(cells_cpu.medians, threads, edges, self._distances, matched, median_m)
+        in_threads(map_cells_cpu.medians, threads, edges, self._distances, matched, median_m)
         unmatched = np.diff(edges) - matched
         return Square(*(array[_ORDER] for array in (matched, unmatched, median_m)))
 
@@ -287,10 +287,10 @@ def _sorted_run(
     points, spare = desk.laid(table.num_rows)
     cells, distances, rows = points
     bounds = np.empty(4)
-    shown, beyond = cells_cpu.place(
+    shown, beyond = map_cells_cpu.place(
         *given, stretch.first_row, cells, distances.view(np.float64), rows, bounds
     )
-    cells_cpu.sort(points, shown, spare)
+    map_cells_cpu.sort(points, shown, spare)
     place = pile.add(*(column[:shown] for column in points))
     return _Run(*place, shown, beyond, bounds, cells[:shown:_STEP].copy())
 
@@ -322,8 +322,8 @@ def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[byt
         first, begins, ends = piece
         count = int((ends - begins).sum())
         points, spare = desk.laid(count)
-        cells_cpu.gather(words, numbers, starts, sizes, begins, ends, points)
-        cells_cpu.sort(points, count, spare)
+        map_cells_cpu.gather(words, numbers, starts, sizes, begins, ends, points)
+        map_cells_cpu.sort(points, count, spare)
         for file, column in zip(files, points, strict=True):
             write_at(file, column, _HEAD_BYTES + _WORD_BYTES * first)
 

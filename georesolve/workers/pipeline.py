@@ -22,16 +22,9 @@ from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
 from georesolve.workers.parts import part_name, read_record, recorded, remove_record
 from georesolve.workers.places import OutputFailed, named
-from georesolve.workers.plan import (
-    CHUNKS_IN_HAND,
-    Chunk,
-    Run,
-    chunks,
-    next_run,
-    takes_long,
-    too_wide,
-)
+from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
 from georesolve.workers.plugin import READY
+from georesolve.workers.rates import takes_long
 from georesolve.workers.sampling import compared
 from georesolve.workers.suspects import Suspects
 from georesolve.workers.threads import side_by_side
@@ -84,7 +77,7 @@ class Progress:
     evidence: Evidence | None = None
     """What the observations say, of files that nobody has looked at before."""
     compared: float = 0.0
-    """What `plan.rows_a_second` knows of the points."""
+    """What `rates.rows_a_second` knows of the points."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a finished chunk."""

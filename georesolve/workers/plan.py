@@ -7,6 +7,7 @@ from georesolve.kernels import Query, Way, way
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
@@ -16,17 +17,8 @@ _GROUP_BYTES = 2**29
 are exceeded, row groups have fewer rows."""
 _FEWEST_ROWS = 2**10
 """So few a row group may have for that; with fewer, a result would be all footer."""
-# Order of magnitude, of one core and of one GPU: they set the size of chunks, not the answer.
-_TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 8e6, "cuda": 1e8}
-_BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
-_LISTED = 2.5
-"""Times as long as for k = 1 a comparison takes where a list is kept."""
-_CROWDED = 3.0
-"""Times as long as of spread points a walk takes at most, comparisons beyond its own apart."""
 _CHUNK_SECONDS = 1.0
 """How long a chunk takes at most, by itself: a cancel stops a job within that time."""
-_LONG_SECONDS = 4.0
-"""How long a search takes at least that is worth the look at a sample."""
 _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
 a GPU whatever a chunk takes in Python, for which its threads wait for each other, counts half."""
@@ -41,10 +33,6 @@ _RUN_SECONDS = 0.5
 """How long a run takes at most if its chunks take as long as the one that ended last."""
 _RUNS_A_THREAD = 4
 """As many at least of the chunks that wait."""
-_SMALL_SECONDS = 0.05
-_SMALL_ROWS = ROW_GROUP
-QUICKLY_INDEXED = 2**20
-"""References that two cores read and index in a tenth of a second: a request waits for no more."""
 
 
 class Chunk(NamedTuple):
@@ -189,49 +177,6 @@ def chunk_starts(
         size = 1 << size.bit_length() - 1
     # No observations are one empty chunk: their result has columns, too.
     return range(0, max(1, n_observations), size)
-
-
-def most_at_hand(n_references: int, options: MatchOptions) -> int:
-    """Observations up to which the process that is asked answers by itself.
-
-    Their rows are one row group at most, and the search takes an estimated 50 ms of one core at
-    most: no longer than a graph of tasks does.
-    """
-    rate = rows_a_second(n_references, options, "cpu")
-    return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
-
-
-def takes_long(
-    n_observations: int, n_references: int, options: MatchOptions, device: Device
-) -> bool:
-    """Whether a search may take long: as brute force does, which no search takes longer than."""
-    rate = rows_a_second(n_references, options, device, n_references)
-    return n_observations > _LONG_SECONDS * rate
-
-
-def rows_a_second(
-    n_references: int, options: MatchOptions, device: Device, compared: float = 0.0
-) -> float:
-    """Order of magnitude of the observations that a worker resolves in a second.
-
-    `compared` tells how many references a walk compares each with, by `workers.sampling`; without
-    a sample points are taken to be spread.
-    """
-    k = options.k
-    pair = (1.0 if k == 1 else _LISTED) / _BRUTE_PAIRS_A_SECOND[device]
-    if options.algorithm == "brute":
-        return 1 / ((k - 1) / _TREE_ROWS_A_SECOND[device] + max(1, n_references) * pair)
-    usual = usually_compared(k)
-    crowd = min(max(1.0, compared / usual), _CROWDED)
-    return 1 / (crowd * k / _TREE_ROWS_A_SECOND[device] + max(0.0, compared - usual) * pair)
-
-
-def usually_compared(k: int) -> int:
-    """References that a walk compares an observation with where points are spread.
-
-    Measured: of 2^10 to 2^17 references half as many to twice as many.
-    """
-    return 30 + 3 * k
 
 
 def way_of(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> Way:

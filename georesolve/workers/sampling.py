@@ -6,7 +6,7 @@ from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import usually_compared
+from georesolve.workers.rates import usually_compared
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
 """Row groups that are read of a set at most: two cores index 2^18 references in 25 ms."""

@@ -8,7 +8,7 @@ from os import sched_getaffinity
 import pytest
 
 from georesolve.service.errors import InvalidInput, QueueFull, TooManyJobs
-from georesolve.service.resolve.service import AtHand
+from georesolve.service.resolve.context import AtHand
 from georesolve.service.settings import Settings
 
 THREADS = min(4, max(1, len(sched_getaffinity(0)) - 1))

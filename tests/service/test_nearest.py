@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.workers.plan import QUICKLY_INDEXED
+from georesolve.workers.rates import QUICKLY_INDEXED
 from tests.conftest import ROOT, points, sphere, wait_until
 from tests.oracle import nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet

@@ -20,7 +20,7 @@ from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.health import get_health
-from georesolve.service.resolve import resolution, sets
+from georesolve.service.resolve import outcome, sets
 from georesolve.service.resolve.models import NearestInputs
 from georesolve.service.turns import Turns
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
@@ -170,10 +170,10 @@ def test_checks_of_a_silent_store_hold_up_no_key_check():
 
 
 def test_a_search_that_asks_elsewhere_takes_one_core(monkeypatch):
-    monkeypatch.setattr(resolution, "_look_up", lambda *_: allowed.threads)
+    monkeypatch.setattr(outcome, "_look_up", lambda *_: allowed.threads)
     elsewhere = SimpleNamespace(lies_elsewhere=True)
     asked = SimpleNamespace(sets=(), datasets=(elsewhere, elsewhere))
-    told = resolution.looked_up(SimpleNamespace(owner="a"), asked, None, 0.0)
+    told = outcome.looked_up(SimpleNamespace(owner="a"), asked, None, 0.0)
     assert asyncio.run(told) == 1
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from georesolve.intake.representations import FORMATS
 from georesolve.service.errors import ResultTooLarge
-from georesolve.service.resolve.resolution import CONVERTED_BYTES, converted
+from georesolve.service.resolve.outcome import CONVERTED_BYTES, converted
 from georesolve.workers.result import TableRows
 from tests.conftest import finished, points, wait_until
 

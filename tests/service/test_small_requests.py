@@ -11,7 +11,7 @@ import pytest
 
 from georesolve.service.app import create_app
 from georesolve.service.settings import Settings
-from georesolve.workers.plan import QUICKLY_INDEXED
+from georesolve.workers.rates import QUICKLY_INDEXED
 from tests.conftest import (
     NO_CLUSTER,
     children_of,

@@ -22,7 +22,7 @@ from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.memory import in_pieces
 from georesolve.workers.pipeline import run
-from georesolve.workers.plan import QUICKLY_INDEXED
+from georesolve.workers.rates import QUICKLY_INDEXED
 from tests.conftest import points, store_points, wait_until
 
 OPTIONS = [

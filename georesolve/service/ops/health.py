@@ -11,7 +11,7 @@ from georesolve.service import pools
 from georesolve.service.auth.access import part
 from georesolve.service.disk import Trouble
 from georesolve.service.receiving import sandbox
-from georesolve.service.resolve.service import Service
+from georesolve.service.resolve.context import Service
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])

@@ -13,25 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from georesolve.intake.canonical import Decoded, joined
 from georesolve.intake.columns import Columns
 from georesolve.intake.errors import Refused
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Range, Source
-from georesolve.service.errors import (
-    InvalidInput,
-    NotReady,
-    StorageFull,
-    TooLarge,
-    problem_of,
-)
+from georesolve.service.errors import NotReady, TooLarge, problem_of
 from georesolve.service.receiving import sandbox
 from georesolve.service.receiving.children import Child, Children, NotStarted
-from georesolve.service.receiving.decoding import Cut, Decode, Join, Limits, Task, serve
+from georesolve.service.receiving.decoding import REFUSALS, Cut, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.files import sha256_of
@@ -71,8 +65,11 @@ class _Cut(_Answer):
     ranges: list[Range]
 
 
+_KINDS = {one.__name__: one for one in REFUSALS}
+
+
 class _Refused(_Answer):
-    problem: Literal["InvalidInput", "TooLarge", "StorageFull"]
+    problem: str = Field(pattern=f"^({'|'.join(_KINDS)})$")
     detail: str
     errors: list[dict[str, str | int]]
 
@@ -157,7 +154,7 @@ def _in_ranges(budget: _Budget, target: Path) -> Decoded | None:
         if len({(one.facts.columns, *one.types) for one in answers}) > 1:
             return None
         _answer_to(Join(source, target, targets[1:]), _Answer, budget)
-    except (InvalidInput, TooLarge, StorageFull):
+    except REFUSALS:
         return None
     finally:
         for path in targets[1:]:
@@ -225,8 +222,7 @@ def _answer_of(content: bytes, kind: type[_A], child: Child, budget: _Budget) ->
             f"and without an answer:\n{_quoted(content.decode(errors='replace'))}"
         ) from None
     if isinstance(answer, _Refused):
-        kinds = {kind.__name__: kind for kind in (InvalidInput, TooLarge, StorageFull)}
-        raise kinds[answer.problem](answer.detail, list(answer.errors))
+        raise _KINDS[answer.problem](answer.detail, list(answer.errors))
     raise DecoderFailed(f"the process failed:\n{_quoted(answer.stack)}")
 
 

@@ -25,12 +25,20 @@ from georesolve.intake.errors import Refused
 from georesolve.intake.points import Bounds
 from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Source, Table
-from georesolve.service.errors import StorageFull, TooLarge, disk_full, is_disk_full
+from georesolve.service.errors import (
+    InvalidInput,
+    StorageFull,
+    TooLarge,
+    disk_full,
+    is_disk_full,
+)
 from georesolve.service.receiving.sandbox import confine, libraries
 from georesolve.workers.datasets import Facts, streamed
 from georesolve.workers.footers import append
 
 _MEMORY = Path("/proc/self/statm")
+REFUSALS = (InvalidInput, TooLarge, StorageFull)
+"""What a process may answer that is the file's fault, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

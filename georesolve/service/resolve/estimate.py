@@ -13,16 +13,16 @@ from georesolve.service import pools
 from georesolve.service.errors import NotReady, QueueFull, TooManyJobs
 from georesolve.service.http import examples
 from georesolve.service.http.operations import json_request
+from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
     ROLES,
     EstimateInputs,
     NearestExecution,
     NearestInputs,
 )
+from georesolve.service.resolve.outcome import refuse_without_cluster
 from georesolve.service.resolve.requests import json_content, parsed
-from georesolve.service.resolve.resolution import refuse_without_cluster
 from georesolve.service.resolve.router import ServiceContext
-from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
 from georesolve.workers.estimate import estimate, obstacle, result_bytes
 from georesolve.workers.jobs import MatchOptions

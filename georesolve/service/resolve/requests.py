@@ -27,8 +27,8 @@ from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.http.operations import TEXT
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.uploads import receive_body, receive_form
+from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
-from georesolve.service.resolve.service import Service
 from georesolve.service.store.rows import Repeat
 
 _LONGEST_KEY = 255

@@ -26,7 +26,14 @@ from georesolve.service.http.operations import (
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
+from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import NearestInputs, ResolveForm
+from georesolve.service.resolve.outcome import (
+    SmallAnswer,
+    refuse_unready,
+    resolve,
+    resolve_at_once,
+)
 from georesolve.service.resolve.requests import (
     SHORT_BYTES,
     Terms,
@@ -36,13 +43,6 @@ from georesolve.service.resolve.requests import (
     read_form,
     read_stream,
 )
-from georesolve.service.resolve.resolution import (
-    SmallAnswer,
-    refuse_unready,
-    resolve,
-    resolve_at_once,
-)
-from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_answer
 from georesolve.service.store.rows import LIVE, JobRow

@@ -16,6 +16,7 @@ from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.receiving.uploads import Upload, keep_upload
+from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
     ROLES,
     Arrays,
@@ -26,7 +27,6 @@ from georesolve.service.resolve.models import (
     PointSource,
     SourceReference,
 )
-from georesolve.service.resolve.service import Service
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows

@@ -35,9 +35,9 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.requests import Terms
-from georesolve.service.resolve.service import Service
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
@@ -55,7 +55,7 @@ from georesolve.workers.at_hand import (
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import Job, with_id
 from georesolve.workers.places import place_of
-from georesolve.workers.plan import QUICKLY_INDEXED, most_at_hand
+from georesolve.workers.rates import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
 from georesolve.workers.result import Rows, opened
 from georesolve.workers.sources import SourceFailed

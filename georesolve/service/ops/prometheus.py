@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from georesolve.service import pools
 from georesolve.service.auth.access import METRICS, part
-from georesolve.service.resolve.service import Service
+from georesolve.service.resolve.context import Service
 from georesolve.service.store.rows import LIVE
 
 router = APIRouter(tags=["health"])
