@@ -152,7 +152,8 @@ class _Value:
         return self.as_kind(ir.IntType(self.count)).widened()
 
     def widened(self) -> "_Value":
-        return self._written(lambda value: self.builder.zext(value, _LONG))
+        kind = ir.VectorType(_LONG, self.count) if self.count else _LONG
+        return self._written(lambda value: self.builder.zext(value, kind))
 
     def extreme(self, how: str) -> "_Value":
         """The least or the greatest number of a vector, none of them NaN."""
@@ -279,6 +280,23 @@ def children_within(builder, boxes, node, box, worst):  # type: ignore[no-untype
 
 
 @_written(types.int64)
+def children_inside(builder, boxes, node, box, worst):  # type: ignore[no-untyped-def]
+    """Which of a node's eight boxes hold nothing that is farther than `worst` from a box, as bits.
+
+    No two of their points differ by more on an axis than the far sides do, and rounding keeps
+    that order, so the bound is at least every squared chord as computed.
+    """
+    sides = ((boxes.load(_EIGHT, node, a, 0), boxes.load(_EIGHT, node, a + 3, 0)) for a in range(3))
+    own = [box.every(_EIGHT, side) for side in range(6)]
+    apart = (
+        (own[a + 3] - least).greatest(greatest - own[a])
+        for a, (least, greatest) in enumerate(sides)
+    )
+    bound = reduce(_Value.__add__, (most * most for most in apart))
+    return (bound <= worst.every(_EIGHT)).bits()
+
+
+@_written(types.int64)
 def lanes_within(builder, lanes, boxes, node, child):  # type: ignore[no-untyped-def]
     """Which of 16 points may find something in a node's box at most their best, as bits."""
     *points, best = (lanes.load(_SIXTEEN, row, 0) for row in range(4))
@@ -396,6 +414,38 @@ def keys_tied(builder, keys, entry):  # type: ignore[no-untyped-def]
     """Which of 16 points have a key that only its number tells from the next one, as bits."""
     differ = keys.load(_SIXTEEN_KEYS, entry, 0) ^ keys.load(_SIXTEEN_KEYS, entry + 1, 0)
     return (differ & ~NUMBER).equals(0).bits()
+
+
+@_written(types.int64)
+def members_within(builder, points, rows, leaf, lanes, lane, chord2):  # type: ignore[no-untyped-def]
+    """Which of a leaf's eight references are within a lane's bound, as bits.
+
+    Rows 4 and 5 of the lanes are a row that is left out and the least that is not. ``chord2`` (8,)
+    takes the squared chords.
+    """
+    *point, bound, own, least = (lanes.every(_EIGHT, row, lane) for row in range(6))
+    square = _square(point, [points.load(_EIGHT, leaf, axis, 0) for axis in range(3)])
+    row = rows.load(_EIGHT, leaf, 0)
+    chord2.store(square, 0)
+    return ((square <= bound) & row.differs(own) & (least <= row)).bits()
+
+
+@_written(types.void)
+def count_members(builder, points, rows, leaf, lanes, counts):  # type: ignore[no-untyped-def]
+    """Count a leaf's references within the bounds of 16 points; rows as in `members_within`."""
+    *own, bound, _, least = (lanes.load(_SIXTEEN, row, 0) for row in range(6))
+    count = counts.load(_SIXTEEN_KEYS, 0)
+    for j in range(8):
+        square = _square(own, [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)])
+        row = rows.every(_SIXTEEN, leaf, j)
+        count += ((square <= bound) & (least <= row)).widened()
+    counts.store(count, 0)
+
+
+@_written(types.int64)
+def ones(builder, bits):  # type: ignore[no-untyped-def]
+    """How many bits are set."""
+    return _Value(builder, builder.ctpop(bits.ir))
 
 
 @_written(types.int64)

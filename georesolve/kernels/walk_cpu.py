@@ -17,11 +17,17 @@ from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_node
 
 _LOOKS: dict[Any, Callable[..., Any]] = {}
+_TAKES: dict[Any, Callable[..., Any]] = {}
 
 
 def looks(kind: type) -> Callable[..., Any]:
     """Have a function be `look` for collectors of a type."""
     return lambda function: _LOOKS.setdefault(kind, function)
+
+
+def takes(kind: type) -> Callable[..., Any]:
+    """Have a function be `take_whole` for collectors of a type."""
+    return lambda function: _TAKES.setdefault(kind, function)
 
 
 def look(collector: Any, tree: Any, node: Any, bits: Any, box: Any, worst: Any) -> Any:
@@ -31,14 +37,26 @@ def look(collector: Any, tree: Any, node: Any, bits: Any, box: Any, worst: Any) 
     """
 
 
-# Only compiled code calls it: to take its arguments from Python would be much to compile.
-@overload(
-    look,
-    strict=False,
-    jit_options={"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True},
-)
-def _choose(collector: Any, *_: Any) -> Callable[..., Any] | None:
+def take_whole(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
+    """Take boxes of a node without opening them; those of the bits that are still to be opened."""
+
+
+# Only compiled code calls them: to take their arguments from Python would be much to compile.
+_INLINE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+@overload(look, strict=False, jit_options=_INLINE)
+def _choose_look(collector: Any, *_: Any) -> Callable[..., Any] | None:
     return _LOOKS.get(getattr(collector, "instance_class", None))
+
+
+@overload(take_whole, strict=False, jit_options=_INLINE)
+def _choose_take(collector: Any, *_: Any) -> Callable[..., Any]:
+    return _TAKES.get(getattr(collector, "instance_class", None), _take_none)
+
+
+def _take_none(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
+    return bits
 
 
 @njit(inline="always")
@@ -65,6 +83,7 @@ def walk(tree, collector, box, worst, near, near_stop, most_steps, stack):  # ty
             steps += NODE_STEPS
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
+            bits = take_whole(collector, tree, node, level, bits, box)
             if level:
                 top = push_children(boxes, levels, level, node, bits, stack, top)
                 continue

@@ -1,20 +1,202 @@
-"""All references within a distance of every observation on a CPU: how many, and which."""
+"""All references within a distance of every observation on a CPU: how many, and which.
+
+Observations walk the tree (`kernels.tree_cpu`, which says why nothing is left out) in packets of
+neighbours, or each by itself, with a bound that does not change. One walk counts; for pairs the
+counts say where each observation's begin, and a second walk writes them there.
+
+Boxes whose points are all within the distance of a whole packet are counted without being opened
+(`kernels.lanes_cpu.children_inside`). What an observation leaves out, its own row, is taken off
+where it was counted.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates_cpu import measure_part, unit_vectors
+from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
+from georesolve.kernels.coordinates_cpu import measure_part, readable, unit_vectors
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.lanes_cpu import (
+    children_inside,
+    count_members,
+    lanes_within,
+    load_lanes,
+    lowest_bit,
+    members_within,
+    ones,
+    prefetch_for_write,
+)
+from georesolve.kernels.order_cpu import MAX_ROWS, ROW, Scratch, scratch, sort
+from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import put
+from georesolve.kernels.walk_cpu import looks, put, takes, walk
 from georesolve.kernels.ways import Search
 
-_GRAIN = 1 << 16
+_BRUTE_GRAIN = 1 << 16
 """Pairs that are worth a thread."""
+_GRAIN = 256
+"""Observations that are worth a thread."""
+_TURN = 64
+"""Packets that a thread takes in its turn: what has many pairs lies together in the order."""
+_WINDOW = 1 << 20
+"""Observations sorted at a time: their memory is used again for the next."""
+_FEW = 6
+"""Observations of a packet near a leaf up to which each is compared by itself."""
 _RUN = 16
 """Pairs that are put in order one by one; runs of them are merged."""
+
+
+class Count(NamedTuple):
+    """Counts what is within the bound of each lane, and apart from that whole boxes for all."""
+
+    lanes: np.ndarray
+    used: int
+    inside: float
+    n: int
+    counts: np.ndarray
+    whole: np.ndarray
+    squares: np.ndarray
+
+
+@takes(Count)
+def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    inside = bits & children_inside(tree.boxes, node, box, collector.inside)
+    bits &= ~inside
+    size = WIDTH << 3 * level
+    while inside:
+        child = (node - tree.levels[level]) * WIDTH + lowest_bit(inside)
+        inside &= inside - 1
+        # All leaves are full but the last.
+        collector.whole[0] += min(size, collector.n - child * size)
+    return bits
+
+
+@looks(Count)
+def _count(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    lanes = collector.lanes
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        leaf = node * WIDTH + j
+        near = lanes_within(lanes, tree.boxes, node, j) & collector.used
+        if ones(near) > _FEW:
+            count_members(tree.points, tree.rows, leaf, lanes, collector.counts)
+            near = 0
+        while near:
+            lane = lowest_bit(near)
+            near &= near - 1
+            collector.counts[lane] += ones(
+                members_within(tree.points, tree.rows, leaf, lanes, lane, collector.squares)
+            )
+    return worst, 0
+
+
+class Fill(NamedTuple):
+    """Writes what is within the bound of each lane to where its pairs end, which moves on."""
+
+    lanes: np.ndarray
+    used: int
+    squares: np.ndarray
+    ends: np.ndarray
+    reference: np.ndarray
+    key: np.ndarray
+
+
+@looks(Fill)
+def _fill(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    lanes, used, squares, ends, reference, key = collector
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        leaf = node * WIDTH + j
+        near = lanes_within(lanes, tree.boxes, node, j) & used
+        while near:
+            lane = lowest_bit(near)
+            near &= near - 1
+            found = members_within(tree.points, tree.rows, leaf, lanes, lane, squares)
+            end = ends[lane]
+            while found:
+                member = lowest_bit(found)
+                found &= found - 1
+                key[end] = squares[member]
+                reference[end] = np.int64(tree.rows[leaf, member])
+                end += 1
+            ends[lane] = end
+    return worst, 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search_within(  # type: ignore[no-untyped-def]
+    thread, threads, tree, n_held, vectors, points, order, width, first_of_all,
+    chord2, exclude_self, once, first_row, counts, starts, reference, key,
+):  # fmt: skip
+    """Count what is within the distance of the observations of an order, or write their pairs.
+
+    They walk in packets of `width`. Without memory for pairs they are counted.
+    """
+    n = order.size
+    n_packets = (n + width - 1) // width
+    lanes = aligned_rows(6, LANES)
+    boxes_of = aligned_rows(1, WIDTH)
+    box = boxes_of[0]
+    places = np.empty(LANES, np.int64)
+    counted = aligned_rows(1, LANES)[0].view(np.int64)
+    ends = np.empty(LANES, np.int64)
+    whole = np.empty(1, np.int64)
+    squares = aligned_rows(1, WIDTH)[0]
+    stack = np.empty(STACK, np.int64)
+    spare = np.empty(0), np.empty(0, np.int64)
+    for packet in range(n_packets):
+        if packet // _TURN % threads != thread:
+            continue
+        first = packet * width
+        used = min(width, n - first)
+        farthest = 0.0
+        nearest = np.inf
+        for lane in range(LANES):
+            # Lanes that are not used repeat the last observation.
+            i = order[first + min(lane, used - 1)] & ROW
+            prefetch_for_write(points, order[min(first + width + lane, n - 1)] & ROW, 0)
+            places[lane] = i
+            row = first_row + i
+            bound = chord2[first_of_all + i if chord2.size > 1 else 0]
+            lanes[3, lane] = bound
+            # Where it is counted, it is taken off below.
+            lanes[4, lane] = row if exclude_self and starts.size else -1
+            lanes[5, lane] = row + 1 if once else 0
+            farthest = max(farthest, bound)
+            nearest = min(nearest, bound)
+            counted[lane] = 0
+            if starts.size:
+                ends[lane] = starts[i]
+        load_lanes(points, places, lanes, boxes_of, 0)
+        bits = (1 << used) - 1
+        if not starts.size:
+            whole[0] = 0
+            # Of whole boxes it is not known which rows they hold.
+            count = Count(lanes, bits, -1.0 if once else nearest, n_held, counted, whole, squares)
+            walk(tree, count, box, farthest, 0, 0, NO_LIMIT, stack)
+            for lane in range(used):
+                i = places[lane]
+                counts[i] = counted[lane] + whole[0]
+                row = first_row + i
+                if exclude_self and not once and 0 <= row < vectors.shape[0]:
+                    c = squared_chord(
+                        lanes[0, lane], lanes[1, lane], lanes[2, lane],
+                        vectors[row, 0], vectors[row, 1], vectors[row, 2],
+                    )  # fmt: skip
+                    counts[i] -= c <= lanes[3, lane]
+            continue
+        fill = Fill(lanes, bits, squares, ends, reference, key)
+        walk(tree, fill, box, farthest, 0, 0, NO_LIMIT, stack)
+        for lane in range(used):
+            part = slice(starts[places[lane]], ends[lane])
+            spare = _sort(key[part], reference[part], spare)
+            measure_part(key[part])
 
 
 @njit(inline="always")
@@ -29,6 +211,7 @@ def _sort(chords, rows, spare):  # type: ignore[no-untyped-def]
         spare = np.empty(2 * n), np.empty(2 * n, np.int64)
     from_c, from_r, to_c, to_r = chords, rows, spare[0], spare[1]
     width = _RUN
+    passes = 0
     while width < n:
         for first in range(0, n, 2 * width):
             middle, stop = min(first + width, n), min(first + 2 * width, n)
@@ -45,12 +228,8 @@ def _sort(chords, rows, spare):  # type: ignore[no-untyped-def]
                     left += 1
         from_c, from_r, to_c, to_r = to_c, to_r, from_c, from_r
         width *= 2
-    # An odd number of passes ends in the spare memory.
-    passes = 0
-    width = _RUN
-    while width < n:
         passes += 1
-        width *= 2
+    # An odd number of passes ends in the spare memory.
     if passes % 2:
         chords[:] = from_c[:n]
         rows[:] = from_r[:n]
@@ -73,37 +252,74 @@ def _compare_all(  # type: ignore[no-untyped-def]
         for row in range(max(own + 1, 0) if once else 0, vectors.shape[0]):
             c = squared_chord(x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2])
             if c <= bound and not (exclude_self and row == own):
-                if key.size:
+                if starts.size:
                     key[starts[i] + count] = c
                     reference[starts[i] + count] = row
                 count += 1
-        counts[i] = count
-        if key.size:
-            part = slice(starts[i], starts[i + 1])
+        if not starts.size:
+            counts[i] = count
+        elif count:
+            part = slice(starts[i], starts[i] + count)
             spare = _sort(key[part], reference[part], spare)
             measure_part(key[part])
 
 
+def _search(
+    index: ReferenceIndex,
+    observations: Degrees,
+    asked: Within,
+    by: Search,
+    counts: np.ndarray,
+    found: Pairs,
+) -> None:
+    if by == "brute":
+        points = unit_vectors(*observations)
+        threads = threads_for(counts.size * len(index.vectors), _BRUTE_GRAIN)
+        in_threads(_compare_all, threads, index.vectors, points, *asked, counts, *found)
+        return
+    n_held = held(index.tree)
+    if not n_held:
+        counts.fill(0)
+        return
+    width = LANES if by == "packets" else 1
+    for part, points, order in _windows(observations, index.tree.rows.size):
+        if order.size < len(points):
+            counts[part] = 0
+        here = asked._replace(first_row=asked.first_row + part.start)
+        starts = found.starts[part.start : part.stop + 1]
+        in_threads(
+            search_within, threads_for(order.size, _GRAIN), index.tree, n_held, index.vectors,
+            points, order, width, part.start, *here, counts[part], starts, *found[1:],
+        )  # fmt: skip
+
+
+def _windows(
+    observations: Degrees, n_references: int
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Parts of the observations, their unit vectors, and neighbours put next to each other."""
+    lat_deg, lon_deg = readable(observations)
+    n = lat_deg.size
+    window = min(n, max(_WINDOW, 2 * n_references), MAX_ROWS)
+    with scratch(window) as memory:
+        for start in range(0, n, max(window, 1)):
+            part = slice(start, min(start + window, n))
+            here = Scratch(*(array[: part.stop - start] for array in memory))
+            unit_vectors(lat_deg[part], lon_deg[part], here.points)
+            yield part, here.points, here.order[: sort(here, LANES)]
+
+
 def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> np.ndarray:
     """How many references lie within the distance of every observation."""
-    n = observations.lat_deg.size
-    counts = np.empty(n, np.int64)
+    counts = np.empty(observations.lat_deg.size, np.int64)
     none = np.empty(0, np.int64)
-    points = unit_vectors(*observations)
-    threads = threads_for(n * len(index.vectors), _GRAIN)
-    at = (index.vectors, points, *asked, counts, none, none, np.empty(0))
-    in_threads(_compare_all, threads, *at)
+    _search(index, observations, asked, by, counts, Pairs(none, none, np.empty(0)))
     return counts
 
 
 def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
     """All references within the distance of every observation, nearest first, equals by row."""
     counts = count(index, observations, asked, by)
-    starts = np.zeros(counts.size + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
+    starts = np.append(0, counts.cumsum())
     found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    points = unit_vectors(*observations)
-    threads = threads_for(counts.size * len(index.vectors), _GRAIN)
-    at = (index.vectors, points, *asked, counts, *found)
-    in_threads(_compare_all, threads, *at)
+    _search(index, observations, asked, by, counts, found)
     return found
