@@ -1,4 +1,4 @@
-"""The exact nearest reference point of every geospatial observation.
+"""The exact nearest reference points of geospatial observations, and all within a distance.
 
 What is public is loaded when it is first asked for: the processes of the service import this
 package, too, and need none of it.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from georesolve.files import Plan, Summary, plan, resolve
     from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
     from georesolve.joins import sjoin_nearest
-    from georesolve.options import Options
-    from georesolve.resolution import Index, nearest
+    from georesolve.options import Options, WithinOptions
+    from georesolve.resolution import Index, nearest, within
 
 __version__ = "0.1.0"
 
@@ -39,18 +39,20 @@ __all__ = [
     "Summary",
     "TooLarge",
     "UnsupportedFormat",
+    "WithinOptions",
     "nearest",
     "plan",
     "resolve",
     "sjoin_nearest",
+    "within",
 ]
 
 _MODULES = {
     "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
     "files": ("Plan", "Summary", "plan", "resolve"),
     "joins": ("sjoin_nearest",),
-    "options": ("Options",),
-    "resolution": ("Index", "nearest"),
+    "options": ("Options", "WithinOptions"),
+    "resolution": ("Index", "nearest", "within"),
 }
 """What each module has of these; the others are of the client."""
 

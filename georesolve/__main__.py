@@ -12,7 +12,7 @@ def main() -> int:
     """Run the command line; returns its exit code."""
     from georesolve import commands
 
-    if sys.argv[1:2] != ["nearest"]:
+    if sys.argv[1:2] not in (["nearest"], ["within"]):
         return commands.main()
     # All that it loads it needs to its end: to look through that for garbage, again and again and
     # once more at the end, takes a quarter of what a small search does.

@@ -6,8 +6,9 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +24,36 @@ from georesolve.intake.points import Points
 from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
-from georesolve.options import Options
+from georesolve.options import Options, WithinOptions
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
-from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
-from georesolve.workers.datasets import Dataset, read_rows
+from georesolve.searches import (
+    RESULT_ROWS,
+    Piece,
+    Progress,
+    Search,
+    deserves_all_gpus,
+    distances,
+    run_on_cluster,
+    runs,
+)
+from georesolve.workers.datasets import Dataset, cut, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import CarriedTooLong, Job, with_id
+from georesolve.workers.jobs import CarriedTooLong, Job, PairOptions, with_id
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.plan import Chunk, observations_a_group, too_wide, way_of
+from georesolve.workers.plan import Chunk, observations_a_group, pairs_a_group, too_wide, way_of
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
 from georesolve.workers.sampling import compared
-from georesolve.workers.splice import Encoded, Splice, encode
+from georesolve.workers.splice import Splice, encode
 from georesolve.workers.threads import side_by_side
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
+_COUNTED_ROWS = 2**20
+"""Observations whose pairs are counted at a time, before any is made."""
+_MADE_PAIRS = 2**20
+"""Pairs that are made at a time at most, if they are not those of one observation."""
 _SAMPLED_ROWS = 65_536
 """Rows of a result whose distances are ranked."""
 
@@ -110,7 +124,7 @@ def resolve(
     observations: Paths,
     references: Paths,
     out: str | os.PathLike[str],
-    options: Options | None = None,
+    options: Options | WithinOptions | None = None,
     *,
     format: str | None = None,
     device: DeviceChoice = "auto",
@@ -258,11 +272,16 @@ def plan(
     )
 
 
-def _remarks(job: Job, options: Options) -> list[str]:
+def _remarks(job: Job, options: Options | WithinOptions) -> list[str]:
     return remarks(job.observations, job.references) if options.coordinates == "check" else []
 
 
-def _job(observations: list[Path], references: list[Path], options: Options, folder: Path) -> Job:
+def _job(
+    observations: list[Path],
+    references: list[Path],
+    options: Options | WithinOptions,
+    folder: Path,
+) -> Job:
     """Two sets that have been read and checked, and how they are matched."""
     sets = (
         _canonical(observations, "observations", options, folder),
@@ -275,7 +294,9 @@ def _job(observations: list[Path], references: list[Path], options: Options, fol
     return job
 
 
-def _canonical(files: list[Path], role: Role, options: Options, folder: Path) -> Dataset:
+def _canonical(
+    files: list[Path], role: Role, options: Options | WithinOptions, folder: Path
+) -> Dataset:
     reading = options.reading(role)
     sources = sources_of(files, reading, role, folder)
     target = folder / f"{role}.parquet"
@@ -306,7 +327,8 @@ def _distances(result: Path) -> dict[str, float]:
     with pq.ParquetFile(result) as file:
         step = max(1, file.metadata.num_rows // _SAMPLED_ROWS)
         largest, sampled = -math.inf, [np.empty(0)]
-        for group in range(file.num_row_groups):
+        has_distances = "distance_m" in file.schema_arrow.names
+        for group in range(file.num_row_groups if has_distances else 0):
             table = file.read_row_group(group, columns=["distance_m"])
             metres = table["distance_m"].drop_null().to_numpy()
             sampled.append(metres[::step])
@@ -325,34 +347,63 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     widths = job.widths()
     counts: Counter[str] = Counter()
 
-    def groups() -> Iterator[tuple[Chunk, pa.Table]]:
-        # Whole row groups, so that each is encoded once.
-        group = observations_a_group(options.k, widths)
-        step = max(1, RESULT_ROWS // options.k // group) * group
+    def pieces(step: int) -> Iterator[tuple[Chunk, Piece]]:
+        names = [observations.lat, observations.lon]
+        if isinstance(options, PairOptions) and isinstance(options.distance_m, str):
+            names = list(dict.fromkeys([*names, options.distance_m]))
         for start in range(0, max(1, observations.rows), step):
             chunk = Chunk(start, min(start + step, observations.rows))
-            table = read_rows(observations.file, *chunk, [observations.lat, observations.lon])
-            lat_deg, lon_deg = (column.to_numpy() for column in table.columns)
-            rows, of_chunk = search.found(lat_deg, lon_deg, start, options)
-            counts.update(of_chunk)
-            for one in chunk.row_groups(options.k, widths):
-                first = (one.start - start) * options.k
-                yield one, rows.slice(first, (one.stop - one.start) * options.k)
+            table = read_rows(observations.file, *chunk, names)
+            lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
+            yield chunk, Piece(lat_deg, lon_deg, start, distances(table, options, start))
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
-    def encoded(item: tuple[Chunk, pa.Table]) -> Encoded:
-        group, rows = item
+    def found(piece: Piece) -> pa.Table:
+        rows, of_piece = search.found(piece, options)
+        counts.update(of_piece)
+        return rows
+
+    def carrying(chunk: Chunk, rows: pa.Table) -> pa.Table:
         own = (
-            read_rows(observations.file, *group, of_observations)
+            read_rows(observations.file, *chunk, of_observations)
             if of_observations
             else pa.table({})
         )
-        return encode(search.carry(rows, own, options))
+        return search.carry(rows, own, chunk.start, options)
 
+    def groups() -> Iterator[Callable[[], pa.Table]]:
+        # Whole row groups, so that each is encoded once.
+        group = observations_a_group(options.k, widths)
+        for chunk, piece in pieces(max(1, RESULT_ROWS // options.k // group) * group):
+            rows = found(piece)
+            for one in chunk.row_groups(options.k, widths):
+                first = (one.start - chunk.start) * options.k
+                own = rows.slice(first, (one.stop - one.start) * options.k)
+                yield partial(carrying, one, own)
+
+    def groups_of_pairs(options: PairOptions) -> Iterator[Callable[[], pa.Table]]:
+        size = pairs_a_group(widths)
+        most = min(size, _MADE_PAIRS)
+
+        def tables() -> Iterator[pa.Table]:
+            for chunk, piece in pieces(_COUNTED_ROWS):
+                # As many observations at a time as have so many pairs together.
+                for start, stop in runs(search.count_within(piece, options), most):
+                    rows = found(piece.part(start, stop))
+                    own = Chunk(chunk.start + start, chunk.start + stop)
+                    for first in range(0, max(1, rows.num_rows), most):
+                        yield carrying(own, rows.slice(first, most))
+
+        return (partial(pa.Table.combine_chunks, one) for one in cut(tables(), size))
+
+    if isinstance(options, PairOptions) and not options.summary:
+        made = groups_of_pairs(options)
+    else:
+        made = groups()
     with target.open("wb") as file:
         splice = Splice(file)
-        for one in side_by_side(encoded, groups()):
+        for one in side_by_side(lambda make: encode(make()), made):
             splice.add(one)
         splice.finish(one.schema.with_metadata(provenance(job, dict(counts))))
     return dict(counts)

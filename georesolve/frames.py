@@ -39,7 +39,7 @@ from georesolve.tables import (
     like,
 )
 from georesolve.workers.frames import Frame
-from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.jobs import MatchOptions, PairOptions, with_id
 from georesolve.workers.matches import STATUSES, statuses
 
 
@@ -235,9 +235,12 @@ class _Cudf(_Pandas):
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
-        if search.device == "cuda" and points.lat in self._given.columns:
+        named = [*with_id(points, options.observation_columns)]
+        if isinstance(options, PairOptions):
+            named.append(str(options.distance_m))
+        elif search.device == "cuda" and points.lat in self._given.columns:
             return _on_gpu(self._given, points, search, options, progress)
-        kept = pa.table(self._taken(with_id(points, options.observation_columns)))
+        kept = pa.table(self._taken(named))
         return super().resolve(replace(points, kept=kept), search, options, progress)
 
     def _give_back(self, matches: pa.Table) -> Any:

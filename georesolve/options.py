@@ -1,10 +1,10 @@
 """How observations are matched, and how both tables are read: the options of the service."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -13,11 +13,96 @@ from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
-from georesolve.workers.jobs import How, MatchOptions
+from georesolve.workers.jobs import COUNT, How, MatchOptions, PairOptions
+
+_METRES = "a finite number of metres, 0 or more"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class _Shared:
+    """What may be said whatever is asked: `Options` describes it."""
+
+    exclude_self: bool = False
+    algorithm: Algorithm = "auto"
+    how: How = "left"
+    columns: tuple[str, ...] | Literal["*"] = ()
+    observation_columns: tuple[str, ...] | Literal["*"] = ()
+    lat: str | None = None
+    lon: str | None = None
+    geometry: str | None = None
+    id: str | None = None
+    observation_lat: str | None = None
+    observation_lon: str | None = None
+    observation_geometry: str | None = None
+    observation_id: str | None = None
+    reference_lat: str | None = None
+    reference_lon: str | None = None
+    reference_geometry: str | None = None
+    reference_id: str | None = None
+    layer: str | None = None
+    observation_layer: str | None = None
+    reference_layer: str | None = None
+    on_invalid: OnInvalid = "error"
+    coordinates: Trust = "check"
+
+    _matching: ClassVar[type[MatchOptions]] = MatchOptions
+
+    def __post_init__(self) -> None:
+        self._refuse_unless_true_or_false("exclude_self")
+        for name, allowed in _CHOICES.items():
+            given = getattr(self, name)
+            if not isinstance(given, str) or given not in allowed:
+                raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
+        for name in ("columns", "observation_columns"):
+            given = getattr(self, name)
+            if isinstance(given, str) and given == EVERY:
+                continue
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise InvalidOption(
+                    f"{name} must be a list of names, or {EVERY!r} for all: write [{str(given)!r}]"
+                )
+            names = [*given]
+            if not all(isinstance(one, str) for one in names):
+                raise InvalidOption(f"{name} must be names of columns, got {given!r}")
+            # Each once, in the order that they were given.
+            object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
+
+    def _refuse_unless_true_or_false(self, name: str) -> None:
+        given = getattr(self, name)
+        if not isinstance(given, bool | np.bool_ | Integral) or given not in (0, 1):
+            raise InvalidOption(f"{name} must be True or False, got {given!r}")
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Options by their names; raises TypeError of a name that there is not."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise TypeError(
+                    f"there is no option {name!r}{meant(name, known)}; there are {', '.join(known)}"
+                )
+        return cls(**given)
+
+    def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
+        """The options that say how to match two sets."""
+        names = [field.name for field in fields(self._matching)]
+        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        for name, one in (("columns", references), ("observation_columns", observations)):
+            if given[name] == EVERY:
+                given[name] = tuple(one.columns)
+        return self._matching(**given)
+
+    def reading(self, role: Role) -> Reading:
+        """How to read one of the two tables."""
+        both = Reading(
+            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
+            layer=self.layer,
+        )
+        return reading_for(role, both, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(_Shared):
     """What a user may say, with the names and the defaults of the service.
 
     Parameters
@@ -54,28 +139,6 @@ class Options:
 
     k: int = 1
     max_distance_m: float | None = None
-    exclude_self: bool = False
-    algorithm: Algorithm = "auto"
-    how: How = "left"
-    columns: tuple[str, ...] | Literal["*"] = ()
-    observation_columns: tuple[str, ...] | Literal["*"] = ()
-    lat: str | None = None
-    lon: str | None = None
-    geometry: str | None = None
-    id: str | None = None
-    observation_lat: str | None = None
-    observation_lon: str | None = None
-    observation_geometry: str | None = None
-    observation_id: str | None = None
-    reference_lat: str | None = None
-    reference_lon: str | None = None
-    reference_geometry: str | None = None
-    reference_id: str | None = None
-    layer: str | None = None
-    observation_layer: str | None = None
-    reference_layer: str | None = None
-    on_invalid: OnInvalid = "error"
-    coordinates: Trust = "check"
 
     def __post_init__(self) -> None:
         # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.
@@ -84,56 +147,67 @@ class Options:
         limit = self.max_distance_m
         if limit is not None and not _are_metres(limit):
             raise InvalidOption(
-                f"max_distance_m must be a finite number of metres, 0 or more, or None for no "
-                f"limit, got {limit!r}"
+                f"max_distance_m must be {_METRES}, or None for no limit, got {limit!r}"
             )
-        alone = self.exclude_self
-        if not isinstance(alone, bool | np.bool_ | Integral) or alone not in (0, 1):
-            raise InvalidOption(f"exclude_self must be True or False, got {alone!r}")
-        for name, allowed in _CHOICES.items():
-            given = getattr(self, name)
-            if not isinstance(given, str) or given not in allowed:
-                raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
-        for name in ("columns", "observation_columns"):
-            given = getattr(self, name)
-            if isinstance(given, str) and given == EVERY:
-                continue
-            if isinstance(given, str) or not isinstance(given, Iterable):
+        super().__post_init__()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinOptions(_Shared):
+    """What a user may say of all references within a distance; the others are as in `Options`.
+
+    Parameters
+    ----------
+    distance_m
+        Metres; a distance equal to it matches. Or the name of a column of the observations, which
+        has a distance for each.
+    how
+        ``inner``: a row for every pair; ``left``: and one for every observation without a pair.
+    once
+        Whether of a set against itself each pair is there once, with its lower row as the
+        observation.
+    summary
+        ``{"count": True}`` for the number of pairs of each observation, instead of these.
+
+    Raises
+    ------
+    InvalidOption
+        When a value is not allowed.
+    """
+
+    distance_m: float | str
+    how: How = "inner"
+    once: bool = False
+    summary: Any = ()
+
+    _matching = PairOptions
+
+    def __post_init__(self) -> None:
+        given = self.distance_m
+        if not isinstance(given, str) and not _are_metres(given):
+            raise InvalidOption(
+                f"distance_m must be {_METRES}, or the name of a column of the observations, got "
+                f"{given!r}"
+            )
+        self._refuse_unless_true_or_false("once")
+        super().__post_init__()
+        if self.summary is not None and self.summary != ():
+            if self.columns:
                 raise InvalidOption(
-                    f"{name} must be a list of names, or {EVERY!r} for all: write [{str(given)!r}]"
+                    "columns are carried beside pairs, and a summary has none: leave out one of "
+                    "columns and summary"
                 )
-            names = [*given]
-            if not all(isinstance(one, str) for one in names):
-                raise InvalidOption(f"{name} must be names of columns, got {given!r}")
-            # Each once, in the order that they were given.
-            object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
+            vars(self).update(summary=_summary(self.summary), how="left")
 
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Options by their names; raises TypeError of a name that there is not."""
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise TypeError(
-                    f"there is no option {name!r}{meant(name, known)}; there are {', '.join(known)}"
-                )
-        return cls(**given)
 
-    def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
-        """The options that say how to match two sets."""
-        given = {field.name: getattr(self, field.name) for field in fields(MatchOptions)}
-        for name, one in (("columns", references), ("observation_columns", observations)):
-            if given[name] == EVERY:
-                given[name] = tuple(one.columns)
-        return MatchOptions(**given)
-
-    def reading(self, role: Role) -> Reading:
-        """How to read one of the two tables."""
-        both = Reading(
-            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
-            layer=self.layer,
-        )
-        return reading_for(role, both, self)
+def _summary(given: Any) -> tuple[tuple[str, str], ...]:
+    """What is made of which column; raises InvalidOption where that cannot be."""
+    if not isinstance(given, Mapping) or not given:
+        raise InvalidOption(f"summary must be a dict such as {{'count': True}}, got {given!r}")
+    unknown = [name for name, of in given.items() if name != "count" or of is not True]
+    if unknown:
+        raise InvalidOption(f"summary has {{'count': True}} alone, got {given!r}")
+    return (COUNT,)
 
 
 def _are_metres(given: Any) -> bool:

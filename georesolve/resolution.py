@@ -1,9 +1,9 @@
-"""`nearest`, and `Index`: references that are searched more than once."""
+"""`nearest`, `within`, and `Index`: references that are searched more than once."""
 
 import json
 import os
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -15,7 +15,7 @@ from georesolve.intake.columns import EVERY, PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points
-from georesolve.options import Options
+from georesolve.options import Options, WithinOptions
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
@@ -101,11 +101,90 @@ def nearest(
         columns=() if columns is None else columns,
         **options,
     )
+    return _resolved(observations, references, asked, device, progress)
+
+
+def within(
+    observations: Any,
+    references: Any,
+    distance_m: float | str,
+    *,
+    exclude_self: bool = False,
+    once: bool = False,
+    how: str = "inner",
+    columns: Sequence[str] | Literal["*"] | None = None,
+    summary: Mapping[str, Any] | None = None,
+    device: DeviceChoice = "auto",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Any:
+    """Find all references within a distance of every observation, exactly, on the globe.
+
+    They are those that `nearest` finds with `max_distance_m`, however many.
+
+    Parameters
+    ----------
+    observations, references, columns, device, progress, **options
+        As for `nearest`.
+    distance_m
+        Metres; a reference at that distance matches. Or the name of a column of the observations,
+        which has a distance for each.
+    exclude_self
+        Whether an observation does not match the reference of its own row: the two are one set.
+    once
+        Whether of a set against itself each pair is there once, the lower row as the observation.
+    how
+        ``inner``: a row for every pair; ``left``: and one for every observation without a pair.
+    summary
+        ``{"count": True}`` for a row for every observation instead: how many references it has.
+
+    Returns
+    -------
+    pairs
+        A table as that of `nearest`: for each observation its references, nearest first, equal
+        ones by row. A summary has the columns `observation`, `count` (missing where coordinates
+        are invalid), `status`, and what is carried of the observations.
+
+    Raises
+    ------
+    InvalidInput, InvalidOption, TypeError, NoGpuError
+        As for `nearest`; InvalidInput also when a row of the column has no distance.
+
+    Examples
+    --------
+    >>> import georesolve
+    >>> berlin, paris = (52.52, 13.40), (48.86, 2.35)
+    >>> pairs = georesolve.within(([50.11], [8.68]), tuple(zip(berlin, paris)), 450_000)
+    >>> pairs["reference"], pairs["distance_m"].round()
+    (array([0]), array([423279.]))
+    """
+    asked = WithinOptions.of(
+        distance_m=distance_m,
+        exclude_self=exclude_self,
+        once=once,
+        how=how,
+        columns=() if columns is None else columns,
+        summary=() if summary is None else summary,
+        **options,
+    )
+    return _resolved(observations, references, asked, device, progress)
+
+
+def _resolved(
+    observations: Any,
+    references: Any,
+    asked: Options | WithinOptions,
+    device: DeviceChoice,
+    progress: Progress | None,
+) -> Any:
     table = given(observations, "observations")
-    points = table.points(asked.reading("observations"), _kept(asked.observation_columns))
+    own = _kept(asked.observation_columns)
+    if own is not None and isinstance(asked, WithinOptions):
+        own = [*own, str(asked.distance_m)]
+    points = table.points(asked.reading("observations"), own)
     if isinstance(references, Index):
         search = references.search
-        for name, value in options.items():
+        for name, value in vars(asked).items():
             if name.startswith(prefix := PREFIXES["references"]) and value is not None:
                 raise InvalidOption(
                     f"{name} says how references are read, and an Index has read its own: give "
@@ -122,11 +201,13 @@ def nearest(
     check_match(points, search.references, match, asked.on_invalid)
     if asked.coordinates == "check":
         for remark in looks_swapped(points.bbox, search.references.bbox):
-            warnings.warn(remark, stacklevel=2)
+            warnings.warn(remark, stacklevel=3)
     return table.resolve(points, search, match, progress)
 
 
-def _references(references: Any, observations: Any, points: Points, asked: Options) -> Points:
+def _references(
+    references: Any, observations: Any, points: Points, asked: Options | WithinOptions
+) -> Points:
     needed = with_id(points, asked.match(points, points).columns)
     is_same = references is observations and {*needed} <= {*points.kept.column_names}
     reading = asked.reading("references")
@@ -221,6 +302,10 @@ class Index:
             progress=progress,
             **options,
         )
+
+    def within(self, observations: Any, distance_m: float | str, **options: Any) -> Any:
+        """Find all references within a distance of every observation: see `georesolve.within`."""
+        return within(observations, self, distance_m, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.

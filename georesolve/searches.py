@@ -1,10 +1,10 @@
 """The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,20 +12,24 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
-from georesolve.intake.points import Points, write_points
+from georesolve.intake.errors import InvalidInput
+from georesolve.intake.points import Points, as_numbers, write_points
 from georesolve.kernels.devices import Device
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
-from georesolve.workers.jobs import Job, MatchOptions, with_id
+from georesolve.workers.jobs import Job, MatchOptions, PairOptions, of_references, with_id
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import answered, matches, with_carried
+from georesolve.workers.matches import answered, matches, pairs, summaries, with_carried
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
+
+Distances = float | np.ndarray
+"""Metres within which pairs are, of all observations or of each."""
 
 RESULT_ROWS = 2**22
 """Result rows that are made at a time at most, and so how often progress is told."""
@@ -35,8 +39,58 @@ _CLUSTER_SECONDS = 30.0
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
+    if isinstance(options, PairOptions):
+        return False
     rate = rows_a_second(n_references, options, "cuda")
     return n_observations > _CLUSTER_SECONDS * rate and count_gpus() > 1
+
+
+def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0) -> Distances:
+    """The distance of the pairs of all observations, or of each; refused where one is none.
+
+    `observations` has the column of them, from `first_row` on. It is 0 where none is asked for.
+    """
+    name = getattr(options, "distance_m", 0.0)
+    if not isinstance(name, str):
+        return name
+    metres = as_numbers(observations[name], "observations", name, "metres")
+    bad = np.flatnonzero(~((metres >= 0) & (metres < np.inf)))
+    if bad.size:
+        detail = f"holds {observations[name][bad[0]].as_py()!r:.80}"
+        row = first_row + int(bad[0])
+        raise InvalidInput(
+            f"observations: the column {name!r} has no distance in row {row}: it {detail}, and a "
+            f"distance is a finite number of metres, 0 or more",
+            [{"file": "observations", "column": name, "row": row, "detail": detail}],
+        )
+    return metres
+
+
+def runs(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Cut observations that have so many pairs `each`: `most` together, or those of one."""
+    ends, start, before = np.cumsum(each), 0, 0
+    while start < each.size:
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
+        yield start, stop
+        start, before = stop, int(ends[stop - 1])
+    if not each.size:
+        yield 0, 0
+
+
+class Piece(NamedTuple):
+    """Some observations, `first_row` the first of them, and the distance of all or of each."""
+
+    lat_deg: np.ndarray
+    lon_deg: np.ndarray
+    first_row: int
+    distance_m: Distances
+
+    def part(self, start: int, stop: int) -> "Piece":
+        """Those from `start` up to, not including, `stop`, counted from the first one here."""
+        lat_deg, lon_deg, first_row, distance_m = self
+        if isinstance(distance_m, np.ndarray):
+            distance_m = distance_m[start:stop]
+        return Piece(lat_deg[start:stop], lon_deg[start:stop], first_row + start, distance_m)
 
 
 class Search:
@@ -52,6 +106,14 @@ class Search:
             *self.on_device(self.references.lat_deg, self.references.lon_deg)
         )
 
+    @cached_property
+    def whole_index(self) -> kernels.ReferenceIndex:
+        """An index of all references: the other one may lack some of those at one place."""
+        if self.index.whole:
+            return self.index
+        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
+        return kernels.build_index(*degrees, copies=True)
+
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
         if self.device == "cpu":
@@ -64,7 +126,7 @@ class Search:
             if mapped is not None:
                 self.index = mapped
 
-    def on_device(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[object, object]:
+    def on_device(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[Any, Any]:
         """Coordinates on the device of the search."""
         to_device = backend_on(self.device).to_device
         return to_device(lat_deg), to_device(lon_deg)
@@ -84,20 +146,47 @@ class Search:
             algorithm=options.algorithm,
         )
 
-    def found(
-        self, lat_deg: np.ndarray, lon_deg: np.ndarray, first_row: int, options: MatchOptions
-    ) -> tuple[pa.Table, dict[str, int]]:
-        """The rows of a result for the observations from `first_row` on, and how many by status."""
-        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
-        on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
-        rows = answered(on_host, valid_rows(lat_deg, lon_deg), self.references.valid_rows, options)
-        return matches(options.k, Chunk(first_row, first_row + lat_deg.size), rows)
+    def count_within(self, piece: Piece, options: PairOptions) -> np.ndarray:
+        """How many pairs each of some observations has."""
+        counts: np.ndarray = self._within(kernels.count_within, piece, options)
+        return backend_on(self.device).to_host(counts)
 
-    def carry(self, rows: pa.Table, observations: pa.Table, options: MatchOptions) -> pa.Table:
+    def _within(self, kernel: Callable[..., Any], piece: Piece, options: PairOptions) -> Any:
+        lat_deg, lon_deg, first_row, distance_m = piece
+        if isinstance(distance_m, np.ndarray):
+            distance_m = backend_on(self.device).to_device(distance_m)
+        return kernel(
+            self.whole_index,
+            *self.on_device(lat_deg, lon_deg),
+            distance_m,
+            exclude_self=options.exclude_self,
+            once=options.once,
+            first_row=first_row,
+            algorithm=options.algorithm,
+        )
+
+    def found(self, piece: Piece, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
+        """The rows of a result for some observations, and how many there are by status."""
+        lat_deg, lon_deg, first_row, _ = piece
+        to_host = backend_on(self.device).to_host
+        valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
+        chunk = Chunk(first_row, first_row + lat_deg.size)
+        if isinstance(options, PairOptions) and options.summary:
+            return summaries(chunk, self.count_within(piece, options), valid, n_valid, options)
+        if isinstance(options, PairOptions):
+            all_pairs = kernels.Pairs(*map(to_host, self._within(kernels.within, piece, options)))
+            return pairs(chunk, all_pairs, valid, n_valid, options)
+        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
+        on_host = kernels.Answer(*map(to_host, answer))
+        return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
+
+    def carry(
+        self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions
+    ) -> pa.Table:
         """The same rows with what they carry of both sets; of `observations` it is given."""
         kept = self.references.kept
-        columns = ((name, kept[name]) for name in with_id(self.references, options.columns))
-        return with_carried(rows, options, observations, columns)
+        columns = ((name, kept[name]) for name in of_references(self.references, options))
+        return with_carried(rows, options, observations, columns, first_row)
 
     def resolve(
         self, observations: Points, options: MatchOptions, progress: Progress | None
@@ -106,16 +195,18 @@ class Search:
         of_observations = observations.kept.select(
             with_id(observations, options.observation_columns)
         )
+        distance_m = distances(observations.kept, options)
+        everything = Piece(observations.lat_deg, observations.lon_deg, 0, distance_m)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty piece: their result has columns, too.
         for start in range(0, max(1, observations.rows), step):
-            piece = slice(start, start + step)
-            lat_deg, lon_deg = observations.lat_deg[piece], observations.lon_deg[piece]
-            rows, _ = self.found(lat_deg, lon_deg, start, options)
-            tables.append(self.carry(rows, of_observations.slice(start, lat_deg.size), options))
+            stop = min(start + step, observations.rows)
+            rows, _ = self.found(everything.part(start, stop), options)
+            own = of_observations.slice(start, stop - start)
+            tables.append(self.carry(rows, own, start, options))
             if progress is not None:
-                progress(start + lat_deg.size, observations.rows)
+                progress(stop, observations.rows)
         return pa.concat_tables(tables)
 
 

@@ -118,7 +118,7 @@ def like(matches: pa.Table, given: Any) -> Any:
     frame = to_pandas(matches)
     rows = matches["observation"].to_numpy()
     # With a row for each observation it is as it was, a range included.
-    is_same = "rank" not in frame and len(rows) == len(given.index)
+    is_same = len(rows) == len(given.index) and (rows == np.arange(len(rows))).all()
     frame.index = given.index if is_same else given.index.take(rows)
     if "geopandas.GeoDataFrame" in kinds and is_geometry(
         given, name := given._geometry_column_name

@@ -1,11 +1,11 @@
-"""The command line: `nearest` works on files; `serve`, `keys` and `bench` belong to the service."""
+"""The command line: `nearest` and `within` work on files, the others belong to the service."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
 from georesolve import __version__
-from georesolve.commands import nearest
+from georesolve.commands import nearest, within
 
 _ELSEWHERE = {
     "serve": "run the service",
@@ -47,13 +47,15 @@ def parser() -> argparse.ArgumentParser:
 
     whole = argparse.ArgumentParser(
         prog="georesolve",
-        description="The exact nearest reference point of every geospatial observation.",
+        description="The exact nearest reference points of geospatial observations, and all within "
+        "a distance.",
         epilog="`georesolve COMMAND --help` describes a command.",
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     shtab.add_argument_to(whole, "--print-completion", help="of bash, zsh or tcsh, to be sourced")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     nearest.add_to(commands)
+    within.add_to(commands)
     for name, does in _ELSEWHERE.items():
         commands.add_parser(name, help=does)
     return whole

@@ -1,4 +1,7 @@
-"""`georesolve nearest`: files in, a file out, on this machine or by a service."""
+"""`georesolve nearest`: files in, a file out, on this machine or by a service.
+
+`within` shares all that is not its own with it.
+"""
 
 import argparse
 import os
@@ -19,7 +22,14 @@ if TYPE_CHECKING:
     from georesolve.intake.columns import Role
     from georesolve.options import Options
 
-_EPILOG = """\
+EXIT_CODES = """\
+exit codes:
+  0 resolved    1 a file or an option was refused    2 wrong usage
+  3 the machine or the service could not do it       130 interrupted
+
+Nothing is written unless the result is complete.
+"""
+_EPILOG = f"""\
 examples:
   georesolve nearest shops.csv depots.geojson -o matches.parquet
   georesolve nearest shops.csv depots.geojson -o near.csv -k 3 --max-distance 50km --columns name
@@ -27,12 +37,12 @@ examples:
   georesolve nearest obs.parquet sites.parquet -o matches.parquet --server http://gpu-box:8000
   zcat fixes.csv.gz | georesolve nearest - sites.parquet --from csv -o - --to csv | head
 
-exit codes:
-  0 resolved    1 a file or an option was refused    2 wrong usage
-  3 the machine or the service could not do it       130 interrupted
-
-Nothing is written unless the result is complete.
-"""
+{EXIT_CODES}"""
+_ADDRESS = (
+    "; with --server also the address of a folder that the service may write to, such as "
+    "s3://bucket/results/"
+)
+MATCHED = "how observations are matched"
 _COLUMNS = ("lat", "lon", "geometry", "id")
 _SETS = ("observation", "reference")
 _LAYERS = ("layer", *(f"{one}_layer" for one in _SETS))
@@ -45,13 +55,33 @@ _DISTANCE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser of the command line."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = add_command(
+        commands,
         "nearest",
         help="resolve files on this machine: the nearest reference of every observation",
         description="Write the nearest reference of every observation to a file: exact, on a "
         "sphere, in metres.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    match = parser.add_argument_group(MATCHED).add_argument
+    match("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
+    units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
+    match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
+    match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
+    add_shared(parser, match)
+    add("--plan", action="store_true", help="say what it would take, and stop")
+    add("--server", metavar="URL", help="have a service do it")
+    add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
+    parser.set_defaults(options=_options)
+
+
+def add_command(
+    commands: Any, name: str, *, output: str = _ADDRESS, **words: str
+) -> argparse.ArgumentParser:
+    """Add a command that makes a file of two sets of files."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
     )
     add = parser.add_argument
     files = (
@@ -60,22 +90,22 @@ def add_to(commands: Any) -> None:
     )
     add("observations", nargs="+", metavar="OBSERVATIONS", help=files)
     add("references", metavar="REFERENCES", help="a file, a folder or a glob")
-    output = (
+    suffix = (
         "its suffix is its format: .parquet .arrows .csv .json .geojson .gpkg .fgb .shp; - is "
-        "standard output; with --server also the address of a folder that the service may write "
-        "to, such as s3://bucket/results/"
+        "standard output"
     )
-    add("-o", "--output", metavar="FILE", help=output)
+    add("-o", "--output", metavar="FILE", help=suffix + output)
     add("--to", metavar="FORMAT", help="format of the output instead of its suffix")
     add("--from", dest="input_format", metavar="FORMAT", help="of standard input")
+    add("--quiet", action="store_true", help="no progress and no summary")
+    parser.set_defaults(run=run, parser=parser, plan=False, server=None)
+    return parser
 
-    match = parser.add_argument_group("how observations are matched").add_argument
-    match("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
-    units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
-    match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
+
+def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
+    """Add what may be said whatever is asked: of matches to their group, and of reading."""
     own = "not the reference of the observation's own row"
     match("--exclude-self", action="store_true", help=own)
-    match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
     carry = "reference columns to carry into the result; '*' for all"
     match("--columns", type=_names, default=(), metavar="A,B", help=carry)
     carry = "observation columns to carry"
@@ -100,12 +130,6 @@ def add_to(commands: Any) -> None:
     read("--on-invalid", choices=("error", "null"), default="error", help=keep)
     trust = "trust: take coordinates that look like metres or radians for degrees"
     read("--coordinates", choices=("check", "trust"), default="check", help=trust)
-
-    add("--plan", action="store_true", help="say what it would take, and stop")
-    add("--quiet", action="store_true", help="no progress and no summary")
-    add("--server", metavar="URL", help="have a service do it")
-    add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
-    parser.set_defaults(run=run, parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -202,7 +226,7 @@ def _resolve(given: argparse.Namespace) -> None:
             given.observations,
             given.references,
             path,
-            _options(given),
+            given.options(given),
             format=given.to,
             device=given.device,
             progress=show,
@@ -224,7 +248,9 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error("--server takes one file of observations")
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
-    options = {name: value for name, value in asdict(_options(given)).items() if value is not None}
+    options = {
+        name: value for name, value in asdict(given.options(given)).items() if value is not None
+    }
     observations = _for_service(given.observations[0], "observations")
     references = _for_service(given.references, "references")
     if not _is_address(given.output):
@@ -328,7 +354,7 @@ def _plan(given: argparse.Namespace) -> None:
     """Write what the work would take to standard output."""
     from georesolve.files import plan
 
-    planned = plan(given.observations, given.references, _options(given), device=given.device)
+    planned = plan(given.observations, given.references, given.options(given), device=given.device)
     _warn(planned.remarks)
     print(
         f"observations  {planned.observations:,} rows, {planned.invalid_observations:,} invalid",

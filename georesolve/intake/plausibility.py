@@ -190,12 +190,15 @@ def check_match(
         raise InvalidInput("references: the table has no rows, so nothing can be matched")
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
-    if options.exclude_self and observations.sha256 != references.sha256:
-        raise InvalidOption(
-            "exclude_self is for a set resolved against itself, but observations and references "
-            "differ: send the same dataset as both, or leave it out",
-            [{"pointer": pointer("exclude_self"), "detail": "the two sets differ"}],
-        )
+    for name in ("exclude_self", "once"):
+        if getattr(options, name, False) and observations.sha256 != references.sha256:
+            raise InvalidOption(
+                f"{name} is for a set resolved against itself, but observations and references "
+                "differ: send the same dataset as both, or leave it out",
+                [{"pointer": pointer(name), "detail": "the two sets differ"}],
+            )
+    if isinstance(distance_m := getattr(options, "distance_m", None), str):
+        _check_columns(observations, (distance_m,), "distance_m", pointer)
     _check_columns(references, options.columns, "columns", pointer)
     named = options.observation_columns
     _check_columns(observations, named, "observation_columns", pointer)

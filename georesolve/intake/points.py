@@ -20,6 +20,8 @@ from georesolve.intake.sources import Table
 from georesolve.workers.datasets import Dataset, PointSet, write_dataset
 from georesolve.workers.evidence import Evidence, InvalidRow, slices
 
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
@@ -36,6 +38,17 @@ def degrees(array: pa.Array) -> np.ndarray:
     filled = array.fill_null(math.nan) if array.null_count else array
     numbers: np.ndarray = filled.to_numpy()
     return numbers
+
+
+def as_numbers(column: pa.ChunkedArray, file: str, name: str, what: str) -> np.ndarray:
+    """Numbers, or texts of numbers as CSV has them, as float64: NaN where there is none."""
+    type = column.type
+    if pa.types.is_string(type) or pa.types.is_large_string(type):
+        texts = pc.utf8_trim_whitespace(column)
+        column = pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, None)
+    else:
+        check_numeric(pa.field(name, type), file, what)
+    return degrees(pc.cast(column, pa.float64(), safe=False).combine_chunks())
 
 
 class PointTable:
@@ -129,12 +142,12 @@ def _plain_type(type: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_binary_view(type) else type
 
 
-def check_numeric(field: pa.Field, file: str) -> None:
-    """Refuse a column of coordinates that holds no numbers."""
+def check_numeric(field: pa.Field, file: str, what: str = "degrees") -> None:
+    """Refuse a column, of coordinates or of something else, that holds no numbers."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise InvalidInput(
-            f"{file}: the column {field.name!r} holds {kind}, not numbers: give degrees as numbers",
+            f"{file}: the column {field.name!r} holds {kind}, not numbers: give {what} as numbers",
             [{"file": file, "column": field.name, "row": 0, "detail": f"holds {kind}"}],
         )
 

@@ -68,7 +68,8 @@ def carried(
         references = (
             (name, resident_column(job.references, name).values) for name in job.carried()[1]
         )
-        yield with_carried(rows, job.options, (read or reader(job, chunk))(chunk), references)
+        own = (read or reader(job, chunk))(chunk)
+        yield with_carried(rows, job.options, own, references, chunk.start)
 
 
 def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:

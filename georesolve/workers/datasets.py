@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
@@ -287,19 +288,28 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     the input was cut. An input without rows gives one empty table.
     """
     nullable = pa.schema([field.with_nullable(True) for field in schema])
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    plain = (one if one.schema == nullable else one.cast(nullable) for one in tables)
+    first = next(plain, None)
+    whole = chain([nullable.empty_table() if first is None else first], plain)
+    for table in cut(whole, ROW_GROUP):
+        yield table.combine_chunks()
+
+
+def cut(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Cut tables of any size into others of `size` rows, the last one smaller; one at least."""
     waiting: list[pa.Table] = []
     rows, given = 0, False
-    for batch in batches:
-        table = pa.Table.from_batches([batch])
-        waiting.append(table if table.schema == nullable else table.cast(nullable))
-        rows += batch.num_rows
-        while rows >= ROW_GROUP:
-            # Put together only now: a stream may have as many batches as rows.
-            table = pa.concat_tables(waiting)
-            yield table.slice(0, ROW_GROUP).combine_chunks()
-            waiting, rows, given = [table.slice(ROW_GROUP)], rows - ROW_GROUP, True
+    for table in tables:
+        waiting.append(table)
+        rows += table.num_rows
+        while rows >= size:
+            # Put together only now: there may be as many tables as rows.
+            whole = pa.concat_tables(waiting)
+            yield whole.slice(0, size)
+            waiting, rows, given = [whole.slice(size)], rows - size, True
     if rows or not given:
-        yield pa.concat_tables(waiting or [nullable.empty_table()]).combine_chunks()
+        yield pa.concat_tables(waiting)
 
 
 def row_groups_of(start: int, stop: int) -> range:

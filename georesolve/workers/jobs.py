@@ -15,6 +15,8 @@ RECORDS = "records"
 CANCELLED = "cancelled"
 """A file that exists once a job is cancelled."""
 How = Literal["left", "inner"]
+COUNT = ("", "count")
+"""What a summary has of no column: the number of pairs."""
 
 
 class CarriedTooLong(ValueError):
@@ -72,6 +74,27 @@ class MatchOptions:
 
 
 @dataclass(frozen=True)
+class PairOptions(MatchOptions):
+    """How observations are matched with all references within a distance.
+
+    `k` and `max_distance_m` do not count: nothing is cut off.
+    """
+
+    distance_m: float | str = 0.0
+    """Metres, inclusive, or the name of a column of the observations: a distance each."""
+    once: bool = False
+    """Whether of a set against itself each pair is there once, with the lower row first."""
+    summary: tuple[tuple[str, str], ...] = ()
+    """Instead of pairs: columns of the references and what is made of them, or `COUNT`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = self.distance_m
+        distance_m = given if isinstance(given, str) else float(given) + 0.0
+        vars(self).update(distance_m=distance_m, once=bool(self.once))
+
+
+@dataclass(frozen=True)
 class Job:
     """One job and where its files lie."""
 
@@ -120,7 +143,7 @@ class Job:
         """Columns that the result carries of the observations and of the references, ids first."""
         return (
             with_id(self.observations, self.options.observation_columns),
-            with_id(self.references, self.options.columns),
+            of_references(self.references, self.options),
         )
 
     def widths(self) -> Carried:
@@ -129,6 +152,12 @@ class Job:
         return Carried(
             self.observations.width(of_observations), self.references.width(of_references)
         )
+
+
+def of_references(references: PointSet, options: MatchOptions) -> list[str]:
+    """The columns of the references that a result carries: of a summary none, it is of many."""
+    is_summary = isinstance(options, PairOptions) and options.summary
+    return [] if is_summary else with_id(references, options.columns)
 
 
 def with_id(dataset: PointSet, columns: tuple[str, ...]) -> list[str]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from georesolve.kernels import Answer
+from georesolve.kernels import Answer, Pairs
 from georesolve.kernels.devices import Array
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import MatchOptions, PairOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
@@ -34,12 +34,60 @@ def matches(
     if k > 1:
         ranks = np.arange(1, k + 1, dtype=np.int32)
         columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))
-    columns |= {
+    return pa.table(columns | _found(reference, distance_m, status, unmatched)), counts
+
+
+def _found(
+    reference: np.ndarray, distance_m: np.ndarray, status: np.ndarray, unmatched: np.ndarray | None
+) -> dict[str, pa.Array]:
+    return {
         "reference": pa.array(reference, mask=unmatched),
         "distance_m": pa.array(distance_m, mask=unmatched),
         "status": pa.DictionaryArray.from_arrays(pa.array(status), _NAMED),
     }
+
+
+def pairs(
+    chunk: Chunk, found: Pairs, valid: np.ndarray, n_valid: int, options: PairOptions
+) -> tuple[pa.Table, dict[str, int]]:
+    """The pairs of a chunk as rows of a result, and how many there are of each status.
+
+    An observation without a pair counts once, and has a row of its own unless the result is inner.
+    """
+    each = np.diff(found.starts)
+    reference, distance_m = found.reference, found.distance_m
+    status, counts = _of_each(each, valid, n_valid, options)
+    counts["matched"] = reference.size
+    unmatched = None
+    if options.how == "left" and not each.all():
+        places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
+        reference = np.insert(reference, places, -1)
+        distance_m = np.insert(distance_m, places, np.nan)
+        unmatched = reference < 0
+    columns = {"observation": pa.array(np.arange(*chunk).repeat(each))}
+    return pa.table(columns | _found(reference, distance_m, status.repeat(each), unmatched)), counts
+
+
+def summaries(
+    chunk: Chunk, each: np.ndarray, valid: np.ndarray, n_valid: int, options: PairOptions
+) -> tuple[pa.Table, dict[str, int]]:
+    """How many pairs each observation of a chunk has as rows of a result, and rows by status."""
+    status, counts = _of_each(each, valid, n_valid, options)
+    columns = {
+        "observation": pa.array(np.arange(*chunk)),
+        "count": pa.array(each, mask=~valid),
+        "status": pa.DictionaryArray.from_arrays(pa.array(status), _NAMED),
+    }
     return pa.table(columns), counts
+
+
+def _of_each(
+    each: np.ndarray, valid: np.ndarray, n_valid: int, options: PairOptions
+) -> tuple[np.ndarray, dict[str, int]]:
+    """The status of observations that have so many pairs each, and how many have which."""
+    best = np.where(each == 0, -1, 0)[:, None]
+    status = statuses(best, valid, n_valid, exclude_self=options.exclude_self)[:, 0]
+    return status, {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
 
 
 def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:
@@ -55,19 +103,22 @@ def with_carried(
     options: MatchOptions,
     observations: pa.Table,
     references: Iterable[tuple[str, pa.ChunkedArray]],
+    first_row: int,
 ) -> pa.Table:
-    """The rows of a result, from `matches`, with the columns that they carry.
+    """The rows of a result, from `matches` or `pairs`, with the columns that they carry.
 
     Those without a reference are left out of an inner result. `observations` has what is carried of
-    the observations of these rows, `references` names and columns of the references.
+    the observations from `first_row` on, `references` names and columns of the references.
     """
-    if options.k > 1 and observations.num_columns:
-        observations = observations.take(np.repeat(np.arange(observations.num_rows), options.k))
+    if observations.num_columns and (options.k > 1 or isinstance(options, PairOptions)):
+        observations = observations.take(rows["observation"].to_numpy() - first_row)
     for name in observations.column_names:
         rows = rows.append_column(f"observation_{name}", observations[name])
     for name, column in references:
         rows = rows.append_column(f"reference_{name}", column.take(rows["reference"]))
-    return rows.filter(rows["reference"].is_valid()) if options.how == "inner" else rows
+    if options.how == "inner" and rows["reference"].null_count:
+        return rows.filter(rows["reference"].is_valid())
+    return rows
 
 
 def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool) -> Array:

@@ -12,6 +12,8 @@ from georesolve.workers.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
 """Rows that a row group of the result has at most: part of its bytes."""
+PAIR_ROW_GROUP = 2**20
+"""Pairs that one has at most."""
 _GROUP_BYTES = 2**29
 """What the columns that a row group of the result carries take in memory at most: where 4 KB a row
 are exceeded, row groups have fewer rows."""
@@ -85,6 +87,14 @@ def observations_a_group(k: int, carried: Carried = NOTHING) -> int:
     """
     size = 1 << (RESULT_ROW_GROUP // k).bit_length() - 1
     while size * k > _FEWEST_ROWS and carried_bytes(size, k, carried) > _GROUP_BYTES:
+        size //= 2
+    return size
+
+
+def pairs_a_group(carried: Carried) -> int:
+    """Number of pairs that make a row group of a result: fewer where they may carry much."""
+    size, each = PAIR_ROW_GROUP, carried.observations.row + carried.references.row
+    while size > _FEWEST_ROWS and size * each > _GROUP_BYTES:
         size //= 2
     return size
 

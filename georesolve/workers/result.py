@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from georesolve import __version__
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.datasets import geo, geometries_of, in_dictionaries
-from georesolve.workers.jobs import Job
+from georesolve.workers.jobs import Job, PairOptions
 
 
 class Rows(Protocol):
@@ -80,7 +80,11 @@ def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.P
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
     """What the metadata of a result says of it, from its options and its rows by status alone."""
     # Not the algorithm: it does not change the answer, so it must not change the bytes.
-    options = {name: value for name, value in vars(job.options).items() if name != "algorithm"}
+    other = {
+        "algorithm",
+        *(["k", "max_distance_m"] if isinstance(job.options, PairOptions) else []),
+    }
+    options = {name: value for name, value in vars(job.options).items() if name not in other}
     content = {
         "version": __version__,
         "radius_m": EARTH_RADIUS_M,

@@ -1,0 +1,64 @@
+"""`georesolve within`: files in, a file of all references within a distance out."""
+
+import argparse
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from georesolve.commands.nearest import EXIT_CODES, MATCHED, add_command, add_shared, metres
+
+if TYPE_CHECKING:
+    from georesolve.options import WithinOptions
+
+_EPILOG = f"""\
+examples:
+  georesolve within shops.csv depots.geojson -d 10km -o pairs.parquet --columns name
+  georesolve within shops.csv depots.geojson -d radius_m -o pairs.parquet
+  georesolve within ships.parquet ships.parquet -d 0.5nmi --once -o meetings.parquet
+  georesolve within trips.parquet buildings.parquet -d 500m --count -o counts.parquet
+
+{EXIT_CODES}"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser of the command line."""
+    parser = add_command(
+        commands,
+        "within",
+        output="",
+        help="resolve files on this machine: all references within a distance",
+        description="Write all references within a distance of every observation to a file, or "
+        "how many there are: exact, on a sphere.",
+        epilog=_EPILOG,
+    )
+    match = parser.add_argument_group(MATCHED).add_argument
+    units = "800, 800m, 10km, 3mi, 2nmi, 100ft, or the observations' column that has metres of each"
+    match(
+        "-d",
+        "--distance",
+        dest="distance_m",
+        metavar="DISTANCE",
+        type=_distance,
+        required=True,
+        help=units,
+    )
+    both = "of files that are the same: each pair once, its lower row as the observation"
+    match("--once", action="store_true", help=both)
+    alone = "left: also a row for every observation without a reference"
+    match("--how", choices=("left", "inner"), default="inner", help=alone)
+    count = "no pairs: for every observation how many there are"
+    match("--count", action="store_true", help=count)
+    add_shared(parser, match)
+    parser.set_defaults(options=_options)
+
+
+def _distance(text: str) -> float | str:
+    """A distance with its unit, or the name of a column, which begins with no digit."""
+    return metres(text) if text[:1] in "0123456789.-+ " else text
+
+
+def _options(given: argparse.Namespace) -> "WithinOptions":
+    from georesolve.options import WithinOptions
+
+    given.summary = {"count": True} if given.count else ()
+    # They are called alike.
+    return WithinOptions(**{one.name: getattr(given, one.name) for one in fields(WithinOptions)})
