@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -21,15 +21,9 @@ from georesolve.intake.addresses import Address, Prefixes
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
 from georesolve.intake.points import Bounds, check_numeric
-from georesolve.workers.datasets import ROW_GROUP, Dataset
+from georesolve.workers.datasets import ROW_GROUP, Dataset, stored_and_encoded
 from georesolve.workers.objects import ObjectFile, objects_below
-from georesolve.workers.sources import (
-    Scheme,
-    SourceFile,
-    SourceFiles,
-    handle_of,
-    href_of,
-)
+from georesolve.workers.sources import Scheme, SourceFile, SourceFiles, handle_of, href_of
 from georesolve.workers.widths import Width, value_bytes
 
 _SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
@@ -218,18 +212,8 @@ def _look(scheme: Scheme, path: str) -> _Look:
         raise InvalidInput(
             f"{href_of(scheme, path)}: not a readable Parquet file: {str(error)[:300]}"
         ) from None
-    stored: Counter[str] = Counter()
-    encoded: Counter[str] = Counter()
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(footer.num_columns)):
-            name = next(
-                one
-                for one in accumulate(column.path_in_schema.split("."), "{}.{}".format)
-                if one in schema.names
-            )
-            stored[name] += column.total_compressed_size
-            encoded[name] += column.total_uncompressed_size
-    return _Look(SourceFile(path, footer.num_rows, size, version), schema, stored, encoded)
+    sizes = stored_and_encoded(footer, schema)
+    return _Look(SourceFile(path, footer.num_rows, size, version), schema, *sizes)
 
 
 def _partition_of(path: str) -> dict[str, str | None]:

@@ -31,13 +31,7 @@ _DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}
 
 
 def device_of(array: Array) -> Device:
-    """The device that holds an array.
-
-    Raises
-    ------
-    TypeError
-        When it is an array of neither numpy nor CuPy.
-    """
+    """The device that holds an array; raises TypeError of what is neither numpy's nor CuPy's."""
     library = type(array).__module__.partition(".")[0]
     if library not in _DEVICE_OF_LIBRARY or not hasattr(array, "shape"):
         raise TypeError(f"expected an array of numpy or CuPy, got {type(array).__name__}")
@@ -52,12 +46,7 @@ def implementation(device: Device, step: Step) -> ModuleType:
 def coordinate_pair(lat_deg: Array, lon_deg: Array) -> tuple[Array, Array, Device]:
     """Check a pair of coordinate arrays; returns them contiguous, in float64, and their device.
 
-    Raises
-    ------
-    TypeError
-        When one is no array of numpy or CuPy, holds no real numbers, or they differ in device.
-    ValueError
-        When they are not one-dimensional and of one length.
+    TypeError and ValueError say what they hold, where they are or which shapes they have.
     """
     device = device_of(lat_deg)
     if device_of(lon_deg) != device:

@@ -63,17 +63,8 @@ def sine_cosine_deg(angle_deg: float) -> tuple[float, float]:
 
     The angle is reduced to [-45, 45] *in degrees*, where the subtraction of a multiple of 90 is
     exact for every float64 up to 360 in magnitude. So the sine of 180 and the cosine of 90 are
-    exactly zero: every longitude of a pole is one point, and 180 and -180 coincide.
-
-    Parameters
-    ----------
-    angle_deg
-        Finite angle in degrees.
-
-    Returns
-    -------
-    sine, cosine : float
-        Within 2.3e-16 of the true values.
+    exactly zero: every longitude of a pole is one point, and 180 and -180 coincide. Both are within
+    2.3e-16 of the true values.
     """
     quarter = math.floor(total(angle_deg / 90.0, 0.5))
     x = product(total(angle_deg, product(-90.0, quarter)), _RADIANS_PER_DEGREE)

@@ -23,7 +23,7 @@ from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
-from georesolve.service.ops import docs, health, prometheus
+from georesolve.service.ops import health, prometheus
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest
@@ -124,6 +124,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)
-    for module in (resolve, page, *of_resources, health, prometheus, docs):
+    for module in (resolve, page, *of_resources, health, prometheus):
         app.include_router(module.router)
     return app

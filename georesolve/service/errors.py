@@ -157,24 +157,9 @@ def is_out_of_descriptors(error: BaseException | None) -> bool:
     return False
 
 
-def stopping() -> Problem:
-    """The problem of what is not finished when the service ends."""
-    return NotReady(
-        "the service is stopping: send it again when it is back", headers={"Retry-After": "10"}
-    )
-
-
 def store_away() -> Problem:
     """The problem of whoever needs the database while it does not answer."""
     return NotReady("the database of the service does not answer: try again")
-
-
-def object_store_away() -> Problem:
-    """The problem of whoever needs a file while the object store does not answer, or refuses."""
-    return NotReady(
-        "the object store of the service does not answer, or refuses; its log says why: try again",
-        headers={"Retry-After": "5"},
-    )
 
 
 def disk_full() -> Problem:

@@ -384,17 +384,24 @@ def column_sizes(file: Content) -> dict[str, ColumnSize]:
     if isinstance(file, SourceFiles):
         return {name: ColumnSize(*both) for name, *both in file.sizes}
     opened = _opened(file)
-    metadata = opened.metadata
+    stored, encoded = stored_and_encoded(opened.metadata, opened.schema_arrow)
+    return {name: ColumnSize(stored[name], encoded[name]) for name in opened.schema_arrow.names}
+
+
+def stored_and_encoded(
+    footer: pq.FileMetaData, schema: pa.Schema
+) -> tuple[Counter[str], Counter[str]]:
+    """Bytes of each column of a Parquet file, as they are and before they are compressed."""
     # Columns of nested types are many in the file, one after the other. Their paths do not tell to
     # which they belong: `a.b` is a part of `a`, or the column of that name.
-    names = [field.name for field in opened.schema_arrow for _ in range(_leaves(field.type))]
+    names = [field.name for field in schema for _ in range(_leaves(field.type))]
     stored, encoded = Counter[str](), Counter[str]()
-    for row_group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for name, i in zip(names, range(metadata.num_columns), strict=True):
+    for row_group in map(footer.row_group, range(footer.num_row_groups)):
+        for name, i in zip(names, range(footer.num_columns), strict=True):
             column = row_group.column(i)
             stored[name] += column.total_compressed_size
             encoded[name] += column.total_uncompressed_size
-    return {name: ColumnSize(stored[name], encoded[name]) for name in dict.fromkeys(names)}
+    return stored, encoded
 
 
 def _leaves(type: pa.DataType) -> int:

@@ -4,15 +4,15 @@ What may be in a body, and how long a client may pause in it, stands in `service
 """
 
 import asyncio
-import http
-import json
 import logging
 import resource
 import socket
 from collections.abc import Callable, MutableSequence
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
+from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from georesolve.service.errors import (
@@ -284,12 +284,10 @@ class Connection(HttpToolsProtocol):
         self._bounds.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
 
     def _stop_stall(self) -> None:
         if self._stall is not None:
             self._stall.cancel()
-            self._stall = None
 
     def _give_up(self) -> None:
         if self._head_bytes and self._is_head and not self.transport.is_closing():
@@ -325,18 +323,12 @@ class Connection(HttpToolsProtocol):
         client = self.client[0] if self.client else "unknown"
         logger.info("%s sent no request that is answered: %s", client, problem.detail)
         if not self.pipeline and (self._is_idle() or not self.cycle.response_started):
-            body = json.dumps(problem.document()).encode()
-            status = http.HTTPStatus(problem.status)
-            headers = {
-                **problem.headers,
-                "Content-Type": PROBLEM_JSON,
-                "Content-Length": str(len(body)),
-                "Connection": "close",
-            }
-            lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
-            lines += [b"%b: %b" % pair for pair in self.server_state.default_headers]
-            lines += [f"{name}: {value}".encode() for name, value in headers.items()]
-            self.transport.write(b"\r\n".join([*lines, b"", body]))
+            headers = {**problem.headers, "Connection": "close"}
+            answer = JSONResponse(problem.document(), problem.status, headers, PROBLEM_JSON)
+            line = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}".encode()
+            pairs = (*self.server_state.default_headers, *answer.raw_headers)
+            lines = [line, *(b"%b: %b" % pair for pair in pairs)]
+            self.transport.write(b"\r\n".join([*lines, b"", answer.body]))
         if not self._is_idle():
             # Whoever reads the request hears that the client has gone.
             self.cycle.disconnected = True

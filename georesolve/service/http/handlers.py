@@ -15,11 +15,11 @@ from georesolve.intake.errors import Refused
 from georesolve.service.errors import (
     OWN_TYPES,
     PROBLEM_JSON,
+    NotReady,
     Problem,
     disk_full,
     invalid_request,
     is_disk_full,
-    object_store_away,
     problem_of,
     store_away,
 )
@@ -58,7 +58,12 @@ def install_error_handlers(app: FastAPI) -> None:
             return problem_response(store_away(), request)
         if isinstance(error, StoreFailed):
             logger.error("the object store failed: %s", error)
-            return problem_response(object_store_away(), request)
+            away = NotReady(
+                "the object store of the service does not answer, or refuses; its log says why: "
+                "try again",
+                headers={"Retry-After": "5"},
+            )
+            return problem_response(away, request)
         raise error
 
     @app.exception_handler(HTTPException)

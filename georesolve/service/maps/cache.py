@@ -1,7 +1,6 @@
 """The maps of results that this process has open: each is made when it is first asked for."""
 
 import asyncio
-import json
 import math
 import os
 import shutil
@@ -14,6 +13,8 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
+
 from georesolve.service import pools
 from georesolve.service.clock import is_id
 from georesolve.service.disk import locked
@@ -22,7 +23,7 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset
-from georesolve.workers.distances import Distances, Histogram, measure
+from georesolve.workers.distances import Distances, measure
 from georesolve.workers.files import complete
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import Map, MapFolder, map_bytes, map_paths, write_map
@@ -37,6 +38,8 @@ _PICTURE_BYTES = 32 << 20
 to draw."""
 _EACH_BYTES = 512
 _DISTANCES_NAME = "distances.json"
+_KEPT = TypeAdapter(tuple[str, Distances])
+"""With the digest of their result."""
 _SWEEP_SECONDS = 10.0
 """So often it is asked, at most, which results are gone: the database may change at any moment."""
 
@@ -155,12 +158,11 @@ class Maps:
         """How the distances of a job's result are spread: measured once, then read."""
         folder = self.folder(id)
         path = folder / _DISTANCES_NAME
-        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            given = json.loads(path.read_text())
-            if given.pop("digest") == manifest.digest:
-                histograms = (Histogram(*given.pop(name)) for name in ("linear", "logarithmic"))
-                return Distances(given["counts"], given["percentiles_m"], *histograms)
+        with suppress(FileNotFoundError, ValidationError):
+            digest, known = _KEPT.validate_json(path.read_bytes())
+            if digest == manifest.digest:
+                return known
         distances = measure(manifest)
         with complete(path) as temporary:
-            temporary.write_text(json.dumps({**distances._asdict(), "digest": manifest.digest}))
+            temporary.write_bytes(_KEPT.dump_json((manifest.digest, distances)))
         return distances

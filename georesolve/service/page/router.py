@@ -1,21 +1,27 @@
-"""`/`, `/conformance`: where everything is, and which standards hold; and the page for browsers.
+"""`/`, `/conformance`: where everything is, and which standards hold; and what browsers show.
 
 The page is a document at `/`, and below `/page` all that it loads. Nothing comes from elsewhere,
 and nothing is written into the document that a browser would run: its policy (CSP) allows scripts
-and styles of the service alone. The page has no state but its address.
+and styles of the service alone. The page has no state but its address. At `/docs` the API is read
+and tried: the page is FastAPI's, and what that would have from a server on the internet comes from
+a package that has the same files.
 """
 
 import hashlib
 import html
 import mimetypes
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
 from georesolve.service import pools
+from georesolve.service.auth.access import DOCUMENTATION
 from georesolve.service.errors import NotThere
 from georesolve.service.http.answers import prefers_page, unchanged
 from georesolve.service.links import OGC_RELATION, Link, base_of
@@ -31,6 +37,7 @@ _SAFETY = {
     "Referrer-Policy": "same-origin",
 }
 """Besides what every answer of a front has: no frames of other sites, no guessed media types."""
+_SCRIPT, _STYLE, _ICON = "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png"
 
 
 class LandingPage(BaseModel):
@@ -133,5 +140,32 @@ def show_file(digest: str, name: str, request: Request) -> Response:
     headers = {**_SAFETY, "Cache-Control": "private, max-age=31536000, immutable", "ETag": tag}
     if (known := unchanged(request, headers)) is not None:
         return known
-    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return Response(contents[name], media_type=media_type, headers=headers)
+    return Response(contents[name], media_type=_media_type(name), headers=headers)
+
+
+def _media_type(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+@router.get(DOCUMENTATION, include_in_schema=False)
+async def show_documentation() -> HTMLResponse:
+    """The page; its addresses are relative, for whatever a proxy puts in front of them."""
+    here = DOCUMENTATION.strip("/")
+    return get_swagger_ui_html(
+        openapi_url="api",
+        title="georesolve",
+        swagger_js_url=f"{here}/{_SCRIPT}",
+        swagger_css_url=f"{here}/{_STYLE}",
+        swagger_favicon_url=f"{here}/{_ICON}",
+    )
+
+
+@router.get(f"{DOCUMENTATION}/{{name}}", include_in_schema=False)
+@pools.disk.handler
+def show_part_of_documentation(name: str) -> Response:
+    """What the page loads."""
+    if name not in (_SCRIPT, _STYLE, _ICON):
+        raise NotThere(f"{name[:80]!r} is no part of the documentation")
+    content = (files("fastapi_offline") / "static" / name).read_bytes()
+    caching = {"Cache-Control": "private, max-age=3600"}
+    return Response(content, media_type=_media_type(name), headers=caching)

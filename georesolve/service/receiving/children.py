@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pkgutil import resolve_name
 from typing import NamedTuple, NoReturn
 
-from georesolve.service.errors import stopping
+from georesolve.service.errors import NotReady
 
 _START_SECONDS = 30.0
 """A server that has started no child for so long is replaced; it needs milliseconds."""
@@ -84,7 +84,10 @@ class Children:
     def refuse_closed(self) -> None:
         """Raise NotReady where processes end because the service does."""
         if self._is_closed:
-            raise stopping()
+            raise NotReady(
+                "the service is stopping: send it again when it is back",
+                headers={"Retry-After": "10"},
+            )
 
     def exit_code(self, child: Child) -> int | None:
         """How a process ended that has closed its pipe, or was killed; None if it hangs."""
