@@ -1,6 +1,5 @@
 """Lists of jobs and datasets: pages that nothing moves, and which rows are on them."""
 
-import base64
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -93,7 +92,7 @@ def test_filters(service):
         {"datetime": "yesterday"},
         {"datetime": "2026-01-01/2026-02-01/2026-03-01"},
         {"datetime": "0001-01-01T00:00:00+05:00"},
-        {"cursor": base64.urlsafe_b64encode(b"\0 \0").decode()},
+        {"cursor": "\0_\0"},
         {"minDuration": -1},
         {"maxDuration": 1 << 63},
         {"colour": "red"},

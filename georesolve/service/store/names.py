@@ -15,19 +15,10 @@ FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
 _IS_NEWEST = names.c.replaced.is_(None)
 
 
-class Named(NamedTuple):
-    """A version of a name: `version` counts from 1, and is None for the newest."""
-
-    name: str
-    version: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> "Named | None":
-        """What ``places`` or ``places@3`` stands for; None for what is no name."""
-        match = re.fullmatch(FORM, text)
-        if match is None or is_id(match[1]):
-            return None
-        return cls(match[1], int(match[2]) if match[2] else None)
+def _named(text: str) -> re.Match[str] | None:
+    """Name and version, None for the newest, in ``places`` or ``places@3``; None for no name."""
+    match = re.fullmatch(FORM, text)
+    return None if match is None or is_id(match[1]) else match
 
 
 class Condition(NamedTuple):
@@ -67,11 +58,11 @@ class Names(Queries):
 
     def find(self, text: str) -> str | None:
         """The id of the dataset that a name, or a version of it, stands for."""
-        named = Named.parse(text)
-        if named is None:
+        if (named := _named(text)) is None:
             return None
-        which = _IS_NEWEST if named.version is None else names.c.version == named.version
-        own = self._own(names) & (names.c.name == named.name) & which
+        name, version = named.groups()
+        which = _IS_NEWEST if version is None else names.c.version == int(version)
+        own = self._own(names) & (names.c.name == name) & which
         query = sa.select(names.c.dataset).where(own)
         return next(iter(self._scalars(query)), None)
 
@@ -86,8 +77,8 @@ class Names(Queries):
 
     def refuse_changed(self, name: str, condition: Condition) -> None:
         """Refuse a name that cannot be one, or whose newest version is not as it should be."""
-        named = Named.parse(name)
-        if named is None or named.version is not None:
+        named = _named(name)
+        if named is None or named[2]:
             raise InvalidRequest(
                 f"{name[:80]!r} is no name of a dataset: begin with a letter, and go on with up to "
                 "63 letters, digits, '.', '_' and '-', all of them lower case"
