@@ -12,9 +12,8 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from georesolve.intake.addresses import address_of, prefixes_of
-from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
-from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.settings import ClusterOptions, ClusterSettings
 from georesolve.workers.sources import Scheme, href_of
 
 SECRETS = Path("/run/secrets")
@@ -79,7 +78,7 @@ def _is_path(given: str) -> str:
     return given.rstrip("/")
 
 
-class Settings(BaseSettings):
+class Settings(BaseSettings, ClusterOptions):
     """Settings of one service process."""
 
     model_config = SettingsConfigDict(
@@ -129,25 +128,6 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(
         None,
         description="postgresql://user:password@host/name, instead of SQLite in the data folder",
-    )
-
-    device: DeviceChoice = Field("auto", description="auto, cpu or cuda")
-    scheduler: str | None = Field(
-        None, description="address of an existing Dask scheduler, e.g. tcp://host:8786"
-    )
-    scheduler_file: Path | None = Field(
-        None, description="file that an existing Dask scheduler has written its address to"
-    )
-    dashboard_address: str = Field(
-        "127.0.0.1:8787", description="where the Dask dashboard of an own cluster listens"
-    )
-    workers: _Count | None = Field(
-        None, description="worker processes of an own cluster; one a GPU or core by default"
-    )
-    references_a_piece: _Count | None = Field(
-        None,
-        description="references that a worker indexes and searches at a time; by default as many "
-        "as 0.4 of its memory holds",
     )
 
     log_format: LogFormat = Field(

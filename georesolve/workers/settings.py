@@ -8,27 +8,40 @@ from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.logs import LogFormat
 
 
-class ClusterSettings(BaseModel):
-    """How to open a cluster: one of one's own, unless an existing scheduler is named."""
+class ClusterOptions(BaseModel):
+    """What a user says of a cluster, an own one unless an existing scheduler is named."""
+
+    device: DeviceChoice = Field(default="auto", description="auto, cpu or cuda")
+    scheduler: str | None = Field(
+        default=None, description="address of an existing Dask scheduler, e.g. tcp://host:8786"
+    )
+    scheduler_file: Path | None = Field(
+        default=None, description="file that an existing Dask scheduler has written its address to"
+    )
+    dashboard_address: str = Field(
+        default="127.0.0.1:8787", description="where the Dask dashboard of an own cluster listens"
+    )
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        description="worker processes of an own cluster; one a GPU or core by default",
+    )
+    references_a_piece: int | None = Field(
+        default=None,
+        ge=1,
+        description="references that a worker indexes and searches at a time; by default as many "
+        "as 0.4 of its memory holds",
+    )
+
+
+class ClusterSettings(ClusterOptions):
+    """How to open a cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    device: DeviceChoice = "auto"
-    """``auto`` takes GPUs when there are any."""
-    scheduler: str | None = None
-    """Address of an existing scheduler to connect to."""
-    scheduler_file: Path | None = None
-    """File that an existing scheduler has written its address to."""
     connect_seconds: float = Field(default=10.0, gt=0)
     """How long to wait for an existing scheduler and its first worker. A process that is told to
     end meanwhile waits as long."""
-    dashboard_address: str = "127.0.0.1:8787"
-    """Where the dashboard of one's own cluster listens."""
-    workers: int | None = Field(default=None, ge=1)
-    """Processes of one's own cluster; None for one a GPU or core."""
-    references_a_piece: int | None = Field(default=None, ge=1)
-    """References that a worker indexes and searches at a time; None for as many as 0.4 of its
-    memory holds. A larger set is searched in pieces, and the answer is the same."""
     scratch: Path | None = None
     """Folder for what workers spill."""
     log_format: LogFormat | None = None

@@ -153,7 +153,7 @@ def test_outputs_of_live_jobs_are_theirs(tmp_path, store):
 
     def accept(output):
         def admit(connection):
-            store.refuse_output_of_others(output, connection)
+            store.refuse_output_of_others(connection, output)
 
         return store.add_job(
             row, row, MatchOptions(), Delivery(output=output), size_bytes=9, admit=admit

@@ -23,11 +23,7 @@ def run(
     expires: float = 0,
     given: str = "",
 ) -> int:
-    """Run one of the commands about keys; returns its exit code.
-
-    A key is made for some hours, 0 for ever, and its secret printed this once. Another command has
-    a key that is `given` by its name or prefix.
-    """
+    """Run a command about keys, of which `given` names one; a new one `expires` in some hours."""
     place = (settings.data_dir, settings.database)
     store, is_there = name_of_database(*place), database_exists(*place)
     if verb != "create":

@@ -133,7 +133,4 @@ async def _estimate(
     ]
     if why := obstacle(*sizes, options):
         obstacles.append(why)
-    figures = {
-        name: getattr(found, name) for name in EstimateInfo.model_fields if hasattr(found, name)
-    }
-    return EstimateInfo(**figures, fits=not obstacles, obstacles=obstacles)
+    return EstimateInfo(**found._asdict(), fits=not obstacles, obstacles=obstacles)

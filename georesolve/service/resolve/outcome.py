@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
-
-from sqlalchemy import Connection
 
 from georesolve.intake.errors import Refused
 from georesolve.intake.geometries import PointSets
@@ -317,10 +316,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     quotas = service.quotas
     quotas.refuse_without_room(service.store, size_bytes + own_bytes)
 
-    def refuse_output(store: Store, connection: Connection) -> None:
-        if delivery.output:
-            store.refuse_output_of_others(delivery.output, connection)
-
+    refuse_output = partial(Store.refuse_output_of_others, output=delivery.output)
     admit = quotas.admission(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
     kept: list[DatasetRow] = []
     try:

@@ -399,8 +399,10 @@ class Store(Queries):
             everyone, own = reading.execute(query.where(jobs.c.status.in_(LIVE))).one()
         return everyone, own
 
-    def refuse_output_of_others(self, output: str, connection: sa.Connection) -> None:
+    def refuse_output_of_others(self, connection: sa.Connection, output: str | None) -> None:
         """Refuse to write where the result of a live job of any owner will lie: OutputTaken."""
+        if output is None:
+            return
         theirs = jobs.c.delivery["output"].as_string()
         query = sa.select(theirs).where(jobs.c.status.in_(LIVE) & theirs.is_not(None))
         for other in connection.execute(query).scalars():
