@@ -27,7 +27,8 @@ class Geometry(NamedTuple):
 
 
 def _geo(schema: pa.Schema) -> Any:
-    return json.loads((schema.metadata or {}).get(b"geo", b"{}"))
+    content = (schema.metadata or {}).get(b"geo")
+    return json.loads(content) if content is not None else {}
 
 
 def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:

@@ -18,9 +18,9 @@ import base64
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -304,7 +304,8 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-class Format(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Format:
     """A format of results.
 
     `pieces` makes it from the rows of a result and, where it has coordinates, from the two sets, a
@@ -315,7 +316,7 @@ class Format(NamedTuple):
     media_type: str
     suffix: str
     pieces: Callable[[Rows, PointSets], Iterator[bytes]] | None = None
-    parameters: Mapping[str, str] = MappingProxyType({})
+    parameters: Mapping[str, str] = field(default_factory=dict)
     geometry: str = ""
 
     @property

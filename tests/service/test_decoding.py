@@ -80,7 +80,8 @@ def test_what_a_file_decodes_to_fits_the_room(tmp_path, monkeypatch):
         monkeypatch.setattr(disk, "left", lambda: room)
 
         async def upload():
-            async with ingest.folder() as folder:
+            async with ingest.folder() as incoming:
+                folder = incoming.path
                 folder.mkdir()
                 received = shutil.copy(path, folder / "received")
                 upload = Upload(Path(received), None, "points.parquet", "points")

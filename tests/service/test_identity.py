@@ -256,7 +256,8 @@ def test_what_a_killed_front_received_goes_when_the_next_one_starts(tmp_path):
         return closing(Ingest(settings, Disk(settings)))
 
     async def received(ingest):
-        async with ingest.folder() as folder:
+        async with ingest.folder() as incoming:
+            folder = incoming.path
             folder.mkdir()
             (folder / "body.received").touch()
             with front() as other:

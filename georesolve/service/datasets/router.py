@@ -273,16 +273,16 @@ async def _registered(
     """The dataset that a request brings, registered, and whether its content is new."""
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
-            form = await receive_form(request, folder, ["file"], TableParameters.model_fields)
+            form = await receive_form(request, folder.path, ["file"], TableParameters.model_fields)
             query = request.query_params.multi_items()
             parameters = parameters_of(TableParameters, query, form.fields)
             part = form.parts["file"]
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
-            upload = await receive_body(request, folder)
+            upload = await receive_body(request, folder.path)
         reading, owner = parameters.reading(), service.store.owner or ""
         if not isinstance(upload, str):
-            ingested = await service.ingest.from_upload(upload, reading, folder, owner)
+            ingested = await service.ingest.from_upload(upload, reading, folder.path, owner)
         elif is_href(upload):
             look = service.ingest.from_href
             ingested = await pools.remote(owner, look, upload.strip(), reading, "file")

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
 from fastapi import Request
@@ -28,6 +29,7 @@ from georesolve.workers.files import Look
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
+_KEPT_HEADERS = 64
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 Run = Callable[..., Awaitable[Any]]
@@ -67,7 +69,12 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
     Of several ranges that name a format the most specific one counts. What stands in the header
     and is no range is passed over. Raises NotAcceptable when it likes none that there is.
     """
-    given = ",".join(headers.getlist("accept"))
+    return _wanted(",".join(headers.getlist("accept")), default)
+
+
+# Almost every client sends one of a few headers, which take longer to read than anything else.
+@lru_cache(_KEPT_HEADERS)
+def _wanted(given: str, default: Format) -> Format:
     if not given.strip():
         return default
     for format in FORMATS:

@@ -3,7 +3,6 @@
 What a process takes is written down once, in the model of its inputs; its description follows.
 """
 
-import pathlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -20,6 +19,7 @@ from georesolve.service.http.operations import (
     without_null,
 )
 from georesolve.service.links import OGC_RELATION, Link, base_of
+from georesolve.service.receiving.ingest import Folder
 from georesolve.service.resolve.models import NearestExecution, NearestInputs
 from georesolve.service.resolve.requests import TermsOfRequest, json_content, parsed
 from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
@@ -171,7 +171,7 @@ async def execute_nearest(
 ) -> Response:
     """Find the nearest reference of every observation, as `/resolve` does."""
 
-    async def ask(folder: pathlib.Path) -> Asked:
+    async def ask(folder: Folder) -> Asked:
         async with json_content(request, service) as content:
             execution = await parsed(service, content, NearestExecution)
             return await asked_by(execution.inputs, service, folder, execution.delivery())

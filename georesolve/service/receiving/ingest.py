@@ -5,12 +5,12 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from email.message import Message
 from fcntl import LOCK_EX, flock
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +53,26 @@ class Ingested(NamedTuple):
         if isinstance(file, InMemory):
             return int(file.file.size)
         return file.stat().st_size if isinstance(file, Path) else 0
+
+
+class Folder:
+    """A folder for one request, which few need; what was not moved out goes with it."""
+
+    def __init__(self, incoming: Path, name: str) -> None:
+        self._incoming, self._name = incoming, name
+
+    @cached_property
+    def path(self) -> Path:
+        """Where it is; who needs it makes it."""
+        return self._incoming / f"{self._name}{new_id()[_NAME_CHARACTERS:]}"
+
+    async def __aenter__(self) -> "Folder":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if "path" in vars(self):
+            # Not here: a large file takes its time to go, and all others would wait for it.
+            await pools.disk(shutil.rmtree, self.path, ignore_errors=True)
 
 
 class Ingest:
@@ -105,16 +125,9 @@ class Ingest:
             self._held.close()
             self._lock.unlink(missing_ok=True)
 
-    @asynccontextmanager
-    async def folder(self) -> AsyncIterator[Path]:
-        """A folder for one request, made when first needed; what was not moved out goes with it."""
-        folder = self._incoming / f"{self._name}{new_id()[_NAME_CHARACTERS:]}"
-        try:
-            yield folder
-        finally:
-            if folder.exists():
-                # Not here: a large file takes its time to go, and all others would wait for it.
-                await pools.disk(shutil.rmtree, folder, ignore_errors=True)
+    def folder(self) -> "Folder":
+        """A folder for one request."""
+        return Folder(self._incoming, self._name)
 
     async def from_upload(
         self, upload: Upload, reading: Reading, folder: Path, owner: str

@@ -355,4 +355,4 @@ class NearestExecution(Parameters):
 
     def model_post_init(self, _: Any) -> None:
         """Tell the inputs where they stand."""
-        self.inputs._place = "/inputs"
+        self.inputs.place = "/inputs"

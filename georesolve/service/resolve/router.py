@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -26,6 +25,7 @@ from georesolve.service.http.operations import (
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
+from georesolve.service.receiving.ingest import Folder
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import NearestInputs, ResolveForm
 from georesolve.service.resolve.outcome import (
@@ -97,15 +97,15 @@ async def resolve_files(
     `output` it is a link to where the result lies.
     """
 
-    async def ask(folder: Path) -> Asked:
-        form = await read_form(request, folder)
+    async def ask(folder: Folder) -> Asked:
+        form = await read_form(request, folder.path)
         return await asked_by(form, service, folder, form.delivery())
 
     return await answer(request, service, terms, ask)
 
 
 async def answer(
-    request: Request, service: Service, terms: Terms, ask: Callable[[Path], Awaitable[Asked]]
+    request: Request, service: Service, terms: Terms, ask: Callable[[Folder], Awaitable[Asked]]
 ) -> Response:
     """Answer a request that is read, with its sets made in a folder, by `ask`."""
     await refuse_unready(service, terms)
@@ -186,7 +186,7 @@ async def nearest(request: Request) -> Response:
     service = await service_of(request)
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == ARROW.media_type:
-            inputs = await read_stream(request, folder)
+            inputs = await read_stream(request, folder.path)
             asked = await asked_by(inputs, service, folder)
             return _small_response(await resolve_at_once(service, asked, format, start))
         refuse_query(request.query_params.multi_items())

@@ -14,7 +14,7 @@ from georesolve.intake.columns import OnInvalid, Role
 from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
 from georesolve.service.errors import InvalidInput, NoSuchDataset
-from georesolve.service.receiving.ingest import Ingested
+from georesolve.service.receiving.ingest import Folder, Ingested
 from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
@@ -99,7 +99,7 @@ def _start_of(href: str) -> str:
 async def asked_by(
     inputs: NearestInputs,
     service: Service,
-    folder: Path,
+    folder: Folder,
     delivery: Delivery | None = None,
     *,
     is_short: bool = False,
@@ -117,7 +117,7 @@ async def asked_by(
 
 
 async def planned_by(
-    inputs: EitherInputs, service: Service, folder: Path, *, is_short: bool = False
+    inputs: EitherInputs, service: Service, folder: Folder, *, is_short: bool = False
 ) -> tuple[PlannedSet, PlannedSet]:
     """Make or find both sets, in a folder that goes with the request; or how many rows they have.
 
@@ -131,28 +131,28 @@ async def planned_by(
 
 
 async def _made(
-    inputs: EitherInputs, role: Role, service: Service, folder: Path, is_short: bool
+    inputs: EitherInputs, role: Role, service: Service, folder: Folder, is_short: bool
 ) -> PlannedSet:
     ingest, owner = service.ingest, service.owner
     source: int | PointSource = getattr(inputs, role)
+    if isinstance(source, int):
+        return source
+    if isinstance(source, DatasetReference):
+        if is_short and (row := service.library.known(source.dataset)) is not None:
+            return row
+        return await service.store.files(service.library.use, source.dataset)
     place, reading = inputs.pointer(role), inputs.reading_of(role)
     match source:
-        case int():
-            return source
-        case DatasetReference(dataset=id):
-            if is_short and (row := service.library.known(id)) is not None:
-                return row
-            return await service.store.files(service.library.use, id)
         case SourceReference(href=href):
             return await pools.remote(owner, ingest.from_href, href, reading, place)
         case Upload():
-            return await ingest.from_upload(source, reading, folder, owner)
+            return await ingest.from_upload(source, reading, folder.path, owner)
         case GeoJson(document, inside):
             content = await pools.compute(to_json, document)
             upload = await pools.disk(
-                keep_upload, content, folder, "application/geo+json", place + inside
+                keep_upload, content, folder.path, "application/geo+json", place + inside
             )
-            return await ingest.from_upload(upload, reading, folder, owner)
+            return await ingest.from_upload(upload, reading, folder.path, owner)
         case Arrays(columns, inside) if is_short and _are_few(columns):
             return ingest.from_arrays(columns, reading, place + inside)
         case Arrays(columns, inside):
