@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from georesolve.files import Plan, Summary, plan, resolve
     from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
-    from georesolve.joins import sjoin_nearest
+    from georesolve.joins import sjoin, sjoin_nearest
     from georesolve.options import Options, WithinOptions
     from georesolve.resolution import Index, nearest, within
 
@@ -43,6 +43,7 @@ __all__ = [
     "nearest",
     "plan",
     "resolve",
+    "sjoin",
     "sjoin_nearest",
     "within",
 ]
@@ -50,7 +51,7 @@ __all__ = [
 _MODULES = {
     "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
     "files": ("Plan", "Summary", "plan", "resolve"),
-    "joins": ("sjoin_nearest",),
+    "joins": ("sjoin", "sjoin_nearest"),
     "options": ("Options", "WithinOptions"),
     "resolution": ("Index", "nearest", "within"),
 }

@@ -1,4 +1,4 @@
-"""`sjoin_nearest`: GeoPandas's join of points to their nearest points, on the globe."""
+"""`sjoin_nearest` and `sjoin`: GeoPandas's joins of points by distance, on the globe."""
 
 import math
 import warnings
@@ -14,9 +14,10 @@ from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.points import Points
 from georesolve.kernels.coordinates import is_valid
-from georesolve.searches import Search
+from georesolve.searches import Piece, Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.jobs import PairOptions
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
@@ -81,26 +82,13 @@ def sjoin_nearest(
     MissingExtra
         When GeoPandas is not installed.
     """
-    geopandas = needed("geopandas", "gis", "sjoin_nearest")
-    for name, frame in (("left_df", left_df), ("right_df", right_df)):
-        if not isinstance(frame, geopandas.GeoDataFrame):
-            raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
-    if how not in _HOWS:
-        raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
     if max_distance is not None and not (isinstance(max_distance, Real) and max_distance > 0):
         raise ValueError(
             f"max_distance must be greater than 0, a number of metres, got {max_distance!r}"
         )
     if not 1 <= k <= kernels.MAX_K:
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
-    if (left_df.crs is None) != (right_df.crs is None):
-        warnings.warn(
-            "one frame has a CRS and the other has none, which is taken for longitude and latitude "
-            "on WGS 84: set it with set_crs",
-            UserWarning,
-            stacklevel=2,
-        )
-    left, right = _points(left_df, "observations"), _points(right_df, "references")
+    left, right = _sets(left_df, right_df, how, "sjoin_nearest")
     if how == "right":
         search = Search(left, choose_device(device))
         asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
@@ -111,10 +99,77 @@ def sjoin_nearest(
     if how == "inner":
         matched = pairs.right >= 0
         pairs = _Pairs(*(one[matched] for one in pairs))
-    joined = _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix))
-    if distance_col is not None:
-        joined[distance_col] = pairs.distance_m
-    return joined
+    return _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix), distance_col)
+
+
+def sjoin(
+    left_df: "GeoDataFrame",
+    right_df: "GeoDataFrame",
+    how: str = "inner",
+    predicate: str = "dwithin",
+    lsuffix: str = "left",
+    rsuffix: str = "right",
+    distance: Any = None,
+    *,
+    distance_col: str | None = None,
+    device: DeviceChoice = "auto",
+) -> "GeoDataFrame":
+    """Join points to all points within a distance, as `geopandas.sjoin` does, in metres.
+
+    Frames, CRSs, what is returned and what is raised are as for `sjoin_nearest`, which describes
+    the other parameters, too.
+
+    Parameters
+    ----------
+    predicate : {"dwithin"}
+        That of GeoPandas with a distance; of points on the globe there is no other.
+    distance : float, or array of shape (n_left,)
+        Metres, one distance or one for each row of the left; points at that distance match.
+    """
+    if predicate != "dwithin":
+        raise ValueError(f"predicate must be 'dwithin', got {predicate!r}: GeoPandas has others")
+    left, right = _sets(left_df, right_df, how, "sjoin")
+    try:
+        metres = np.asarray(distance, np.float64)
+    except (TypeError, ValueError):
+        metres = np.asarray(math.nan)
+    if metres.shape not in ((), (left.rows,)) or not ((metres >= 0) & (metres < np.inf)).all():
+        raise ValueError(
+            f"distance must be metres, 0 or more: a number, or {left.rows} for the rows of the "
+            f"left, got {distance!r:.80}"
+        )
+    each = metres if metres.ndim else float(metres)
+    piece = Piece(left.lat_deg, left.lon_deg, 0, each)
+    starts, reference, distance_m = Search(right, choose_device(device)).within(
+        piece, PairOptions()
+    )
+    pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
+    if how == "left":
+        pairs = _Pairs(*_whole(left.rows, *pairs))
+    elif how == "right":
+        asking, found, metres = _whole(right.rows, pairs.right, pairs.left, distance_m)
+        pairs = _Pairs(found, asking, metres)
+    return _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix), distance_col)
+
+
+def _sets(
+    left_df: "GeoDataFrame", right_df: "GeoDataFrame", how: str, called: str
+) -> tuple[Points, Points]:
+    """The points of two frames that are joined, whose arguments are checked."""
+    geopandas = needed("geopandas", "gis", called)
+    for name, frame in (("left_df", left_df), ("right_df", right_df)):
+        if not isinstance(frame, geopandas.GeoDataFrame):
+            raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
+    if how not in _HOWS:
+        raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
+    if (left_df.crs is None) != (right_df.crs is None):
+        warnings.warn(
+            "one frame has a CRS and the other has none, which is taken for longitude and latitude "
+            "on WGS 84: set it with set_crs",
+            UserWarning,
+            stacklevel=3,
+        )
+    return _points(left_df, "observations"), _points(right_df, "references")
 
 
 def _points(frame: "GeoDataFrame", role: Role) -> Points:
@@ -147,19 +202,25 @@ def _nearest(
 
     Each point has a row at least: where it has no reference that is -1, and the metres NaN.
     """
-    rows = np.arange(points.rows)
     point, reference, chord2 = _tied(search, points, k, exclusive)
     found = kernels.Found(reference[:, None], chord2[:, None])
     metres = kernels.measure(found).distance_m.reshape(-1)
     if max_distance_m is not None:
         near = metres <= max_distance_m
         point, reference, metres = point[near], reference[near], metres[near]
-    alone = np.setdiff1d(rows, point)
-    point = np.concatenate([point, alone])
-    reference = np.concatenate([reference, np.full(alone.size, -1)])
+    return _whole(points.rows, point, reference, metres)
+
+
+def _whole(
+    rows: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs and the rows that have none, by the row that asks, the distance and the one found."""
+    alone = np.setdiff1d(np.arange(rows), asking)
+    asking = np.concatenate([asking, alone])
+    found = np.concatenate([found, np.full(alone.size, -1)])
     metres = np.concatenate([metres, np.full(alone.size, math.nan)])
-    order = np.lexsort((reference, metres, point))
-    return point[order], reference[order], metres[order]
+    order = np.lexsort((found, metres, asking))
+    return asking[order], found[order], metres[order]
 
 
 def _tied(
@@ -232,6 +293,7 @@ def _joined(
     pairs: _Pairs,
     how: str,
     suffixes: tuple[str, str],
+    distance_col: str | None,
 ) -> "GeoDataFrame":
     """Put the rows of pairs beside each other, with the index and the geometry of one side."""
     import pandas as pd
@@ -264,6 +326,8 @@ def _joined(
         raise ValueError(f"several columns would have the names {twice}: choose other suffixes")
     joined = joined.set_index(index_names[own])
     joined.index.names = frames[own].index.names
+    if distance_col is not None:
+        joined[distance_col] = pairs.distance_m
     return type(frames[own])(joined, geometry=geometry, crs=frames[own].crs)
 
 

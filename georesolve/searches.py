@@ -151,6 +151,11 @@ class Search:
         counts: np.ndarray = self._within(kernels.count_within, piece, options)
         return backend_on(self.device).to_host(counts)
 
+    def within(self, piece: Piece, options: PairOptions) -> kernels.Pairs:
+        """The pairs of some observations, on the host."""
+        found = self._within(kernels.within, piece, options)
+        return kernels.Pairs(*map(backend_on(self.device).to_host, found))
+
     def _within(self, kernel: Callable[..., Any], piece: Piece, options: PairOptions) -> Any:
         lat_deg, lon_deg, first_row, distance_m = piece
         if isinstance(distance_m, np.ndarray):
@@ -168,16 +173,14 @@ class Search:
     def found(self, piece: Piece, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
         lat_deg, lon_deg, first_row, _ = piece
-        to_host = backend_on(self.device).to_host
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
         chunk = Chunk(first_row, first_row + lat_deg.size)
         if isinstance(options, PairOptions) and options.summary:
             return summaries(chunk, self.count_within(piece, options), valid, n_valid, options)
         if isinstance(options, PairOptions):
-            all_pairs = kernels.Pairs(*map(to_host, self._within(kernels.within, piece, options)))
-            return pairs(chunk, all_pairs, valid, n_valid, options)
+            return pairs(chunk, self.within(piece, options), valid, n_valid, options)
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
-        on_host = kernels.Answer(*map(to_host, answer))
+        on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
 
     def carry(

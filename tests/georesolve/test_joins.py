@@ -1,4 +1,4 @@
-"""`sjoin_nearest` keeps what GeoPandas promises of its own, on the globe and in metres.
+"""`sjoin_nearest` and `sjoin` keep what GeoPandas promises of its own, on the globe, in metres.
 
 Where distances on a plane and on the globe rank alike (points near each other, on the equator)
 GeoPandas itself is asked; elsewhere `tests/oracle.py`.
@@ -163,3 +163,48 @@ def test_more_ties_than_a_search_tells(exclusive):
 def test_a_frame_with_itself():
     given = georesolve.sjoin_nearest(LEFT, LEFT, exclusive=True)
     assert_geodataframe_equal(given, LEFT.sjoin_nearest(LEFT, exclusive=True))
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.3, 1.0, [0.5, 0.0, 4.5]])
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+@pytest.mark.parametrize("names", [{}, {"lsuffix": "l", "rsuffix": "r"}])
+def test_within_a_distance_as_geopandas_on_the_equator(how, distance, names):
+    # A little more, for the rounding of both.
+    reach = np.asarray(distance) + 1e-9
+    expected = LEFT.sjoin(RIGHT, how=how, predicate="dwithin", distance=reach, **names)
+    given = georesolve.sjoin(LEFT, RIGHT, how=how, distance=reach * DEGREE_M, **names)
+    # Ours are nearest first, those of GeoPandas in the order of its tree.
+    by = list(expected.columns.drop("geometry"))
+    assert_geodataframe_equal(given.sort_values(by), expected.sort_values(by))
+    assert given.index.tolist() == expected.index.tolist()
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+def test_pairs_within_a_distance_are_nearest_first(how):
+    sides = [frame(*sphere(n, seed)[::-1], place=np.arange(n)) for n, seed in ((60, 8), (90, 9))]
+    given = georesolve.sjoin(*sides, how=how, distance=2e6, distance_col="far")
+    (lat, lon), (lats, lons) = (sphere(60, 8), sphere(90, 9))
+    near = oracle.haversine_m(lat[:, None], lon[:, None], lats, lons) <= 2e6
+    matched = given[given["far"].notna()]
+    pairs = matched[["place_left", "place_right"]].to_numpy(int)
+    assert sorted(pairs.tolist()) == np.argwhere(near).tolist()
+    own = 1 if how == "right" else 0
+    assert given.index.is_monotonic_increasing
+    assert len(given) - len(matched) == {"inner": 0}.get(how, (~near.any(axis=1 - own)).sum())
+    assert matched.groupby(level=0)["far"].is_monotonic_increasing.all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "distance must be metres, 0 or more: a number, or 3 for the rows .* got None"),
+        ({"distance": -1}, "distance must be metres"),
+        ({"distance": "5km"}, "distance must be metres.* got '5km'"),
+        ({"distance": [1.0, 2.0]}, r"or 3 for the rows of the left, got \[1.0, 2.0\]"),
+        ({"distance": 1, "predicate": "within"}, "predicate must be 'dwithin', got 'within'"),
+        ({"distance": 1, "how": "outer"}, "`how` was"),
+    ],
+)
+def test_refusals_of_a_join_within_a_distance(options, words):
+    with pytest.raises(ValueError, match=words):
+        georesolve.sjoin(LEFT, RIGHT, **options)
