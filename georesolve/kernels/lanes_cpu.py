@@ -155,6 +155,18 @@ class _Value:
         kind = ir.VectorType(_LONG, self.count) if self.count else _LONG
         return self._written(lambda value: self.builder.zext(value, kind))
 
+    def ones(self) -> "_Value":
+        """How many bits of a number are set."""
+        return self._written(self.builder.ctpop)
+
+    def packed(self, chosen: "_Value") -> "_Value":
+        """The chosen ones of eight numbers, one after the other, and anything after them."""
+        module, name = self.builder.module, "llvm.experimental.vector.compress.v8f64"
+        kind = ir.FunctionType(_EIGHT, [_EIGHT, chosen.ir.type, _EIGHT])
+        function = module.globals.get(name) or ir.Function(module, kind, name)
+        rest = ir.Constant(_EIGHT, ir.Undefined)
+        return _Value(self.builder, self.builder.call(function, [self.ir, chosen.ir, rest]))
+
     def extreme(self, how: str) -> "_Value":
         """The least or the greatest number of a vector, none of them NaN."""
         module, element = self.builder.module, self.ir.type.element
@@ -416,23 +428,68 @@ def keys_tied(builder, keys, entry):  # type: ignore[no-untyped-def]
     return (differ & ~NUMBER).equals(0).bits()
 
 
-@_written(types.int64)
-def members_within(builder, points, rows, leaf, lanes, lane, chord2):  # type: ignore[no-untyped-def]
-    """Which of a leaf's eight references are within a lane's bound, as bits.
+def _members(points: _Array, rows: _Array, leaf: Any, lanes: _Array, lane: Any) -> list[_Value]:
+    """A leaf's squared chords from a lane, its rows, and which of them are within the bound.
 
-    Rows 4 and 5 of the lanes are a row that is left out and the least that is not. ``chord2`` (8,)
-    takes the squared chords.
+    Rows 4 and 5 of the lanes are a row that is left out and the least that is not.
     """
     *point, bound, own, least = (lanes.every(_EIGHT, row, lane) for row in range(6))
     square = _square(point, [points.load(_EIGHT, leaf, axis, 0) for axis in range(3)])
     row = rows.load(_EIGHT, leaf, 0)
-    chord2.store(square, 0)
-    return ((square <= bound) & row.differs(own) & (least <= row)).bits()
+    return [square, row, (square <= bound) & row.differs(own) & (least <= row)]
+
+
+@_written(types.int64)
+def members_within(builder, points, rows, leaf, lanes, lane):  # type: ignore[no-untyped-def]
+    """How many of a leaf's eight references are within a lane's bound, as `_members` says."""
+    *_, found = _members(points, rows, leaf, lanes, lane)
+    return found.bits().ones()
+
+
+@_written(types.int64)
+def pack_members(builder, points, rows, leaf, lanes, lane, chord2, row, end):  # type: ignore[no-untyped-def]
+    """Write the squared chords and rows of those references from an end on, and move the end.
+
+    Of ``chord2`` and ``row`` eight places are written over, however few they are.
+    """
+    *values, found = _members(points, rows, leaf, lanes, lane)
+    for value, array in zip(values, (chord2, row), strict=True):
+        array.store(value.packed(found), end)
+    return end + found.bits().ones()
+
+
+@_written(types.void)
+def rank_32(builder, chord2, row, first, n, at, ranks, tied):  # type: ignore[no-untyped-def]
+    """Count for each of 32 places of ``ranks`` how many of n entries come before it.
+
+    These begin at `first`, and the 32 at `first + at`. Equal squared chords count only where they
+    are `tied`, by their rows.
+    """
+    places = [first + at + 8 * j for j in range(4)]
+    own = [chord2.load(_EIGHT, place) for place in places]
+    own_rows = [row.load(_EIGHT, place) for place in places]
+    sums = [cgutils.alloca_once_value(builder, _EIGHT_KEYS([0] * 8)) for _ in places]
+
+    def add(before: Callable[[_Value, _Value, _Value, _Value], _Value]) -> None:
+        with cgutils.for_range(builder, n.ir) as loop:
+            entry = first + _Value(builder, loop.index)
+            there, its_row = chord2.every(_EIGHT, entry), row.every(_EIGHT, entry)
+            for value, own_row, place in zip(own, own_rows, sums, strict=True):
+                more = before(there, value, its_row, own_row).widened()
+                builder.store(builder.add(builder.load(place), more.ir), place)
+
+    with builder.if_else(tied.differs(0).ir) as (with_rows, without):
+        with with_rows:
+            add(lambda c, own, r, own_r: (c < own) | (c.equals(own) & (r < own_r)))
+        with without:
+            add(lambda c, own, r, own_r: c < own)
+    for j, place in enumerate(sums):
+        ranks.store(_Value(builder, builder.load(place)), at + 8 * j)
 
 
 @_written(types.void)
 def count_members(builder, points, rows, leaf, lanes, counts):  # type: ignore[no-untyped-def]
-    """Count a leaf's references within the bounds of 16 points; rows as in `members_within`."""
+    """Count a leaf's references within the bounds of 16 points, but for rows below their least."""
     *own, bound, _, least = (lanes.load(_SIXTEEN, row, 0) for row in range(6))
     count = counts.load(_SIXTEEN_KEYS, 0)
     for j in range(8):
@@ -445,7 +502,7 @@ def count_members(builder, points, rows, leaf, lanes, counts):  # type: ignore[n
 @_written(types.int64)
 def ones(builder, bits):  # type: ignore[no-untyped-def]
     """How many bits are set."""
-    return _Value(builder, builder.ctpop(bits.ir))
+    return bits.ones()
 
 
 @_written(types.int64)

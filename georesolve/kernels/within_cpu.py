@@ -27,13 +27,15 @@ from georesolve.kernels.lanes_cpu import (
     lowest_bit,
     members_within,
     ones,
+    pack_members,
     prefetch_for_write,
+    rank_32,
 )
 from georesolve.kernels.order_cpu import MAX_ROWS, ROW, Scratch, scratch, sort
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import looks, put, takes, walk
+from georesolve.kernels.walk_cpu import looks, takes, walk
 from georesolve.kernels.ways import Search
 
 _BRUTE_GRAIN = 1 << 16
@@ -46,8 +48,8 @@ _WINDOW = 1 << 20
 """Observations sorted at a time: their memory is used again for the next."""
 _FEW = 6
 """Observations of a packet near a leaf up to which each is compared by itself."""
-_RUN = 16
-"""Pairs that are put in order one by one; runs of them are merged."""
+_RUN = 64
+"""Pairs of which each is compared with all, which takes no branches; longer runs are merged."""
 
 
 class Count(NamedTuple):
@@ -59,7 +61,6 @@ class Count(NamedTuple):
     n: int
     counts: np.ndarray
     whole: np.ndarray
-    squares: np.ndarray
 
 
 @takes(Count)
@@ -89,9 +90,7 @@ def _count(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-
         while near:
             lane = lowest_bit(near)
             near &= near - 1
-            collector.counts[lane] += ones(
-                members_within(tree.points, tree.rows, leaf, lanes, lane, collector.squares)
-            )
+            collector.counts[lane] += members_within(tree.points, tree.rows, leaf, lanes, lane)
     return worst, 0
 
 
@@ -100,39 +99,31 @@ class Fill(NamedTuple):
 
     lanes: np.ndarray
     used: int
-    squares: np.ndarray
     ends: np.ndarray
-    reference: np.ndarray
-    key: np.ndarray
+    chord2: np.ndarray
+    row: np.ndarray
 
 
 @looks(Fill)
 def _fill(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    lanes, used, squares, ends, reference, key = collector
+    lanes, used, ends, chord2, row = collector
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
-        leaf = node * WIDTH + j
         near = lanes_within(lanes, tree.boxes, node, j) & used
         while near:
             lane = lowest_bit(near)
             near &= near - 1
-            found = members_within(tree.points, tree.rows, leaf, lanes, lane, squares)
-            end = ends[lane]
-            while found:
-                member = lowest_bit(found)
-                found &= found - 1
-                key[end] = squares[member]
-                reference[end] = np.int64(tree.rows[leaf, member])
-                end += 1
-            ends[lane] = end
+            ends[lane] = pack_members(
+                tree.points, tree.rows, node * WIDTH + j, lanes, lane, chord2, row, ends[lane]
+            )
     return worst, 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_within(  # type: ignore[no-untyped-def]
     thread, threads, tree, n_held, vectors, points, order, width, first_of_all,
-    chord2, exclude_self, once, first_row, counts, starts, reference, key,
+    chord2, exclude_self, once, first_row, counts, starts, reference, distance_m,
 ):  # fmt: skip
     """Count what is within the distance of the observations of an order, or write their pairs.
 
@@ -144,12 +135,11 @@ def search_within(  # type: ignore[no-untyped-def]
     boxes_of = aligned_rows(1, WIDTH)
     box = boxes_of[0]
     places = np.empty(LANES, np.int64)
-    counted = aligned_rows(1, LANES)[0].view(np.int64)
-    ends = np.empty(LANES, np.int64)
+    counted = np.empty(LANES, np.int64)
     whole = np.empty(1, np.int64)
-    squares = aligned_rows(1, WIDTH)[0]
     stack = np.empty(STACK, np.int64)
-    spare = np.empty(0), np.empty(0, np.int64)
+    found, sorted_pairs = _memory(0), _memory(0)
+    ranks = np.empty(_RUN, np.int64)
     for packet in range(n_packets):
         if packet // _TURN % threads != thread:
             continue
@@ -157,6 +147,7 @@ def search_within(  # type: ignore[no-untyped-def]
         used = min(width, n - first)
         farthest = 0.0
         nearest = np.inf
+        end = 0
         for lane in range(LANES):
             # Lanes that are not used repeat the last observation.
             i = order[first + min(lane, used - 1)] & ROW
@@ -171,97 +162,125 @@ def search_within(  # type: ignore[no-untyped-def]
             farthest = max(farthest, bound)
             nearest = min(nearest, bound)
             counted[lane] = 0
-            if starts.size:
-                ends[lane] = starts[i]
+            if starts.size and lane < used:
+                counted[lane] = end
+                end += starts[i + 1] - starts[i] + WIDTH
         load_lanes(points, places, lanes, boxes_of, 0)
         bits = (1 << used) - 1
-        if not starts.size:
-            whole[0] = 0
-            # Of whole boxes it is not known which rows they hold.
-            count = Count(lanes, bits, -1.0 if once else nearest, n_held, counted, whole, squares)
-            walk(tree, count, box, farthest, 0, 0, NO_LIMIT, stack)
+        if starts.size:
+            if found[0].size < end + _RUN:
+                found, sorted_pairs = _memory(2 * end + _RUN), _memory(2 * end + _RUN)
+            fill = Fill(lanes, bits, counted, found[0], found[1])
+            walk(tree, fill, box, farthest, 0, 0, NO_LIMIT, stack)
+            stop = 0
+            begin = 0
             for lane in range(used):
                 i = places[lane]
-                counts[i] = counted[lane] + whole[0]
-                row = first_row + i
-                if exclude_self and not once and 0 <= row < vectors.shape[0]:
-                    c = squared_chord(
-                        lanes[0, lane], lanes[1, lane], lanes[2, lane],
-                        vectors[row, 0], vectors[row, 1], vectors[row, 2],
-                    )  # fmt: skip
-                    counts[i] -= c <= lanes[3, lane]
+                size = starts[i + 1] - starts[i]
+                _put_in_order(found, begin, size, sorted_pairs, stop, ranks)
+                begin += size + WIDTH
+                stop += size
+            measure_part(sorted_pairs[0][:stop])
+            stop = 0
+            for lane in range(used):
+                i = places[lane]
+                for place in range(starts[i], starts[i + 1]):
+                    distance_m[place] = sorted_pairs[0][stop]
+                    reference[place] = np.int64(sorted_pairs[1][stop])
+                    stop += 1
             continue
-        fill = Fill(lanes, bits, squares, ends, reference, key)
-        walk(tree, fill, box, farthest, 0, 0, NO_LIMIT, stack)
+        whole[0] = 0
+        # Of whole boxes it is not known which rows they hold.
+        count = Count(lanes, bits, -1.0 if once else nearest, n_held, counted, whole)
+        walk(tree, count, box, farthest, 0, 0, NO_LIMIT, stack)
         for lane in range(used):
-            part = slice(starts[places[lane]], ends[lane])
-            spare = _sort(key[part], reference[part], spare)
-            measure_part(key[part])
+            i = places[lane]
+            counts[i] = counted[lane] + whole[0]
+            row = first_row + i
+            if exclude_self and not once and 0 <= row < vectors.shape[0]:
+                c = squared_chord(
+                    lanes[0, lane], lanes[1, lane], lanes[2, lane],
+                    vectors[row, 0], vectors[row, 1], vectors[row, 2],
+                )  # fmt: skip
+                counts[i] -= c <= lanes[3, lane]
 
 
 @njit(inline="always")
-def _sort(chords, rows, spare):  # type: ignore[no-untyped-def]
-    """Sort pairs by squared chord and row; gives back the memory of as many that this took."""
-    n = rows.size
+def _memory(n):  # type: ignore[no-untyped-def]
+    """Memory of n pairs: squared chords, and rows as float64."""
+    return np.empty(n), np.empty(n)
+
+
+@njit(inline="always")
+def _put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-def]
+    """Write n pairs of some memory into another, by squared chord and row; both are changed."""
     for first in range(0, n, _RUN):
-        c, r = chords[first : first + _RUN], rows[first : first + _RUN]
-        for j in range(1, r.size):
-            put(c, r, j, c[j], r[j])
-    if n > _RUN and spare[0].size < n:
-        spare = np.empty(2 * n), np.empty(2 * n, np.int64)
-    from_c, from_r, to_c, to_r = chords, rows, spare[0], spare[1]
+        size = min(_RUN, n - first)
+        for tied in range(2):
+            total = 0
+            for place in range(0, size, 32):
+                rank_32(found[0], found[1], begin + first, size, place, ranks, tied)
+            for j in range(size):
+                total += ranks[j]
+            # Less than the sum of all ranks where squared chords are equal.
+            if 2 * total == size * (size - 1):
+                break
+        for j in range(size):
+            to = at + first + ranks[j]
+            into[0][to], into[1][to] = found[0][begin + first + j], found[1][begin + first + j]
+    chords, rows = into[0][at : at + n], into[1][at : at + n]
+    to_chords, to_rows = found[0][begin : begin + n], found[1][begin : begin + n]
     width = _RUN
     passes = 0
     while width < n:
         for first in range(0, n, 2 * width):
-            middle, stop = min(first + width, n), min(first + 2 * width, n)
-            left, right = first, middle
+            left, middle, stop = first, min(first + width, n), min(first + 2 * width, n)
+            right = middle
             for place in range(first, stop):
-                if right < stop and (
-                    left == middle
-                    or closer(from_c[right], from_r[right], from_c[left], from_r[left])
-                ):
-                    to_c[place], to_r[place] = from_c[right], from_r[right]
-                    right += 1
-                else:
-                    to_c[place], to_r[place] = from_c[left], from_r[left]
-                    left += 1
-        from_c, from_r, to_c, to_r = to_c, to_r, from_c, from_r
+                from_right = right < stop and (
+                    left == middle or closer(chords[right], rows[right], chords[left], rows[left])
+                )
+                to_chords[place] = chords[right] if from_right else chords[left]
+                to_rows[place] = rows[right] if from_right else rows[left]
+                right += from_right
+                left += not from_right
+        chords, rows, to_chords, to_rows = to_chords, to_rows, chords, rows
         width *= 2
         passes += 1
-    # An odd number of passes ends in the spare memory.
     if passes % 2:
-        chords[:] = from_c[:n]
-        rows[:] = from_r[:n]
-    return spare
+        to_chords[:] = chords
+        to_rows[:] = rows
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _compare_all(  # type: ignore[no-untyped-def]
     thread, threads, vectors, points, chord2, exclude_self, once, first_row, counts, starts,
-    reference, key,
+    reference, distance_m,
 ):  # fmt: skip
     """Count by brute force or, where there is memory for pairs, write them."""
     n = counts.size
-    spare = np.empty(0), np.empty(0, np.int64)
+    found, sorted_pairs = _memory(0), _memory(0)
+    ranks = np.empty(_RUN, np.int64)
     for i in range(n * thread // threads, n * (thread + 1) // threads):
         bound = chord2[i if chord2.size > 1 else 0]
         x, y, z = points[i, 0], points[i, 1], points[i, 2]
         own = first_row + i
         count = 0
+        if starts.size and found[0].size < counts[i] + _RUN:
+            found, sorted_pairs = _memory(2 * counts[i] + _RUN), _memory(2 * counts[i] + _RUN)
         for row in range(max(own + 1, 0) if once else 0, vectors.shape[0]):
             c = squared_chord(x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2])
             if c <= bound and not (exclude_self and row == own):
                 if starts.size:
-                    key[starts[i] + count] = c
-                    reference[starts[i] + count] = row
+                    found[0][count], found[1][count] = c, row
                 count += 1
-        if not starts.size:
-            counts[i] = count
-        elif count:
-            part = slice(starts[i], starts[i] + count)
-            spare = _sort(key[part], reference[part], spare)
-            measure_part(key[part])
+        counts[i] = count
+        if starts.size:
+            _put_in_order(found, 0, count, sorted_pairs, 0, ranks)
+            measure_part(sorted_pairs[0][:count])
+            distance_m[starts[i] : starts[i + 1]] = sorted_pairs[0][:count]
+            for j in range(count):
+                reference[starts[i] + j] = np.int64(sorted_pairs[1][j])
 
 
 def _search(
