@@ -146,6 +146,12 @@ def held(tree: Tree) -> int:
     return int(tree.rows.size - np.isnan(tree.points[-1:, 0]).sum())
 
 
+def whole(vectors: np.ndarray, tree: Tree) -> bool:
+    """Whether a tree holds every valid reference."""
+    n = held(tree)
+    return bool(n == len(vectors) or n == (~np.isnan(vectors[:, 0])).sum())
+
+
 def _tree(vectors: np.ndarray, memory: Scratch, copies: bool) -> Tree:
     order = memory.order[: sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0]
     tree = _tree_of(vectors, order)

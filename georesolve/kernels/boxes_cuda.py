@@ -120,6 +120,7 @@ class Tree(NamedTuple):
     - `box`, int32 (7,): the box of all references, from `kernels.order_cuda.bound`, its centre the
       origin; then bits that say whether leaves are `_CROWDED` or `_NARROW`.
     - `fine`: whether boxes and corners are relative to points near by, and not to the origin.
+    - `whole`: whether all references are there, copies of a point that no list can hold, too.
     """
 
     points: cp.ndarray
@@ -128,6 +129,7 @@ class Tree(NamedTuple):
     starts: cp.ndarray
     box: cp.ndarray
     fine: bool
+    whole: bool = True
 
 
 @intrinsic
@@ -411,13 +413,12 @@ def build(
         tree = _tree(rows, by_row, box)
         if int(box[-1]) & _NARROW:
             tree = _tree(rows, by_row, box, fine=True)
-    return vectors, tree
+    return vectors, tree._replace(whole=rows.size == lat_deg.size)
 
 
-def held(tree: Tree) -> int:
-    """How many references a tree holds: all leaves are full but the last."""
-    x = tree.points[-WARP:, 0]
-    return int(tree.points.shape[0] - (x != x).sum())
+def whole(vectors: cp.ndarray, tree: Tree) -> bool:
+    """Whether a tree holds every valid reference: the device is not asked."""
+    return tree.whole
 
 
 def _tree(rows: cp.ndarray, by_row: cp.ndarray, box: cp.ndarray, *, fine: bool = False) -> Tree:

@@ -380,7 +380,7 @@ def search(
     nearest = Found(cp.empty((n_cells, 1), cp.int64), cp.empty((n_cells, 1)))
     launch_walk(index, middles, Query(), nearest, by_axis=True, width=WARP)
     table = cp.empty((n_cells, PLACES), cp.int32)
-    *tree, fine = index.tree
+    *tree, fine, _ = index.tree
     launch(
         collect(fine), blocks_for(n_cells, WARP * WARPS), (WARP, WARPS),
         *tree, index.vectors, middles, reaches, *nearest, table,

@@ -94,14 +94,14 @@ def _turn(boxes, i, x, y, z, fine, slack):  # type: ignore[no-untyped-def]
 
 
 @by_type(FromOrigin)
-def gap_to(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
-    """How far box i is away, in the order of `turn_of`; its first point stands at `first`."""
+def gap_to(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
+    """How far box i is away, which is a `box` of a level, in the order of `turn_of`."""
     return _turn(boxes, i, view.x, view.y, view.z, False, ZERO)
 
 
 @implements(gap_to, FromPoints)
-def _(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
-    x, y, z, slack = from_point(points, first, view.x, view.y, view.z)
+def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
+    x, y, z, slack = from_point(points, first_of(box, level), view.x, view.y, view.z)
     return _turn(boxes, i, x, y, z, True, slack)
 
 
@@ -147,7 +147,7 @@ def next_leaf(  # type: ignore[no-untyped-def]
         if fresh:
             box = uint32(node * uint32(WARP) + lane)
             i = uint32(uint32(starts[level]) + box)
-            gap = gap_to(view, points, boxes, i, first_of(box, level))
+            gap = gap_to(view, points, boxes, i, box, level)
             pending[level, lane] = gap
             fresh = False
         else:

@@ -37,12 +37,7 @@ class ReferenceIndex(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether the tree holds every valid reference, as `within` needs."""
-        held = implementation(self.device, "tree").held(self.tree)
-        if held == self.n_references:
-            return True
-        x = self.vectors[0] if self.device == "cuda" else self.vectors[:, 0]
-        # NaN differs from itself.
-        return bool(held == int((x == x).sum()))
+        return bool(implementation(self.device, "tree").whole(self.vectors, self.tree))
 
     def arrays(self) -> dict[str, Array]:
         """All that the index is made of, by name; `index_of` makes the same index of it again."""

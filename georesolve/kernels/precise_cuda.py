@@ -21,13 +21,20 @@ from numba import cuda, float64, int32, int64, types, uint32
 from numba.cuda import libdevice
 
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.boxes_cuda import LEVELS, NEVER, WARPS
-from georesolve.kernels.descent_cuda import gap_to, next_leaf, turn_of
+from georesolve.kernels.boxes_cuda import LEVELS, NEVER, WARPS, first_of
+from georesolve.kernels.descent_cuda import apart_in, gap_to, next_leaf, turn_of
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import launch, resident_blocks
 from georesolve.kernels.reduce_cuda import NOT_A_ROW
 from georesolve.kernels.sizes_cuda import WARP
-from georesolve.kernels.warp_cuda import implements, list_merge, list_place, list_store, no_list
+from georesolve.kernels.warp_cuda import (
+    implements,
+    list_merge,
+    list_place,
+    list_store,
+    no_list,
+    of_lane,
+)
 
 if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
@@ -51,14 +58,29 @@ def _beyond(low, high, x):  # type: ignore[no-untyped-def]
 
 
 @implements(gap_to, InDouble)
-def _(view, points, boxes, i, first):  # type: ignore[no-untyped-def]
+def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
     gap2 = math.inf
     if boxes[0, i] <= boxes[3, i]:
+        first = first_of(box, level)
         away_x = _beyond(boxes[0, i], boxes[3, i], total(view.x, -points[first, 0]))
         away_y = _beyond(boxes[1, i], boxes[4, i], total(view.y, -points[first, 1]))
         away_z = _beyond(boxes[2, i], boxes[5, i], total(view.z, -points[first, 2]))
         gap2 = squared_chord(away_x, away_y, away_z, 0.0, 0.0, 0.0)
     return gap2
+
+
+@implements(apart_in, InDouble)
+def _(view, points, corners, leaf):  # type: ignore[no-untyped-def]
+    i = uint32(leaf * uint32(WARP) + uint32(cuda.threadIdx.x))
+    apart2 = squared_chord(view.x, view.y, view.z, points[i, 0], points[i, 1], points[i, 2])
+    return apart2, 0.0, 0.0
+
+
+@cuda.jit(device=True, forceinline=True)
+def look_in_double(lane, x, y, z):  # type: ignore[no-untyped-def]
+    """The view of a lane's point in float64, and how far each is away, squared."""
+    view = InDouble(*of_lane(lane, x, y, z))
+    return view, squared_chord(x, y, z, view.x, view.y, view.z)
 
 
 @implements(turn_of, types.float64)

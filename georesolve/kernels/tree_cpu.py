@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build, held
+from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build, whole
 from georesolve.kernels.brute_cpu import search_rows, steps_a_pair
 from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
@@ -37,7 +37,7 @@ from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.ways import Search, walk, way
 
-__all__ = ["MAX_ROWS", "build", "held", "search"]
+__all__ = ["MAX_ROWS", "build", "search", "whole"]
 
 _GRAIN = 256
 """Observations that are worth a thread."""

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from georesolve.kernels import cells_cuda
-from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows, held
+from georesolve.kernels.boxes_cuda import MAX_ROWS, Tree, build, check_rows, whole
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.query import Answer, Degrees, Found, Query
@@ -17,7 +17,7 @@ from georesolve.kernels.ways import suits_cells, walk
 if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
 
-__all__ = ["MAX_ROWS", "Tree", "build", "held", "search"]
+__all__ = ["MAX_ROWS", "Tree", "build", "search", "whole"]
 
 _COPIES = 1 << 15
 """Observations of copies of few points from which sorting observations pays."""

@@ -336,7 +336,7 @@ def launch_walk(
     n = found.reference.shape[0]
     places = 1 << (query.k - 1).bit_length()
     warps = _warps(places)
-    *tree, fine = index.tree
+    *tree, fine, _ = index.tree
     asked = (query.k, query.exclude_self, query.first_row, measure, *found)
     observations = (vectors.ravel(), row_step, axis_step)
     hard = (cp.empty(n, cp.int32), cp.zeros(1, cp.int32))

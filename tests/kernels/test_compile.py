@@ -19,6 +19,7 @@ from georesolve.kernels import (
     precise_cuda,
     reduce_cuda,
     walk_cuda,
+    within_cuda,
 )
 from georesolve.kernels.arithmetic import product, total
 
@@ -105,6 +106,19 @@ KERNELS |= {
         ),
     ),
     "put": (cells_cuda.put, (I8_1, I8_2, F8_2, types.boolean, I8_2, F8_2)),
+}
+SEEN = (F8_1, *[types.int64] * 3)
+WITHIN = (F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1)
+KERNELS |= {
+    f"walk_within_{fine}_{fills}": (
+        within_cuda.walk(fine, fills),
+        (*TREE, F8_2, *SEEN, I8_1, types.int64, *WITHIN),
+    )
+    for fine in (False, True)
+    for fills in (False, True)
+} | {
+    "compare_all": (within_cuda.compare_all, (F8_2, *SEEN, types.int64, *WITHIN)),
+    "put_in_order": (within_cuda.put_in_order, (I8_1, I4_1, F8_1, I8_1, F8_1)),
 }
 ORDERING = {
     "bound",
