@@ -27,6 +27,7 @@ from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options, WithinOptions
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
 from georesolve.searches import (
+    MADE_PAIRS,
     RESULT_ROWS,
     Piece,
     Progress,
@@ -39,7 +40,7 @@ from georesolve.searches import (
 from georesolve.workers.datasets import Dataset, cut, read_rows
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import CarriedTooLong, Job, PairOptions, with_id
+from georesolve.workers.jobs import CarriedTooLong, Job, PairOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.plan import Chunk, observations_a_group, pairs_a_group, too_wide, way_of
 from georesolve.workers.rates import rows_a_second
@@ -52,8 +53,6 @@ _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
 _COUNTED_ROWS = 2**20
 """Observations whose pairs are counted at a time, before any is made."""
-_MADE_PAIRS = 2**20
-"""Pairs that are made at a time at most, if they are not those of one observation."""
 _SAMPLED_ROWS = 65_536
 """Rows of a result whose distances are ranked."""
 
@@ -187,6 +186,11 @@ def resolve(
         prefix=".georesolve-", dir=target.parent if scratch is None else scratch
     ) as name:
         job = _job(*sets, options, Path(name))
+        rows, remarked = (job.observations.rows, job.references.rows), _remarks(job, options)
+        if isinstance(job.options, PairOptions) and job.options.summary_by == "reference":
+            turned = job.options.turned()
+            own, other = job.references, job.observations
+            job = replace(job, observations=own, references=other, options=turned)
         read = time.perf_counter()
         if progress is not None:
             progress(0, job.observations.rows)
@@ -200,7 +204,7 @@ def resolve(
                 with open_matches(job.folder) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
-                search = Search(_in_memory(job.references, job.options.columns), chosen)
+                search = Search(_in_memory(job), chosen)
                 counts = _write(job, search, parquet, progress)
             distances_m = _distances(parquet)
             if written != "parquet":
@@ -212,8 +216,7 @@ def resolve(
                     else:
                         write_layer(result, written, job.observations, target, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
-    rows = job.observations.rows, job.references.rows
-    return Summary(*rows, counts, seconds, distances_m, _remarks(job, options))
+    return Summary(*rows, counts, seconds, distances_m, remarked)
 
 
 def _format_of(target: Path, name: str | None) -> str:
@@ -304,8 +307,11 @@ def _canonical(
     return replace(dataset, digest=sha256_of(target))
 
 
-def _in_memory(dataset: Dataset, columns: tuple[str, ...]) -> Points:
-    carried = with_id(dataset, columns)
+def _in_memory(job: Job) -> Points:
+    """The references of a job, with what is carried of them, or summed."""
+    dataset, (_, carried) = job.references, job.carried()
+    if isinstance(job.options, PairOptions):
+        carried = list(dict.fromkeys([*carried, *job.options.summarised]))
     names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
     table = read_rows(dataset.file, 0, dataset.rows, names)
     return Points(
@@ -384,7 +390,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
 
     def groups_of_pairs(options: PairOptions) -> Iterator[Callable[[], pa.Table]]:
         size = pairs_a_group(widths)
-        most = min(size, _MADE_PAIRS)
+        most = min(size, MADE_PAIRS)
 
         def tables() -> Iterator[pa.Table]:
             for chunk, piece in pieces(_COUNTED_ROWS):

@@ -249,7 +249,7 @@ class _Cudf(_Pandas):
         status = pc.cast(matches["status"], pa.string())
         place = matches.column_names.index("status")
         frame = cudf.DataFrame.from_arrow(matches.set_column(place, "status", status))
-        frame.index = self._given.index.take(matches["observation"].to_numpy())
+        frame.index = self._given.index.take(matches.column(0).to_numpy())
         return frame
 
 

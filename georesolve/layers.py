@@ -131,7 +131,7 @@ def write_layer(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in result.iter_batches(BATCH_ROWS):
-            lon, lat = coordinates.of(batch["observation"].to_numpy())
+            lon, lat = coordinates.of(batch.column(0).to_numpy())
             shapes = shapely.points(lon - 360 * (lon > 180), lat)
             shapes[shapely.is_empty(shapes)] = None
             wkb = pa.array(shapely.to_wkb(shapes), pa.binary())

@@ -14,6 +14,7 @@ from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import COUNT, How, MatchOptions, PairOptions
+from georesolve.workers.summaries import KINDS
 
 _METRES = "a finite number of metres, 0 or more"
 
@@ -50,7 +51,7 @@ class _Shared:
     def __post_init__(self) -> None:
         self._refuse_unless_true_or_false("exclude_self")
         for name, allowed in _CHOICES.items():
-            given = getattr(self, name)
+            given = getattr(self, name, allowed[0])
             if not isinstance(given, str) or given not in allowed:
                 raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
         for name in ("columns", "observation_columns"):
@@ -91,6 +92,11 @@ class _Shared:
             if given[name] == EVERY:
                 given[name] = tuple(one.columns)
         return self._matching(**given)
+
+    def kept(self, role: Role) -> list[str] | None:
+        """Columns that a result carries of a set; None for all."""
+        names = self.columns if role == "references" else self.observation_columns
+        return None if names == EVERY else [*names]
 
     def reading(self, role: Role) -> Reading:
         """How to read one of the two tables."""
@@ -167,7 +173,10 @@ class WithinOptions(_Shared):
         Whether of a set against itself each pair is there once, with its lower row as the
         observation.
     summary
-        ``{"count": True}`` for the number of pairs of each observation, instead of these.
+        Instead of pairs a row for each observation: ``{"count": True}`` for their number,
+        ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of the references.
+    summary_by
+        ``reference`` for a row for each reference, and a column of the observations.
 
     Raises
     ------
@@ -178,7 +187,8 @@ class WithinOptions(_Shared):
     distance_m: float | str
     how: How = "inner"
     once: bool = False
-    summary: Any = ()
+    summary: Any = None
+    summary_by: Literal["observation", "reference"] = "observation"
 
     _matching = PairOptions
 
@@ -191,23 +201,65 @@ class WithinOptions(_Shared):
             )
         self._refuse_unless_true_or_false("once")
         super().__post_init__()
-        if self.summary is not None and self.summary != ():
-            if self.columns:
+        if self.summary is None:
+            if self.summary_by != "observation":
                 raise InvalidOption(
-                    "columns are carried beside pairs, and a summary has none: leave out one of "
-                    "columns and summary"
+                    "summary_by is for a summary: say what, as in summary={'count': True}"
                 )
-            vars(self).update(summary=_summary(self.summary), how="left")
+            vars(self).update(summary=())
+            return
+        by_reference = self.summary_by == "reference"
+        other = "observation_columns" if by_reference else "columns"
+        if getattr(self, other):
+            raise InvalidOption(
+                f"{other} are of pairs, and a summary has none: leave out one of {other} and "
+                "summary"
+            )
+        if by_reference and (self.once or isinstance(self.distance_m, str)):
+            raise InvalidOption(
+                "summary_by='reference' takes one distance for all, and not once: leave it out, or "
+                "give a number as distance_m"
+            )
+        vars(self).update(summary=_summary(self.summary), how="left")
+
+    def match(self, observations: PointSet, references: PointSet) -> PairOptions:
+        """The options that say how to match two sets."""
+        given = super().match(observations, references)
+        assert isinstance(given, PairOptions)
+        return given
+
+    def kept(self, role: Role) -> list[str] | None:
+        """Columns that a result carries of a set, or that it is made of; None for all."""
+        names = super().kept(role)
+        if names is None:
+            return None
+        summed = "observations" if self.summary_by == "reference" else "references"
+        more = [name for name, _ in self.summary if role == summed]
+        if role == "observations" and isinstance(self.distance_m, str):
+            more.append(self.distance_m)
+        return [*names, *more]
 
 
 def _summary(given: Any) -> tuple[tuple[str, str], ...]:
     """What is made of which column; raises InvalidOption where that cannot be."""
     if not isinstance(given, Mapping) or not given:
-        raise InvalidOption(f"summary must be a dict such as {{'count': True}}, got {given!r}")
-    unknown = [name for name, of in given.items() if name != "count" or of is not True]
-    if unknown:
-        raise InvalidOption(f"summary has {{'count': True}} alone, got {given!r}")
-    return (COUNT,)
+        raise InvalidOption(
+            f"summary must be a dict such as {{'count': True, 'size': ['sum']}}, got {given!r}"
+        )
+    made: dict[tuple[str, str], None] = {}
+    for name, kinds in given.items():
+        if name == "count" and kinds is True:
+            made[COUNT] = None
+            continue
+        is_list = isinstance(kinds, Iterable) and not isinstance(kinds, str)
+        listed = [*kinds] if is_list else []
+        if not listed or any(kind not in KINDS for kind in listed):
+            raise InvalidOption(
+                f"summary makes {', '.join(KINDS)} of a column: write {{{str(name)!r}: ['sum']}}, "
+                f"got {{{name!r}: {kinds!r}}}"
+            )
+        made |= dict.fromkeys((str(name), kind) for kind in listed)
+    return tuple(made)
 
 
 def _are_metres(given: Any) -> bool:
@@ -223,4 +275,5 @@ _CHOICES = {
     "how": get_args(How),
     "on_invalid": get_args(OnInvalid),
     "coordinates": get_args(Trust),
+    "summary_by": ("observation", "reference"),
 }

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.frames import given
-from georesolve.intake.columns import EVERY, PREFIXES
+from georesolve.intake.columns import PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points
@@ -19,7 +19,7 @@ from georesolve.options import Options, WithinOptions
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import with_id
+from georesolve.workers.jobs import PairOptions, with_id
 
 
 def nearest(
@@ -114,6 +114,7 @@ def within(
     how: str = "inner",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
+    summary_by: str = "observation",
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     **options: Any,
@@ -136,14 +137,18 @@ def within(
     how
         ``inner``: a row for every pair; ``left``: and one for every observation without a pair.
     summary
-        ``{"count": True}`` for a row for every observation instead: how many references it has.
+        A row for every observation instead: ``{"count": True}`` for how many references it has,
+        ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of them.
+    summary_by
+        ``reference`` for a row for every reference, and of columns of the observations.
 
     Returns
     -------
     pairs
         A table as that of `nearest`: for each observation its references, nearest first, equal
-        ones by row. A summary has the columns `observation`, `count` (missing where coordinates
-        are invalid), `status`, and what is carried of the observations.
+        ones by row. A summary has the columns `observation` (or `reference`), `count`, `size_sum`
+        and so on, `status`, and what is carried of that set. Sums are exact, and missing values
+        left out: of none the sum is 0, and all else is missing.
 
     Raises
     ------
@@ -164,7 +169,8 @@ def within(
         once=once,
         how=how,
         columns=() if columns is None else columns,
-        summary=() if summary is None else summary,
+        summary=summary,
+        summary_by=summary_by,
         **options,
     )
     return _resolved(observations, references, asked, device, progress)
@@ -178,10 +184,7 @@ def _resolved(
     progress: Progress | None,
 ) -> Any:
     table = given(observations, "observations")
-    own = _kept(asked.observation_columns)
-    if own is not None and isinstance(asked, WithinOptions):
-        own = [*own, str(asked.distance_m)]
-    points = table.points(asked.reading("observations"), own)
+    points = table.points(asked.reading("observations"), asked.kept("observations"))
     if isinstance(references, Index):
         search = references.search
         for name, value in vars(asked).items():
@@ -202,22 +205,29 @@ def _resolved(
     if asked.coordinates == "check":
         for remark in looks_swapped(points.bbox, search.references.bbox):
             warnings.warn(remark, stacklevel=3)
+    if isinstance(match, PairOptions) and match.summary_by == "reference":
+        if isinstance(references, Index):
+            raise InvalidOption(
+                "summary_by='reference' searches the observations, not an Index: give the table of "
+                "the references"
+            )
+        # It is as far from a reference to an observation.
+        table = given(references, "references")
+        points, search = search.references, Search(points, search.device)
+        match = match.turned()
     return table.resolve(points, search, match, progress)
 
 
 def _references(
     references: Any, observations: Any, points: Points, asked: Options | WithinOptions
 ) -> Points:
-    needed = with_id(points, asked.match(points, points).columns)
+    kept = asked.kept("references")
+    needed = points.columns if kept is None else with_id(points, tuple(kept))
     is_same = references is observations and {*needed} <= {*points.kept.column_names}
     reading = asked.reading("references")
     if is_same and reading._replace(prefix="") == asked.reading("observations")._replace(prefix=""):
         return points
-    return given(references, "references").points(reading, _kept(asked.columns))
-
-
-def _kept(names: tuple[str, ...] | Literal["*"]) -> Collection[str] | None:
-    return None if names == EVERY else names
+    return given(references, "references").points(reading, kept)
 
 
 class Index:

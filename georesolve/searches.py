@@ -24,6 +24,7 @@ from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, pairs, summaries, with_carried
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
+from georesolve.workers.summaries import SumTooLarge, Values, summarised
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -33,6 +34,8 @@ Distances = float | np.ndarray
 
 RESULT_ROWS = 2**22
 """Result rows that are made at a time at most, and so how often progress is told."""
+MADE_PAIRS = 2**20
+"""Pairs that are made at a time at most where they are not kept, unless one's own are more."""
 _CLUSTER_SECONDS = 30.0
 """Work that one GPU does in less time is not worth a cluster, which takes 6 to 20 s to open."""
 
@@ -64,6 +67,22 @@ def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0)
             [{"file": "observations", "column": name, "row": row, "detail": detail}],
         )
     return metres
+
+
+def summed(column: pa.ChunkedArray, name: str) -> Values:
+    """A column as it is summed: whole numbers as they are, others as float64."""
+    numbers = as_numbers(column, "summary", name, "what is summed")
+    endless = np.flatnonzero(np.isinf(numbers))
+    if endless.size:
+        raise InvalidInput(
+            f"summary: the column {name!r} holds {numbers[endless[0]]} in row {endless[0]}, and "
+            "what is summed is finite or missing",
+            [{"column": name, "row": int(endless[0]), "detail": "is not finite"}],
+        )
+    if pa.types.is_integer(column.type):
+        whole = column.fill_null(0).cast(pa.int64()).to_numpy()
+        return Values(whole, column.is_valid().to_numpy())
+    return Values(numbers, ~np.isnan(numbers))
 
 
 def runs(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
@@ -176,12 +195,31 @@ class Search:
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
         chunk = Chunk(first_row, first_row + lat_deg.size)
         if isinstance(options, PairOptions) and options.summary:
-            return summaries(chunk, self.count_within(piece, options), valid, n_valid, options)
+            each = self.count_within(piece, options)
+            made = self._made(piece, each, valid, options) if options.summarised else {}
+            return summaries(chunk, each, made, valid, n_valid, options)
         if isinstance(options, PairOptions):
             return pairs(chunk, self.within(piece, options), valid, n_valid, options)
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
+
+    def _made(
+        self, piece: Piece, each: np.ndarray, valid: np.ndarray, options: PairOptions
+    ) -> dict[tuple[str, str], pa.ChunkedArray]:
+        """What a summary makes of columns, from pairs that are let go of again."""
+        made: dict[tuple[str, str], list[pa.Array]] = {}
+        values = {name: summed(self.references.kept[name], name) for name in options.summarised}
+        for start, stop in runs(each, MADE_PAIRS):
+            found = self.within(piece.part(start, stop), options)
+            for name, kinds in options.summarised.items():
+                try:
+                    of_run = summarised(values[name], kinds, found, valid[start:stop])
+                except SumTooLarge as error:
+                    raise InvalidInput(f"summary: a sum of the column {name!r} {error}") from None
+                for kind, column in of_run.items():
+                    made.setdefault((name, kind), []).append(column)
+        return {key: pa.chunked_array(columns) for key, columns in made.items()}
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions

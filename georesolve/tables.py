@@ -116,7 +116,7 @@ def like(matches: pa.Table, given: Any) -> Any:
     if "pandas.DataFrame" not in kinds:
         return matches
     frame = to_pandas(matches)
-    rows = matches["observation"].to_numpy()
+    rows = matches.column(0).to_numpy()
     # With a row for each observation it is as it was, a range included.
     is_same = len(rows) == len(given.index) and (rows == np.arange(len(rows))).all()
     frame.index = given.index if is_same else given.index.take(rows)

@@ -15,6 +15,7 @@ examples:
   georesolve within shops.csv depots.geojson -d radius_m -o pairs.parquet
   georesolve within ships.parquet ships.parquet -d 0.5nmi --once -o meetings.parquet
   georesolve within trips.parquet buildings.parquet -d 500m --count -o counts.parquet
+  georesolve within sites.csv towns.csv -d 50km --count --summary population:sum,mean -o sums.csv
 
 {EXIT_CODES}"""
 
@@ -47,6 +48,10 @@ def add_to(commands: Any) -> None:
     match("--how", choices=("left", "inner"), default="inner", help=alone)
     count = "no pairs: for every observation how many there are"
     match("--count", action="store_true", help=count)
+    of_column = "likewise, what is made of a column of the references: sum, mean, min, max"
+    match("--summary", action="append", default=[], metavar="COLUMN:KIND,...", help=of_column)
+    by = "reference: a row for every reference, of columns of the observations"
+    match("--summary-by", choices=("observation", "reference"), default="observation", help=by)
     add_shared(parser, match)
     parser.set_defaults(options=_options)
 
@@ -59,6 +64,8 @@ def _distance(text: str) -> float | str:
 def _options(given: argparse.Namespace) -> "WithinOptions":
     from georesolve.options import WithinOptions
 
-    given.summary = {"count": True} if given.count else ()
+    of_columns = (one.rpartition(":") for one in given.summary or ())
+    summary: dict[str, Any] = {name or kinds: kinds.split(",") for name, _, kinds in of_columns}
+    given.summary = ({"count": True} if given.count else {}) | summary or None
     # They are called alike.
     return WithinOptions(**{one.name: getattr(given, one.name) for one in fields(WithinOptions)})

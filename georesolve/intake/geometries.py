@@ -25,7 +25,8 @@ class Geometries:
     """The geometries of a result: points at the observations, or `lines` to their references."""
 
     def __init__(self, result: Rows, sets: PointSets, *, lines: bool) -> None:
-        ends = [("observation", Coordinates(sets("observations")))]
+        # The rows of a summary may be references.
+        ends = [(result.schema_arrow.names[0], Coordinates(sets("observations")))]
         if lines:
             ends.append(("reference", Coordinates(sets("references"))))
         self._write = _lines if lines else _points

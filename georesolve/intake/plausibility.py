@@ -199,6 +199,9 @@ def check_match(
             )
     if isinstance(distance_m := getattr(options, "distance_m", None), str):
         _check_columns(observations, (distance_m,), "distance_m", pointer)
+    by_reference = getattr(options, "summary_by", "") == "reference"
+    summed = tuple(getattr(options, "summarised", ()))
+    _check_columns(observations if by_reference else references, summed, "summary", pointer)
     _check_columns(references, options.columns, "columns", pointer)
     named = options.observation_columns
     _check_columns(observations, named, "observation_columns", pointer)

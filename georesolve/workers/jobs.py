@@ -1,7 +1,7 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 from georesolve.kernels import MAX_K
 from georesolve.kernels.ways import Algorithm
@@ -72,6 +72,10 @@ class MatchOptions:
             exclude_self=bool(self.exclude_self),
         )
 
+    def told(self) -> dict[str, Any]:
+        """What results say of them: not the algorithm, which does not change the answer."""
+        return {name: value for name, value in vars(self).items() if name != "algorithm"}
+
 
 @dataclass(frozen=True)
 class PairOptions(MatchOptions):
@@ -86,12 +90,33 @@ class PairOptions(MatchOptions):
     """Whether of a set against itself each pair is there once, with the lower row first."""
     summary: tuple[tuple[str, str], ...] = ()
     """Instead of pairs: columns of the references and what is made of them, or `COUNT`."""
+    summary_by: Literal["observation", "reference"] = "observation"
+    """`reference` where the sets have changed places."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         given = self.distance_m
         distance_m = given if isinstance(given, str) else float(given) + 0.0
         vars(self).update(distance_m=distance_m, once=bool(self.once))
+
+    @property
+    def summarised(self) -> dict[str, list[str]]:
+        """What is made of each column of a summary."""
+        kinds: dict[str, list[str]] = {}
+        for name, kind in self.summary:
+            if (name, kind) != COUNT:
+                kinds.setdefault(name, []).append(kind)
+        return kinds
+
+    def turned(self) -> Self:
+        """The same for sets that have changed places."""
+        return replace(self, columns=self.observation_columns, observation_columns=self.columns)
+
+    def told(self) -> dict[str, Any]:
+        """As the user gave them."""
+        own = self.turned() if self.summary_by == "reference" else self
+        own_names = {one.name for one in fields(self)} - {"algorithm", "k", "max_distance_m"}
+        return {name: getattr(own, name) for name in own_names}
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels import Answer, Pairs
 from georesolve.kernels.devices import Array
-from georesolve.workers.jobs import MatchOptions, PairOptions
+from georesolve.workers.jobs import COUNT, MatchOptions, PairOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
@@ -69,15 +70,25 @@ def pairs(
 
 
 def summaries(
-    chunk: Chunk, each: np.ndarray, valid: np.ndarray, n_valid: int, options: PairOptions
+    chunk: Chunk,
+    each: np.ndarray,
+    made: Mapping[tuple[str, str], pa.ChunkedArray],
+    valid: np.ndarray,
+    n_valid: int,
+    options: PairOptions,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """How many pairs each observation of a chunk has as rows of a result, and rows by status."""
+    """A row of a result for each observation of a chunk, and how many there are by status.
+
+    `each` is the number of pairs, and `made` what `summarised` made of which column.
+    """
     status, counts = _of_each(each, valid, n_valid, options)
-    columns = {
-        "observation": pa.array(np.arange(*chunk)),
-        "count": pa.array(each, mask=~valid),
-        "status": pa.DictionaryArray.from_arrays(pa.array(status), _NAMED),
-    }
+    columns: dict[str, Any] = {options.summary_by: pa.array(np.arange(*chunk))}
+    for name, kind in options.summary:
+        if (name, kind) == COUNT:
+            columns["count"] = pa.array(each, mask=~valid)
+        else:
+            columns[f"{name}_{kind}"] = made[name, kind]
+    columns["status"] = pa.DictionaryArray.from_arrays(pa.array(status), _NAMED)
     return pa.table(columns), counts
 
 
@@ -110,10 +121,11 @@ def with_carried(
     Those without a reference are left out of an inner result. `observations` has what is carried of
     the observations from `first_row` on, `references` names and columns of the references.
     """
+    own = options.summary_by if isinstance(options, PairOptions) else "observation"
     if observations.num_columns and (options.k > 1 or isinstance(options, PairOptions)):
-        observations = observations.take(rows["observation"].to_numpy() - first_row)
+        observations = observations.take(rows[own].to_numpy() - first_row)
     for name in observations.column_names:
-        rows = rows.append_column(f"observation_{name}", observations[name])
+        rows = rows.append_column(f"{own}_{name}", observations[name])
     for name, column in references:
         rows = rows.append_column(f"reference_{name}", column.take(rows["reference"]))
     if options.how == "inner" and rows["reference"].null_count:

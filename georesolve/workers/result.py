@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from georesolve import __version__
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.datasets import geo, geometries_of, in_dictionaries
-from georesolve.workers.jobs import Job, PairOptions
+from georesolve.workers.jobs import Job
 
 
 class Rows(Protocol):
@@ -79,16 +79,10 @@ def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.P
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
     """What the metadata of a result says of it, from its options and its rows by status alone."""
-    # Not the algorithm: it does not change the answer, so it must not change the bytes.
-    other = {
-        "algorithm",
-        *(["k", "max_distance_m"] if isinstance(job.options, PairOptions) else []),
-    }
-    options = {name: value for name, value in vars(job.options).items() if name not in other}
     content = {
         "version": __version__,
         "radius_m": EARTH_RADIUS_M,
-        "options": options,
+        "options": job.options.told(),
         "counts": counts,
     }
     return {"georesolve": json.dumps(content, sort_keys=True), **geometries(job)}

@@ -1,5 +1,8 @@
 """`georesolve.within`: all pairs and their number, for each kind of table, file and command."""
 
+import json
+import math
+
 import geopandas
 import numpy as np
 import pandas as pd
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands, files
+from georesolve import commands, files, searches
 from georesolve.options import WithinOptions
 from georesolve.workers import plan
 from tests import oracle
@@ -196,8 +199,19 @@ def test_no_observations_have_columns():
         ({"exclude_self": True}, "exclude_self is for a set resolved against itself"),
         ({"how": "outer"}, "how must be one of left, inner"),
         ({"columns": ["size"]}, "columns: there is no column 'size'"),
-        ({"summary": "count"}, "summary must be a dict such as {'count': True}, got 'count'"),
-        ({"summary": {"count": True}, "columns": ["name"]}, "columns are carried beside pairs"),
+        ({"summary": "count"}, "summary must be a dict such as {'count': True, .* got 'count'"),
+        ({"summary": {"count": False}}, "summary makes sum, mean, min, max of a column"),
+        (
+            {"summary": {"name": ["median"]}},
+            r"write {'name': \['sum'\]}, got {'name': \['median'\]}",
+        ),
+        ({"summary": {"size": ["sum"]}}, "summary: there is no column 'size'"),
+        ({"summary_by": "reference"}, "summary_by is for a summary"),
+        (
+            {"summary": {"count": True}, "summary_by": "row"},
+            "summary_by must be one of observation",
+        ),
+        ({"summary": {"count": True}, "columns": ["name"]}, "columns are of pairs, and a summary"),
     ],
 )
 def test_options_that_are_not_allowed(options, words):
@@ -240,7 +254,8 @@ def test_the_bytes_of_a_file_do_not_depend_on_batches(paths, monkeypatch, option
     left = georesolve.within(*paths[:2], **{**options, "how": "left"})["status"].to_pylist()
     assert summary.counts == {name: left.count(name) for name in summary.counts}
     monkeypatch.setattr(files, "_COUNTED_ROWS", 61)
-    monkeypatch.setattr(files, "_MADE_PAIRS", 97)
+    for module in (files, searches):
+        monkeypatch.setattr(module, "MADE_PAIRS", 97)
     told = []
     files.resolve(*paths, WithinOptions(**options), progress=lambda *now: told.append(now))
     assert paths[2].read_bytes() == whole
@@ -307,3 +322,148 @@ def test_wrong_usage_of_the_command(paths, capsys):
     assert within(*paths[:2], "-o", paths[2], "-d", "reach") == 1
     assert "there is no column 'reach'" in capsys.readouterr().err
     assert not paths[2].exists()
+
+
+WHOLE = np.array([2**62, -(2**62), 7, 2**40 + 1] * 75, np.int64)
+FLOATS = np.random.default_rng(3).choice([1e300, -1e300, 1.0, 1e-300, 5e-324, 0.1, 3e16], 300)
+SUMMED = REFERENCES.append_column("whole", pa.array(WHOLE // 1000)).append_column(
+    "part", pa.array(FLOATS, mask=np.arange(300) % 7 == 0)
+)
+
+
+def made(kind, values):
+    """What a summary makes of some values, with the numbers of Python."""
+    known = [value for value in values if value is not None and value == value]
+    if kind == "sum":
+        return sum(known) if all(isinstance(one, int) for one in known) else math.fsum(known)
+    if not known:
+        return None
+    return (
+        made("sum", known) / len(known) if kind == "mean" else {"min": min, "max": max}[kind](known)
+    )
+
+
+KINDS = ["sum", "mean", "min", "max"]
+SUMMARY = {"count": True, "whole": KINDS, "part": ["max", "sum"]}
+
+
+def test_a_summary_is_made_of_the_pairs(monkeypatch):
+    pairs = georesolve.within(OBSERVATIONS, SUMMED, "radius", columns=["whole", "part"])
+    of_each = [([], []) for _ in range(800)]
+    for row in pairs.to_pylist():
+        for values, name in zip(of_each[row["observation"]], ("whole", "part"), strict=True):
+            values.append(row[f"reference_{name}"])
+    expected = {
+        "count": [len(whole) for whole, _ in of_each],
+        **{f"whole_{kind}": [made(kind, whole) for whole, _ in of_each] for kind in KINDS},
+        "part_max": [made("max", part) for _, part in of_each],
+        "part_sum": [float(made("sum", part)) for _, part in of_each],
+    }
+    for _ in range(2):
+        given = georesolve.within(
+            OBSERVATIONS, SUMMED, "radius", summary=SUMMARY, observation_columns=["name"]
+        )
+        assert given.column_names == [
+            *("observation", *expected, "status", "observation_id", "observation_name")
+        ]
+        for name, values in expected.items():
+            assert given[name].to_pylist() == values, name
+        assert {str(given[f"whole_{kind}"].type) for kind in ("sum", "min", "max")} == {"int64"}
+        # Again from other batches.
+        monkeypatch.setattr(searches, "MADE_PAIRS", 13)
+    # And in any order of the references.
+    order = np.random.default_rng(5).permutation(300)
+    again = georesolve.within(OBSERVATIONS, SUMMED.take(order), "radius", summary=SUMMARY)
+    assert again.select([*expected]).equals(given.select([*expected]))
+
+
+def test_a_summary_of_nothing():
+    places = {"lat": [0.0, 50.0, np.nan], "lon": [0.0, 50.0, 0.0]}
+    kinds = ["sum", "mean", "min", "max"]
+    given = georesolve.within(
+        pa.table(places),
+        pa.table({"lat": [0.0, 0.0], "lon": [0.0, 0.1], "size": [None, np.nan]}),
+        20_000,
+        summary={"count": True, "size": kinds},
+        on_invalid="null",
+    )
+    assert given.to_pylist() == [
+        {"observation": row, "count": count, "size_sum": total, "size_mean": None,
+         "size_min": None, "size_max": None, "status": status}
+        for row, count, total, status in (
+            (0, 2, 0.0, "matched"),
+            (1, 0, 0.0, "beyond_max_distance"),
+            (2, None, None, "invalid_coordinate"),
+        )
+    ]  # fmt: skip
+
+
+def test_a_summary_by_reference():
+    """A row a reference, those without an observation included."""
+    visits = OBSERVATIONS.append_column("size", pa.array(np.arange(800)))
+    summary = {"count": True, "size": ["sum", "max"]}
+    given = georesolve.within(
+        visits, REFERENCES, 1e6, summary=summary, summary_by="reference", columns=["name"]
+    )
+    pairs = georesolve.within(visits, REFERENCES, 1e6, observation_columns=["size"])
+    of = [[] for _ in range(300)]
+    for row in pairs.select(["reference", "observation_size"]).to_pylist():
+        of[row["reference"]].append(row["observation_size"])
+    assert given.to_pylist() == [
+        {
+            "reference": row,
+            "count": len(sizes),
+            "size_sum": sum(sizes),
+            "size_max": max(sizes, default=None),
+            "status": "matched" if sizes else "beyond_max_distance",
+            "reference_id": 1_000_000 + row,
+            "reference_name": f"r{row}",
+        }
+        for row, sizes in enumerate(of)
+    ]
+    frame = REFERENCES.to_pandas().set_index("name")
+    given = georesolve.within(visits, frame, 1e6, summary=summary, summary_by="reference")
+    assert given.index.equals(frame.index)
+    assert given["count"].tolist() == [len(sizes) for sizes in of]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "geojson", "gpkg"])
+def test_summaries_by_the_command(paths, tmp_path, suffix):
+    out = tmp_path / f"sums.{suffix}"
+    flags = ["--count", "--summary", "id:sum,mean", "--summary-by", "reference"]
+    assert within(*paths[:2], "-d", "1000km", *flags, "-o", out, "--columns", "name") == 0
+    options = {"summary": {"count": True, "id": ["sum", "mean"]}, "summary_by": "reference"}
+    expected = georesolve.within(*paths[:2], 1e6, **options, columns=["name"])
+    if suffix == "gpkg":
+        given = geopandas.read_file(out)
+        assert given["id_sum"].tolist() == expected["id_sum"].to_pylist()
+        np.testing.assert_allclose(given.geometry.y, REFERENCES["lat"].to_numpy())
+    elif suffix != "geojson":
+        read = {"parquet": pq.read_table, "csv": pa.csv.read_csv}[suffix]
+        assert read(out).to_pylist() == expected.to_pylist()
+    if suffix == "parquet":
+        told = json.loads(pq.read_schema(out).metadata[b"georesolve"])["options"]
+        assert told["columns"] == ["name"]
+        assert told["summary"] == [["", "count"], ["id", "sum"], ["id", "mean"]]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (pa.array([2**63 - 1, 1]), "a sum of the column 'size' is beyond 64 bits"),
+        (pa.array([1.7e308, 1.7e308]), "a sum of the column 'size' is beyond what a float64 holds"),
+        (pa.array([1.0, float("inf")]), "the column 'size' holds inf in row 1"),
+        (pa.array([True, False]), "'size' holds bool, not numbers: give what is summed as numbers"),
+    ],
+)
+def test_what_cannot_be_summed(values, words):
+    table = pa.table({"lat": [0.0, 0.0], "lon": [0.0, 0.0], "size": values})
+    with pytest.raises(georesolve.InvalidInput, match=words):
+        georesolve.within(table, table, 5, summary={"size": ["sum"]})
+
+
+def test_sums_that_are_too_large_only_on_the_way():
+    sizes = [1.7e308, 1.7e308, -1.7e308, -1.7e308, 3.0]
+    table = pa.table({"lat": [0.0] * 5, "lon": [0.0] * 5, "size": sizes})
+    given = georesolve.within(table.slice(0, 1), table, 5, summary={"size": ["sum"]})
+    assert given["size_sum"].to_pylist() == [3.0]
