@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.extras import needed
@@ -37,7 +38,7 @@ from georesolve.searches import (
     run_on_cluster,
     runs,
 )
-from georesolve.workers.datasets import Dataset, cut, read_rows
+from georesolve.workers.datasets import Dataset, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job, PairOptions
@@ -74,6 +75,9 @@ class Summary:
         it has more), and `largest`; empty where no row matched.
     remarks
         What looks wrong with the sets, in words.
+    cut
+        Observations that have all of several neighbours within `max_distance_m`, where there may be
+        more: `WithinOptions` asks for all.
     """
 
     observations: int
@@ -82,6 +86,7 @@ class Summary:
     seconds: dict[str, float]
     distances_m: dict[str, float]
     remarks: list[str]
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ def resolve(
             else:
                 search = Search(_in_memory(job), chosen)
                 counts = _write(job, search, parquet, progress)
-            distances_m = _distances(parquet)
+            distances_m, cut = _distances(parquet, job)
             if written != "parquet":
                 with pq.ParquetFile(parquet) as result:
                     if pieces := _FORMATS.get(written):
@@ -216,7 +221,7 @@ def resolve(
                     else:
                         write_layer(result, written, job.observations, target, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
-    return Summary(*rows, counts, seconds, distances_m, remarked)
+    return Summary(*rows, counts, seconds, distances_m, remarked, cut)
 
 
 def _format_of(target: Path, name: str | None) -> str:
@@ -248,6 +253,8 @@ def plan(
     Parameters and errors are those of `resolve`.
     """
     options = options or Options()
+    if not isinstance(options, Options):
+        raise InvalidOption("a plan is one of `nearest`: give Options")
     chosen = choose_device(device)
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
@@ -328,22 +335,31 @@ def _in_memory(job: Job) -> Points:
     )
 
 
-def _distances(result: Path) -> dict[str, float]:
-    """Metres of the matched rows of a result: their median, 95th percentile and largest."""
+def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
+    """Metres of the matched rows of a result: their median, 95th percentile and largest.
+
+    And how many observations have a match of every rank, where more may be within the limit.
+    """
+    k, others = job.options.k, job.references.valid_rows - job.options.exclude_self
+    may_cut = job.options.max_distance_m is not None and 1 < k < others
     with pq.ParquetFile(result) as file:
         step = max(1, file.metadata.num_rows // _SAMPLED_ROWS)
-        largest, sampled = -math.inf, [np.empty(0)]
+        largest, sampled, cut = -math.inf, [np.empty(0)], 0
         has_distances = "distance_m" in file.schema_arrow.names
         for group in range(file.num_row_groups if has_distances else 0):
-            table = file.read_row_group(group, columns=["distance_m"])
+            columns = ["distance_m", *(["rank"] if may_cut else [])]
+            table = file.read_row_group(group, columns=columns)
             metres = table["distance_m"].drop_null().to_numpy()
             sampled.append(metres[::step])
             largest = max(largest, metres.max(initial=-math.inf))
+            if may_cut:
+                last = table["distance_m"].filter(pc.equal(table["rank"], k))
+                cut += len(last) - last.null_count
     sample = np.concatenate(sampled)
     if not sample.size:
-        return {}
+        return {}, cut
     median, most = np.percentile(sample, [50, 95]).tolist()
-    return {"median": median, "95 %": most, "largest": float(largest)}
+    return {"median": median, "95 %": most, "largest": float(largest)}, cut
 
 
 def _write(job: Job, search: Search, target: Path, progress: Progress | None) -> dict[str, int]:
@@ -401,7 +417,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
                     for first in range(0, max(1, rows.num_rows), most):
                         yield carrying(own, rows.slice(first, most))
 
-        return (partial(pa.Table.combine_chunks, one) for one in cut(tables(), size))
+        return (partial(pa.Table.combine_chunks, one) for one in recut(tables(), size))
 
     if isinstance(options, PairOptions) and not options.summary:
         made = groups_of_pairs(options)

@@ -233,7 +233,7 @@ def _resolve(given: argparse.Namespace) -> None:
         )
     _warn(summary.remarks)
     if not given.quiet:
-        _tell(summary)
+        _tell(summary, given)
 
 
 def _ask(given: argparse.Namespace) -> None:
@@ -330,7 +330,7 @@ def _output(given: argparse.Namespace) -> Iterator[Path]:
         sys.stdout.buffer.flush()
 
 
-def _tell(summary: "Summary") -> None:
+def _tell(summary: "Summary", given: argparse.Namespace) -> None:
     """Write what came out to standard error."""
     resolving = summary.seconds["resolve"]
     print(
@@ -344,6 +344,12 @@ def _tell(summary: "Summary") -> None:
     if summary.distances_m:
         told_of = ", ".join(f"{name} {told(value)}" for name, value in summary.distances_m.items())
         print(f"  distances: {told_of}", file=sys.stderr)
+    if summary.cut:
+        print(
+            f"  {summary.cut:,} observations have all {given.k}, and may have more within "
+            f"{told(given.max_distance_m)}: `georesolve within` finds all",
+            file=sys.stderr,
+        )
 
 
 def _counted(counts: Mapping[str, int]) -> list[str]:

@@ -292,11 +292,11 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     plain = (one if one.schema == nullable else one.cast(nullable) for one in tables)
     first = next(plain, None)
     whole = chain([nullable.empty_table() if first is None else first], plain)
-    for table in cut(whole, ROW_GROUP):
+    for table in recut(whole, ROW_GROUP):
         yield table.combine_chunks()
 
 
-def cut(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def recut(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """Cut tables of any size into others of `size` rows, the last one smaller; one at least."""
     waiting: list[pa.Table] = []
     rows, given = 0, False

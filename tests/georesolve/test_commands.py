@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import georesolve
 from georesolve import Client, commands, resolve
 from georesolve.commands.nearest import METRES, metres, told
 from georesolve.files import plan
@@ -36,6 +37,25 @@ def nearest(*arguments):
     return commands.main(["nearest", *map(str, arguments)])
 
 
+def ranked(matches):
+    return matches["rank"].to_pylist(), matches["status"].to_pylist()
+
+
+def test_it_is_told_where_the_cap_cuts(files, tmp_path):
+    sets = files / "observations.csv", files / "references.parquet", tmp_path / "out.parquet"
+    asked = {"k": 3, "max_distance_m": 2e6}
+    cut = resolve(*sets, Options(**asked)).cut
+    assert cut == resolve(*sets, Options(**asked, how="inner")).cut > 0
+    counts = georesolve.within(*sets[:2], 2e6, summary={"count": True})["count"].to_numpy()
+    assert cut == (counts >= 3).sum()
+    # One is what was asked for, no limit cuts nothing, and of all references there are no more.
+    for other in ({"k": 1}, {"max_distance_m": None}):
+        assert resolve(*sets, Options(**{**asked, **other})).cut == 0
+    few = tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(sets[1]).slice(0, 3), few)
+    assert resolve(sets[0], few, sets[2], Options(k=3, max_distance_m=2e7)).cut == 0
+
+
 def test_two_files_become_one(files, tmp_path, capsys):
     out = tmp_path / "matches.parquet"
     sets = files / "observations.csv", files / "references.parquet"
@@ -49,6 +69,10 @@ def test_two_files_become_one(files, tmp_path, capsys):
     assert said.out == ""
     assert "300 observations, 80 references" in said.err
     assert f"{matched:,}" in said.err
+    # Each of the three ranks of so many is taken.
+    cut = sum(r == 3 and s == "matched" for r, s in zip(*ranked(matches), strict=True))
+    assert 0 < cut < 300
+    assert f"  {cut} observations have all 3, and may have more within 2,000.0 km: " in said.err
     farthest = pc.max(matches["distance_m"]).as_py()
     assert f"largest {farthest / 1000:,.1f} km" in said.err
 
