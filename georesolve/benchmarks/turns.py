@@ -1,8 +1,9 @@
 """Searches beside those of another version, beside easier data, and beside brute force.
 
-Two processes take turns, and the median of their ratios counts, with its upper bound (95 %). Times
-are from degrees to rows and metres, the index included: with all cores, or on one GPU with the
-degrees in its memory.
+Processes of two versions take turns, and the median of their ratios counts, with its upper bound
+(95 %). On a GPU there are several of each version: where one of them lies in memory and on which
+cores it runs may cost it a tenth for as long as it lives. Times are from degrees to rows and
+metres, the index included: with all cores, or on one GPU with the degrees in its memory.
 
     git worktree add /tmp/old COMMIT
     python -m georesolve.benchmarks.turns --old /tmp/old [--device cuda] [--pairs 15]
@@ -28,6 +29,8 @@ from georesolve.benchmarks.machine import write_figures
 
 _HERE = Path(__file__).resolve().parents[2]
 _CONFIDENCE = 0.95
+_PROCESSES = {"cpu": 1, "cuda": 6}
+"""Processes of a version: on a CPU the memory of more would be in each other's way."""
 _PROGRAM = """
 import sys, time
 import numpy as np
@@ -177,24 +180,34 @@ def upper_bound(ratios: list[float]) -> float:
 
 
 class _Version:
-    """A process that searches with one version of the sources."""
+    """Processes that search with one version of the sources."""
 
     def __init__(self, root: Path, device: str, stack: ExitStack) -> None:
         environment = {**os.environ, "PYTHONPATH": str(root)}
         pipe = subprocess.PIPE
         command = [sys.executable, "-c", _PROGRAM, device]
         # From its own folder: Python looks for modules where it starts before it looks elsewhere.
-        process = subprocess.Popen(
-            command, cwd=root, env=environment, stdin=pipe, stdout=pipe, text=True
-        )
-        self._process = stack.enter_context(process)
+        self._processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    command, cwd=root, env=environment, stdin=pipe, stdout=pipe, text=True
+                )
+            )
+            for _ in range(_PROCESSES[device])
+        ]
 
-    def seconds(self, path: Path, search: Search) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(path, search.k, search.exclude_self, search.algorithm, file=self._process.stdin)
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+    def warm_up(self, path: Path, search: Search) -> None:
+        for turn in range(2 * len(self._processes)):
+            self.seconds(turn, path, search)
+
+    def seconds(self, turn: int, path: Path, search: Search) -> float:
+        """What a search takes, in each turn with the next process."""
+        process = self._processes[turn % len(self._processes)]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(path, search.k, search.exclude_self, search.algorithm, file=process.stdin)
+        process.stdin.flush()
+        return float(process.stdout.readline())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -221,11 +234,11 @@ def main(arguments: list[str] | None = None) -> int:
             paths = [_stored(one, folder, toy=options.toy) for one in (search, base)]
             pair = [(new, paths[0], search), (old if by_old else new, paths[1], base)]
             for version, path, asked in pair:
-                version.seconds(path, asked)
+                version.warm_up(path, asked)
             times: list[list[float]] = []
-            for _ in range(options.pairs):
+            for turn in range(options.pairs):
                 order = random.sample(pair, 2)
-                taken = {id(one): one[0].seconds(*one[1:]) for one in order}
+                taken = {id(one): one[0].seconds(turn, *one[1:]) for one in order}
                 times.append([taken[id(one)] for one in pair])
             ratios = [a / b for a, b in times]
             bound = upper_bound(ratios)

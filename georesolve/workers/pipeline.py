@@ -362,11 +362,12 @@ def _word(job: Job) -> str:
 def _check(
     cluster: Cluster, job: Job, cancelled: Callable[[], bool], running: list[Future[Any]]
 ) -> None:
-    """End the run when the job is cancelled, or the cluster lost."""
+    """End the run when the job is cancelled, or the cluster lost; keep its workers up."""
     if cancelled():
         _stop(job, running)
     if not cluster.is_up():
         raise ClusterLost("the connection to the scheduler was lost")
+    cluster.restore()
 
 
 def _trouble(job: Job, future: Future[Any]) -> BaseException | None:

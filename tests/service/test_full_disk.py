@@ -66,8 +66,9 @@ def test_a_disk_that_uploads_filled_can_be_emptied():
 def test_jobs_stop_while_too_little_is_free(shared_cluster, device, long_job):
     """One that runs fails and makes room; one that is accepted waits until there is some."""
     observations, references, options = long_job
-    # Half of it holds the parts that are being written when the disk is full.
-    kept_free, mib = (KEPT_FREE, 64) if device == "cpu" else (128 << 20, 1024)
+    # Half of it holds the parts that are being written when the disk is full, and once they are
+    # gone there is still too little.
+    kept_free, mib = (KEPT_FREE, 64) if device == "cpu" else (512 << 20, 1024)
     flags = (*shared_cluster, "--keep-free", kept_free, "--concurrent-jobs", 1)
     with small_disk(mib) as disk, running_service(disk, *flags) as client:
         running = start_job(client, observations, references, **options)

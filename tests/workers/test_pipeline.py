@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
@@ -449,6 +450,18 @@ def resolve_or_die_once(chunk, job):
         with contextlib.suppress(FileExistsError), (job.folder / "died").open("x"):
             os._exit(1)
     return resolve(chunk, job)
+
+
+def test_a_job_gets_workers_back_that_dask_has_given_up(device, make_job):
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster:
+        [pid] = cluster.client.run(os.getpid).values()
+        # In no time: the nanny that starts another worker is closed before that one is there.
+        with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not cluster.client.cluster.workers)
+        _, progress = run(cluster, make_job(points(1_000, 1), points(100, 2)), ignore, never)
+    assert progress.rows_done == 1_000
 
 
 @pytest.mark.parametrize(
