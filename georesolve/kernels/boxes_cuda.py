@@ -36,7 +36,7 @@ Where references crowd
 ----------------------
 Of a global set, 4 u (S + C) is three metres: boxes of references that stand within a metre would
 tell nothing. And such references share a cell of the curve, where their order is that of rows. A
-build notices both (`notice_crowds`), and then sorts finely, leaves out what no answer can hold
+build notices both (`fill_leaves`), and then sorts finely, leaves out what no answer can hold
 (`mark_kept`), and, where it still pays, makes a *fine* tree: each box, and the points of a leaf,
 are relative to the first point f in it, and c is a float64 triple, made relative to f and rounded
 where the walk comes to the box. With C = |c - f|_1, |p - f| <= |p - c| + C, so rounding costs p at
@@ -66,11 +66,11 @@ from numba.extending import intrinsic
 
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.coordinates_cuda import unit_vectors
-from georesolve.kernels.launch_cuda import blocks_for, launch, stride
-from georesolve.kernels.order_cuda import NOWHERE, box_corners, extent, order
+from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.order_cuda import box_corners, extent, order
 from georesolve.kernels.query import MAX_K, Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
-from georesolve.kernels.warp_cuda import warp_max, warp_min
+from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -95,14 +95,16 @@ _BOX_ROUNDING = np.float32(2.0**-23)
 
 _CROWDED = 1
 _NARROW = 2
-"""What `notice_crowds` and `fill_leaves` notice."""
+"""What `fill_leaves` notices."""
 _SMALL = np.float32(2.0**-20)
 """Of the radius, somewhat more than the slack around a point."""
 _MANY = 3 * WARP
 _ALIKE = 4
-_TOO_MANY = 256 * WARP
+_TOO_MANY = 128 * WARP
+_LOOKS = 128
 """References crowd where more than so many share a cell of the curve, and so many neighbours in a
-leaf of it are a small way apart; or where still more share a cell."""
+leaf of it are a small way apart; or where still more share a cell, which is looked at in one leaf
+of so many."""
 
 
 class Tree(NamedTuple):
@@ -245,35 +247,13 @@ def mark_kept(vectors, rows, kept):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def notice_crowds(vectors, rows, places, box):  # type: ignore[no-untyped-def]
-    """Notice whether references crowd, a thread a leaf; what `order` gave says where they stand."""
-    for leaf in range(cuda.grid(1), rows.size // WARP, cuda.gridsize(1)):
-        first = uint64(leaf * WARP)
-        here = places[rows[first]]
-        if first + _MANY < rows.size and places[rows[first + _MANY]] == here < NOWHERE:
-            crowded = first + _TOO_MANY < rows.size and places[rows[first + _TOO_MANY]] == here
-            alike = 0
-            _, _, _, radius = origin(box)
-            small = radius * _SMALL
-            for i in range(first, first + WARP - 1):
-                row, other = rows[i], rows[i + 1]
-                x, y, z = offset(
-                    vectors[row, 0], vectors[row, 1], vectors[row, 2],
-                    vectors[other, 0], vectors[other, 1], vectors[other, 2],
-                )  # fmt: skip
-                alike += square(x, y, z) <= small * small
-            if crowded or alike >= _ALIKE:
-                cuda.atomic.or_(box, 6, _CROWDED)
-
-
-@cuda.jit(cache=True)
 def fill_leaves(  # type: ignore[no-untyped-def]
-    vectors, rows, box, fine, points, corners, boxes, n_boxes
+    vectors, rows, places, box, fine, points, corners, boxes, n_boxes
 ):
     """Copy the references into leaves and enclose each leaf, a warp a leaf.
 
-    Unit vectors (n, 4) and rows come from `kernels.order_cuda.order`, the rows in the order of the
-    leaves. Writes what a `Tree` has, of its boxes the `n_boxes` of the lowest level, padding
+    Unit vectors (n, 4), rows and places come from `kernels.order_cuda.order`, the rows in the order
+    of the leaves. Writes what a `Tree` has, of its boxes the `n_boxes` of the lowest level, padding
     included.
     """
     lane = cuda.threadIdx.x
@@ -308,13 +288,24 @@ def fill_leaves(  # type: ignore[no-untyped-def]
     if corner_x != corner_x:
         low_x = low_y = low_z = INFINITY
         high_x = high_y = high_z = -INFINITY
+    apart2 = square(
+        corner_x - cuda.shfl_down_sync(ALL_LANES, corner_x, 1),
+        corner_y - cuda.shfl_down_sync(ALL_LANES, corner_y, 1),
+        corner_z - cuda.shfl_down_sync(ALL_LANES, corner_z, 1),
+    )
+    small = radius * _SMALL
+    alike = cuda.popc(ballot(lane < WARP - 1 and apart2 <= small * small)) >= _ALIKE
     # Outside of any branch: all lanes of a warp must take part in its shuffles.
     wide2 = _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
     if lane == 0 and corner_x == corner_x and i + _MANY < rows.size:
         # Copies of one point are no reason: few of them stay in the tree.
-        small = radius * _SMALL
         if ZERO < wide2 <= small * small:
             cuda.atomic.or_(box, 6, _NARROW)
+        # Places lie anywhere: most leaves need not wait for them.
+        many = _MANY if alike else _TOO_MANY
+        looks = (alike or leaf % _LOOKS == 0) and i + many < rows.size
+        if looks and places[rows[i + many]] == places[row]:
+            cuda.atomic.or_(box, 6, _CROWDED)
 
 
 @cuda.jit(cache=True)
@@ -386,33 +377,24 @@ def build(
     Gives unit vectors in row order, shape (3, n), NaN where a reference is not valid, and the tree.
     """
     import cupy as cp
-    from cupyx import empty_pinned
 
     check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
     box = extent(references)
     rows, by_row, places = order(references, box)
-    noticed, copied = empty_pinned(box.size, box.dtype), cp.cuda.Event(disable_timing=True)
-    try:
-        stride(notice_crowds, rows.size // WARP, by_row, rows, places, box)
-        box.get(out=noticed, blocking=False)
-        copied.record()
-        # Launched before the host waits for the copy: so the device does not wait for the host.
-        tree = _tree(rows, by_row, box)
-        vectors = unit_vectors(lat_deg, lon_deg)
-    finally:
-        # Whatever happens: others get the memory that is copied to once it is let go of.
-        copied.synchronize()
-    if noticed[-1] & _CROWDED:
+    tree = _tree(rows, by_row, places, box)
+    # Launched before the host waits for the box: so the device does not wait for the host.
+    vectors = unit_vectors(lat_deg, lon_deg)
+    if box.get()[-1] & _CROWDED:
         rows, by_row, _ = order(references, box, finely=True)
         if not copies:
             kept = cp.empty(rows.size, cp.bool_)
             blocks = blocks_for(rows.size, WARP * WARPS)
             launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
             rows = rows[kept]
-        tree = _tree(rows, by_row, box)
-        if int(box[-1]) & _NARROW:
-            tree = _tree(rows, by_row, box, fine=True)
+        tree = _tree(rows, by_row, places, box)
+        if box.get()[-1] & _NARROW:
+            tree = _tree(rows, by_row, places, box, fine=True)
     return vectors, tree._replace(whole=rows.size == lat_deg.size)
 
 
@@ -421,7 +403,9 @@ def whole(vectors: cp.ndarray, tree: Tree) -> bool:
     return tree.whole
 
 
-def _tree(rows: cp.ndarray, by_row: cp.ndarray, box: cp.ndarray, *, fine: bool = False) -> Tree:
+def _tree(
+    rows: cp.ndarray, by_row: cp.ndarray, places: cp.ndarray, box: cp.ndarray, *, fine: bool = False
+) -> Tree:
     import cupy as cp
 
     n_leaves = -(-rows.size // WARP)
@@ -440,7 +424,7 @@ def _tree(rows: cp.ndarray, by_row: cp.ndarray, box: cp.ndarray, *, fine: bool =
     threads = (WARP, WARPS)
     launch(
         fill_leaves, blocks_for(sizes[0], WARPS), threads,
-        by_row, rows, box, fine, tree.points, tree.corners, tree.boxes, sizes[0],
+        by_row, rows, places, box, fine, tree.points, tree.corners, tree.boxes, sizes[0],
     )  # fmt: skip
     for level in range(1, len(sizes)):
         launch(

@@ -71,17 +71,20 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
     """
     import cupy as cp
 
-    signature: list[tuple[str, int] | bool] = []
+    signature: list[np.dtype[Any] | int | type] = []
     values: list[int] = []
+    # Types are compared by themselves: what takes a microsecond here is a part of small searches.
     for argument in arguments:
-        if isinstance(argument, cp.ndarray):
-            signature.append((argument.dtype.char, argument.ndim))
+        kind = type(argument)
+        if kind is cp.ndarray:
+            shape = argument.shape
+            signature += (argument.dtype, len(shape))
             # Owner and parent, which are Python objects and none here; then the array itself.
             values += (0, 0, argument.size, argument.itemsize, argument.data.ptr)
-            values += argument.shape
+            values += shape
             values += argument.strides
         else:
-            signature.append(isinstance(argument, bool | np.bool_))
+            signature.append(bool if kind is bool or kind is np.bool_ else int)
             values.append(int(argument))
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     block = threads if isinstance(threads, tuple) else (threads, 1)
@@ -112,16 +115,18 @@ _sent = _Sent()
 
 
 @cache
-def _loaded(kernel: Any, device: int, signature: tuple[tuple[str, int] | bool, ...]) -> int:
+def _loaded(kernel: Any, device: int, signature: tuple[np.dtype[Any] | int | type, ...]) -> int:
     """The address of a kernel's machine code on a device, compiled or taken from numba's cache."""
-    argument_types = tuple(
-        types.Array(from_dtype(np.dtype(each[0])), each[1], "C")
-        if isinstance(each, tuple)
-        else (types.boolean if each else types.int64)
-        for each in signature
-    )
+    argument_types: list[Any] = []
+    for each in signature:
+        if isinstance(each, np.dtype):
+            argument_types.append(from_dtype(each))
+        elif isinstance(each, int):
+            argument_types[-1] = types.Array(argument_types[-1], each, "C")
+        else:
+            argument_types.append(types.boolean if each is bool else types.int64)
     with _one_at_a_time, _without_collector():
-        return int(kernel.compile(argument_types)._codelibrary.get_cufunc().handle)
+        return int(kernel.compile(tuple(argument_types))._codelibrary.get_cufunc().handle)
 
 
 @contextmanager

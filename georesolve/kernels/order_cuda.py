@@ -33,7 +33,7 @@ _CELLS = 1 << _BITS
 CELLS = float(_CELLS)
 _CURVES = 3
 """Curves, each over a cell of the one before, that reach down to where float64 ends."""
-NOWHERE = 0xFFFFFFFF
+_NOWHERE = 0xFFFFFFFF
 """Place of a point that is not valid."""
 _GOLDEN = 0x9E3779B9
 """2^32 divided by the golden ratio."""
@@ -226,13 +226,13 @@ def place(lat_deg, lon_deg, box, finer, places, vectors):  # type: ignore[no-unt
         stage[warp, 4 * lane + 2] = z
         a, b, c = turned(main, x, y, z)
         c *= side
-        key = int64(NOWHERE)
+        key = int64(_NOWHERE)
         if a == a:
             u, v = octahedral(a, b, c)
             column = min(max(int64((u - first_u) * scale), 0), last_cell)
             row = min(max(int64((v - first_v) * scale), 0), last_cell)
             # Below that of what is not valid, so that a leaf whose first point is not has none.
-            key = min(int64(hilbert(column & (_CELLS - 1), row & (_CELLS - 1))), NOWHERE - 1)
+            key = min(int64(hilbert(column & (_CELLS - 1), row & (_CELLS - 1))), _NOWHERE - 1)
         if i < n:
             places[i] = uint32(key)
         cuda.syncwarp()

@@ -42,10 +42,9 @@ KERNELS = {
     "bound": (order_cuda.bound, (F8_1, F8_1, types.int64, I4_1)),
     "place": (order_cuda.place, (F8_1, F8_1, I4_1, types.int64, U4_1, F8_1)),
     "mark_kept": (boxes_cuda.mark_kept, (F8_2, I8_1, array(types.boolean, 1))),
-    "notice_crowds": (boxes_cuda.notice_crowds, (F8_2, I8_1, U4_1, I4_1)),
     "fill_leaves": (
         boxes_cuda.fill_leaves,
-        (F8_2, I8_1, I4_1, types.boolean, F8_2, F4_2, F4_2, types.int64),
+        (F8_2, I8_1, U4_1, I4_1, types.boolean, F8_2, F4_2, F4_2, types.int64),
     ),
     "fill_boxes": (boxes_cuda.fill_boxes, (F8_2, types.boolean, F4_2, I4_1, *[types.int64] * 5)),
     "walk_one": (
