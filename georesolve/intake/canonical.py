@@ -36,8 +36,8 @@ class Decoded(NamedTuple):
 def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     """Decode a file, or a range of it, to a canonical dataset, in this process.
 
-    Of a range nothing is refused that all rows together have to show: see `Findings.refuse`. What
-    the readers raise comes through: `refusal_of` knows which of it the file is to blame for.
+    Of a range nothing is refused that all rows together have to show. `refusal_of` knows for which
+    of what the readers raise the file is to blame.
     """
     table = opened(source, bounds)
     points = PointTable(table, source.reading, source.file, bounds)

@@ -1,7 +1,7 @@
 """CSV as spreadsheets and statisticians write it: decimal commas, `NA`, `sep=;`, unnamed columns.
 
-Text is carried as it is, and only an empty field is null. A column that is a whole number in every
-row becomes one, if it can be written back the same. Only coordinates are read for what they mean.
+Text is carried as it is, and only an empty field is null. A column of whole numbers becomes one of
+integers, if it can be written back the same.
 """
 
 import codecs

@@ -57,8 +57,7 @@ def _points(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
 def _lines(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarray) -> pa.Array:
     """Lines the shorter way round, in two pieces where they cross the antimeridian.
 
-    RFC 7946, 3.1.9: no piece of a line crosses it. A line is straight in degrees, as GeoJSON has
-    them, so its latitude there is between those of its ends in proportion.
+    No piece of a line crosses it (RFC 7946, 3.1.9). A line is straight in degrees.
     """
     # An end on the antimeridian is on the side of the other one.
     lon = np.where((np.abs(to_lon - lon) > 180) & (np.abs(lon) == 180), -lon, lon)

@@ -2,10 +2,9 @@
 
 They do not check coordinates, and they count rows only where a file declares them.
 
-Large files are cut into ranges of rows that several processes read at the same time. A range begins
-where a row group of a dataset does, so that what is made of each can be joined. Cuts are found
-without decoding rows. A reader of a range sees whether it holds the rows that it should; where one
-does not, the file has to be read in one go.
+Large files are cut into ranges that several processes read at the same time; each begins where a
+row group of a dataset does, so that they can be joined. Where a reader sees that its range does not
+hold the rows that it should, the file is read in one go.
 """
 
 from bisect import bisect_left, bisect_right

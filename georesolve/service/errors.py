@@ -1,7 +1,5 @@
 """Errors as RFC 9457 problems: one table from exception to status, type and title.
 
-`CannotStart` is no problem: no client hears of it.
-
 The process that decodes files loads this, so it imports no framework: `service.http.handlers` makes
 answers of problems.
 """

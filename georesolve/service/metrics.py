@@ -1,7 +1,6 @@
 """The metrics of a service, for Prometheus: counted as things happen.
 
-Fronts of one machine count in one folder, and the runner tells its own in the database. How things
-are when somebody asks stands in `service.ops.prometheus`.
+Fronts of one machine count in one folder, and the runner tells its own in the database.
 """
 
 import os

@@ -1,8 +1,6 @@
 """Threads for what waits, apart by what it waits for: a silent bucket holds up no key check.
 
-Each kind has a few of its own. Searches have theirs in `resolve.context`, decoders in
-`receiving.ingest`, jobs in `jobs.supervisor`, the cluster in `jobs.cluster`; the default pool of
-asyncio is not used.
+Searches, decoders, jobs and the cluster have pools of their own. That of asyncio is not used.
 """
 
 import asyncio

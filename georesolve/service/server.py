@@ -1,7 +1,6 @@
 """`serve`: a runner and fronts, kept alive, or one of them alone; and what they need to start.
 
-A fork has loaded all that this process has: it is at work in a moment, and shares that memory. So
-this process loads all and starts no thread.
+This process loads all and starts no thread: a fork of it is at work in a moment.
 """
 
 import contextlib

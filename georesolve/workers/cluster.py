@@ -181,9 +181,8 @@ def _address_of_scheduler(settings: ClusterSettings) -> str | None:
 def _uninterrupted() -> Iterator[None]:
     """Let processes and threads that are started within never see SIGINT.
 
-    A terminal sends it to all processes that it shows. The service ends its own in order; one that
-    ends by itself meanwhile tells of it with a stack. They inherit a mask, not a handler: that
-    would be there only after the seconds in which a process imports what it needs.
+    A terminal sends it to all processes that it shows, and the service ends its own in order. They
+    inherit a mask: a handler would be there only after seconds of imports.
     """
     # It is launched with the first process, and lifts the mask of the thread that does so.
     resource_tracker.ensure_running()
@@ -229,8 +228,7 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
 def _guard_dashboard(scheduler: Scheduler, address: str) -> None:
     """Let a dashboard be asked by its own pages, on loopback by the names of this machine alone.
 
-    Dask's own answers any name. A page of another site can have its name lead to this machine, and
-    then reads the dashboard in the browser of whoever opens that page here.
+    Dask's own answers any name, so that a page of another site could read it in a browser here.
     """
     host = address.rpartition(":")[0]
     names = _LOOPBACK_NAMES | {host}

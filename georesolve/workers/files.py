@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 def complete(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to; on success it becomes `path`, on any error it is removed.
 
-    The temporary file lies in the same folder, so the rename is atomic. A power cut may damage what
-    has been written lately.
+    The rename is atomic, but a power cut may damage what has been written lately.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

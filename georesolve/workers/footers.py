@@ -1,8 +1,8 @@
 """Parquet footers, so that row groups of several files can be joined without decoding them.
 
 A footer is a struct of Apache Thrift in its compact protocol (`thrift-compact-protocol.md` of
-apache/thrift), and `parquet.thrift` of apache/parquet-format says what its fields mean. All of it
-is kept as it is, known or not, but for the numbers that depend on where a row group lies.
+apache/thrift, `parquet.thrift` of apache/parquet-format). All of it is kept as it is, but for the
+numbers that depend on where a row group lies.
 """
 
 import shutil
@@ -63,10 +63,9 @@ class Movable(NamedTuple):
 
 
 class Footer:
-    """The footer in the end of a Parquet file, which may be all of that.
+    """The footer in the end of a Parquet file, from byte `start` on, with its row groups.
 
-    `start` is where it begins there, and `groups` are its row groups. Bytes that do not end as a
-    Parquet file does raise ValueError.
+    Bytes that do not end as a Parquet file does raise ValueError.
     """
 
     def __init__(self, file: bytes | memoryview) -> None:
@@ -129,8 +128,8 @@ class Growing:
 def append(target: Path, others: Iterable[Path]) -> None:
     """Append the row groups of other files of the same schema to a Parquet file.
 
-    Its bytes are then those that one writer would have written that had all rows, if all files but
-    the last are of whole row groups. What is no Parquet file raises ValueError.
+    If all but the last are of whole row groups, its bytes are those of one writer that had all
+    rows.
     """
     growing = Growing()
     with target.open("r+b") as file:

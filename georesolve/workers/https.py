@@ -21,8 +21,7 @@ _PART = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 class HttpsFile(RangedFile):
     """A file at an address: host, port if any, and path. Opening it asks for its first byte.
 
-    Its version is its ETag, or else when it was last modified, and its size. OSError says that the
-    server cannot be asked, sends no ranges, leads elsewhere, or has another version than at first.
+    Its version is its ETag, or else when it was last modified, and its size.
     """
 
     def __init__(self, path: str) -> None:

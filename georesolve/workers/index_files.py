@@ -1,8 +1,7 @@
 """The index of a reference set in a file, which all processes map into their memory.
 
 The file lies beside the set, and may be removed at any time: one that is missing, damaged, of
-another set or of other sources of `kernels/` is written anew. Its first line says where the arrays
-of the index are, and which checksums they have.
+another set or of other sources of `kernels/` is written anew.
 """
 
 import json

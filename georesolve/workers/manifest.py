@@ -1,8 +1,7 @@
 """`matches.parquet` without such a file: parts, a manifest of them, and the footer of the whole.
 
-The row groups of a result lie in its parts, which workers wrote. What is read as `matches.parquet`
-is made of them as it is read: the magic bytes, the row groups of all parts in their order, and one
-footer that tells where they stand. Its bytes are those of a file that one writer has written.
+It is made as it is read: the magic bytes, the row groups of all parts in their order, and one
+footer. Its bytes are those of a file that one writer has written.
 """
 
 import hashlib
@@ -145,9 +144,8 @@ def write_manifest(
 ) -> Manifest:
     """Make a result of parts; it is there once the manifest is.
 
-    `folder` is that of its job, `output` where its parts lie, if not there: readers of that place
-    find a manifest beside them, and last of all an object that has its SHA-256. `syncing` are parts
-    on their way to the disk, which are waited for before anything tells of the result.
+    Where its parts lie at `output`, readers find a manifest beside them. `syncing` are parts on
+    their way to the disk, which are waited for before anything tells of the result.
     """
     place = place_of_parts(folder, output)
     told = RowGroup.of(ending)

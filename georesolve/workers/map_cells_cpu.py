@@ -1,8 +1,7 @@
 """Points on the squares of web maps, in compiled loops: cells along a Morton curve, and medians.
 
 A cell is a square of 2^-26 of the world's width (0.6 m at the equator). Its number interleaves the
-bits of its column, counted from 180 degrees west, and of its row, counted from 85.0511 degrees
-north. So the cells of a tile, and of each of its pixels, stand one after the other.
+bits of its column and of its row, so the cells of a tile stand one after the other.
 """
 
 import math

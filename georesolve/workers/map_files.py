@@ -1,10 +1,8 @@
 """The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
 An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the float64 distance to its
-reference, NaN where it has none, and its row in the result. Each of the three has a file of its
-own, so that as many threads write at once. Whatever a tile or a pixel shows stands in one piece of
-each. Only the nearest reference of each observation counts. The files lie in the folder of the job,
-go with it, and may be removed at any time: they are made anew.
+nearest reference or NaN, and its row in the result, each in a file of its own, so that as many
+threads write at once. The files may be removed at any time: they are made anew.
 """
 
 import json
@@ -75,8 +73,7 @@ class Square(NamedTuple):
 class Map:
     """The observations of a result on a web map, mapped from their files in a folder.
 
-    `rows` are those that it shows, `beyond` those that lie beyond 85.0511 degrees north or south,
-    and `bounds_deg` west, south, east and north of what is shown. A file that is missing raises
+    `beyond` is how many lie north or south of 85.0511 degrees. A file that is missing raises
     FileNotFoundError, one that is damaged or of another result ValueError.
     """
 
@@ -162,10 +159,8 @@ def map_bytes(manifest: Manifest) -> int:
 def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
     """Write the map of a result to files in a folder, each complete or absent.
 
-    Memory is bounded: each thread sorts a run of the rows, and writes it to a file without a name;
-    then it takes a stretch of the curve from all runs, sorts that, and writes it where it belongs.
-    OSError says that the result is gone or damaged, or the disk is full, SourceFailed that files of
-    its owner fail.
+    Memory is bounded: each thread sorts a run of the rows into a file without a name; then it takes
+    a stretch of the curve from all runs, sorts that, and writes it where it belongs.
     """
     desk = _Desk()
     with ExitStack() as stack:
@@ -364,11 +359,9 @@ def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
 
 
 def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -> pa.Table:
-    """Some rows of a result, all of its columns; every row group that has one is decoded.
+    """Some rows of a result, which ascend, with all columns; row groups that have one are decoded.
 
-    The rows ascend. Their distances are given, NaN where there is none, and not decoded, nor is the
-    status where all have one: that takes most of the time. OSError says that the result is gone or
-    damaged.
+    Distances are given, NaN where there is none, and not decoded: that takes most of the time.
     """
     first = manifest.parts[0]
     with manifest.reading(first) as handle:

@@ -73,8 +73,7 @@ def bounds(run: Run) -> pd.DataFrame:
 def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
     """Read, resolve and write the chunks of a partition in turn; returns those that were written.
 
-    It stops when the job is over. That is no error: Dask would log one for each run, with its
-    stack.
+    It stops when the job is over, without an error: Dask would log one for each run.
     """
     written = []
     for at, chunk in enumerate(map(Chunk._make, run.itertuples(index=False))):
@@ -117,9 +116,8 @@ def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
 def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
     """Write the part file of a resolved chunk, carried columns included, unless the job has ended.
 
-    The row groups of the file are those of the result. Its record is written last: once that
-    stands, the chunk is done, whatever happens to the worker or to the future. It tells whether it
-    was written: another worker may have been quicker.
+    Its record is written last: once that stands, the chunk is done. It tells whether it was
+    written: another worker may have been quicker.
     """
     start = time.perf_counter()
     with device_in_use():

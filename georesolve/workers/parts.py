@@ -1,8 +1,7 @@
 """The parts of a result, and the records of the chunks that they were made of.
 
-A part is a Parquet file of its own, in the place of its job (`workers.places`). The record of its
-chunk lies in the folder of the job: once that stands, the chunk is done, whatever happens to the
-worker or to the future.
+A part is a Parquet file of its own, in the place of its job (`workers.places`). Once the record of
+its chunk stands, the chunk is done, whatever happens to the worker or to the future.
 """
 
 import hashlib
@@ -43,9 +42,8 @@ class RowGroup(NamedTuple):
 def digest_of(groups: Iterable[RowGroup], ending: RowGroup) -> str:
     """The digest of a Parquet file, in hexadecimal: it says which bytes the file has.
 
-    It is the SHA-256 of SHA-256s, one after the other, 32 bytes each: of every row group, in their
-    order, and of all bytes behind the last one. So it is counted from those of parts, and is the
-    same in whatever parts the row groups lie.
+    It is the SHA-256 of SHA-256s, 32 bytes each: of every row group, and of all behind the last
+    one. So it is the same in whatever parts the row groups lie.
     """
     each = (bytes.fromhex(one.sha256) for one in (*groups, ending))
     return hashlib.sha256(b"".join(each)).hexdigest()

@@ -97,10 +97,8 @@ def run(
 ) -> tuple[Manifest, Progress]:
     """Run a job to its result. Chunks whose part file stands already are not computed again.
 
-    It reports after every finished chunk, and asks several times a second whether it is cancelled:
-    then it raises JobCancelled. CarriedTooLong says that the result would carry more than its row
-    groups may, WorkerLost that a chunk ended its workers again and again, ClusterLost that the
-    scheduler was lost, and SourceFailed that a file of a set cannot be read, or has no degrees.
+    It reports after every finished chunk, and asks several times a second whether it is cancelled.
+    It raises JobCancelled, CarriedTooLong, WorkerLost, ClusterLost and SourceFailed.
     """
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):
@@ -266,10 +264,9 @@ def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, A
 
 
 class _Stragglers:
-    """The stragglers of one job, of which a copy may run beside each.
+    """The stragglers of one job, of which a copy may run beside each: a worker may hang in a read.
 
-    A worker may hang in a read, or share its processor with others. The first of the two to finish
-    counts: both write the same bytes.
+    The first of the two to finish counts: both write the same bytes.
     """
 
     def __init__(self) -> None:

@@ -42,9 +42,8 @@ class WorkerCheckError(RuntimeError):
 class Warmup(WorkerPlugin):
     """Prepares a worker for its device; one whose device fails the check is closed.
 
-    One that takes work has rehearsed a job: the first one waits for nothing that a later one does
-    not. References are searched so many at a time, None for as many as memory holds. One that
-    `yields` leaves the cores to fronts of the same machine, which have little to do, and soon.
+    One that takes work has rehearsed a job. One that `yields` leaves the cores to fronts of the
+    same machine, which have little to do, and soon.
     """
 
     name = "georesolve-warmup"
@@ -112,9 +111,8 @@ def _allocate_from_rmm() -> None:
 def check_known_answer(device: Device) -> None:
     """Ask questions whose answers are known; raises WorkerCheckError when one is wrong.
 
-    A few places are resolved whose distances were computed in 40 digits; then some thousand points
-    by every algorithm, which must agree to the last bit. A damaged device, or a poisoned CUDA
-    context, must not take work.
+    A few distances were computed in 40 digits; of some thousand points all algorithms must agree to
+    the last bit.
     """
     index = kernels.build_index(*_on(device, _REFERENCES_DEG))
     answer = kernels.nearest(index, *_on(device, _OBSERVATIONS_DEG))

@@ -1,7 +1,6 @@
 """A job before the first one: what it imports, compiles and loads, those that count find there.
 
-It calls what a job calls, not a list of what that needs. A library of a GPU compiles or loads a
-kernel where it is first used, once for every type of its arrays, and nobody could keep such a list.
+It calls what a job calls: nobody could keep a list of the kernels that a library of a GPU compiles.
 """
 
 from functools import cache
@@ -34,10 +33,8 @@ _OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0))
 def rehearse(device: Device) -> None:
     """Resolve points as a chunk of a job is, in each of the ways that use code of their own.
 
-    Once in a process: a worker that another service connects to may have chunks in hand. Of the
-    lists of a GPU, which are compiled by their length, only the shortest is rehearsed: the others
-    are compiled once on a machine, by the first job that asks for them, which costs it one or two
-    seconds.
+    Once in a process. Of the lists of a GPU, which are compiled by their length, only the shortest
+    is rehearsed: the first job that asks for another takes one or two seconds more.
     """
     with rehearsing(), in_pieces(A_PIECE), TemporaryDirectory() as name:
         folder = Path(name)

@@ -45,10 +45,9 @@ def search(
 ) -> kernels.Answer:
     """The nearest references of observations, as `kernels.nearest` finds them, on their device.
 
-    The observations are on the device of the worker; `first_row` is the row of the first one, for
-    ``exclude_self``. References of which a device does not hold all are searched piece by piece: it
-    does not show in the answer. MemoryError says that memory does not suffice for so many
-    observations, StepsSpent that a piece took more than `most_steps`.
+    References of which a device does not hold all are searched piece by piece: it does not show in
+    the answer. MemoryError says that memory does not suffice for so many observations, StepsSpent
+    that a piece took more than `most_steps`.
     """
     left = pieces(references)
     if len(left) == 1:
@@ -93,9 +92,8 @@ def verify(
 ) -> int:
     """Search some observations from the middle again, by another algorithm; returns how many.
 
-    Memory that has lost a bit, or a device that miscalculates, raises no error: it answers. Where
-    the answers differ, WrongAnswer is raised. It is none where the references are searched piece by
-    piece, all of which would have to be read once more.
+    Memory that has lost a bit raises no error: it answers, and WrongAnswer is raised here.
+    References in pieces are not verified: all would have to be read once more.
     """
     n = min(len(lat_deg), _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.rows)))
     if n == 0 or len(pieces(references)) > 1:
@@ -127,9 +125,8 @@ def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
 def device_in_use() -> Iterator[None]:
     """End the process when an error comes from a device that is lost, or that is wrong.
 
-    After an illegal access or a hardware fault every further call to the device fails, or worse,
-    answers. Only a new process has a new context; Dask's nanny starts one, which has to pass its
-    check, and what this one had in hand is tried again. In a rehearsal the error is what counts.
+    After an illegal access every further call to the device fails, or worse, answers. Dask's nanny
+    starts a new process, which has to pass its check.
     """
     try:
         yield

@@ -1,7 +1,6 @@
 """Point sets in files that their owner keeps: read where they lie, as they were when accepted.
 
-The files are Parquet below a prefix that the operator of the service has listed (`intake.hrefs`).
-They are decoded by pyarrow, on the machines of the workers: cuDF sees what has been decoded.
+They are Parquet below a prefix that the operator has listed (`intake.hrefs`), decoded by pyarrow.
 """
 
 import os

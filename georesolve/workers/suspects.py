@@ -14,11 +14,9 @@ class WorkerLost(RuntimeError):
 
 
 class Suspects:
-    """The suspects of one job, tried again one after the other.
+    """The suspects of one job, tried again one after the other: the innocent are not lost again.
 
-    When a worker dies, all that it had in hand is lost, of whatever job. Which of them it was shows
-    when they are tried apart from each other: the innocent are not lost again. A `trial` is held
-    while one is on trial, by one at a time of all jobs of a cluster.
+    A `trial` is held while one is on trial, by one at a time of all jobs of a cluster.
     """
 
     def __init__(self, trial: threading.Lock) -> None:

@@ -75,8 +75,7 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
 class Access:
     """Gives a request the owner of its key, and the owner's store, or refuses it.
 
-    The owner is the id of the key, or empty where none is needed: while there are none, and the
-    service listens on loopback or something else protects it.
+    The owner is the id of the key; it is empty while the service needs none.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:

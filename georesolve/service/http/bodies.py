@@ -40,8 +40,8 @@ def refuse_other_types(request: Request, wanted: str, how: str) -> None:
 def bounded(scope: Scope, headers: Headers, receive: Receive, settings: Settings) -> Receive:
     """What receives the body of a request: it ends one that is too large, or pauses for long.
 
-    It also ends one for which the disk has no room, or whose `Content-Digest` is that of other
-    bytes. A body in gzip is unpacked, to as much as may be sent; the headers lose what says so.
+    So it does where the disk has no room, or `Content-Digest` is that of other bytes. Gzip is
+    unpacked.
     """
     body = _Body(scope, headers, receive, settings)
     encoding = headers.get("content-encoding", "").strip().lower()

@@ -48,8 +48,7 @@ class Acceptor:
     """Takes connections one at a time, unless other fronts have fewer and come first.
 
     The kernel wakes all fronts, and the first would take whatever waits: of 64 connections one of
-    four had 30. `counts` are those of all fronts, in memory that they share; `own` is the place of
-    this one.
+    four had 30. `counts` are those of all fronts, in shared memory.
     """
 
     def __init__(
@@ -148,11 +147,10 @@ def _descriptors() -> int:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of uvicorn's, with bounds.
+    """A connection of uvicorn's, with bounds on the size and the time of a head.
 
-    The head of a request has a size and a time. A connection without a request, with a part of one
-    or with an answer that nobody reads is ended after a while. When there are too many, the one
-    that has waited longest for its client makes room for a new one.
+    One that waits for its client is ended after a while, and when there are too many: the one that
+    has waited longest.
     """
 
     def __init__(self, bounds: Connections, *arguments: Any, **named: Any) -> None:

@@ -45,8 +45,7 @@ class _Entry:
 class Entrance:
     """Stands around all else that a request passes, and is passed once each way.
 
-    It gives every request an id, which its answer has too, and writes down what came of it. The id
-    of a client is taken if it is short and plain. Queries and headers are not written down: they
+    It gives the request an id, and writes down what came of it, without queries and headers: they
     may hold what is secret.
     """
 
@@ -114,8 +113,7 @@ class Entrance:
     def _place_of(self, path: str) -> Scope:
         """Put a request below the path of a proxy, whether or not that has taken it off.
 
-        `path` then has it, and `root_path` is it: links and redirects carry it, routes do not know
-        it.
+        Links and redirects then carry it, and routes do not know it.
         """
         root = self._settings.root_path
         if root and not path.startswith(f"{root}/"):

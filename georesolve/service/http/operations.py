@@ -148,10 +148,9 @@ def schema_of(model: Any) -> dict[str, Any]:
 
 
 def _as_texts(properties: dict[str, Any]) -> dict[str, Any]:
-    """Properties of a model as the fields of a form: what is optional is left out, not null.
+    """Properties of a model as the fields of a form, without null: all of them are texts.
 
-    Nor is there a default: a generated client would send it, and where the query says something
-    else that would be another value. Of several kinds it is the first: all of them are texts.
+    Nor is there a default: generated clients would send it beside another value in the query.
     """
     fields = {}
     for name, schema in properties.items():

@@ -83,10 +83,9 @@ P = TypeVar("P", bound=Parameters)
 def parameters_of(
     model: type[P], query: Texts, form: Texts = (), given: Mapping[str, Any] | None = None
 ) -> P:
-    """The model of a request whose options are texts.
+    """The model of a request whose options are texts; `given` are the files of the request.
 
-    Of columns to carry, a single text is a list with commas, or `*` for all; of several, each is a
-    name as it stands: so a name with a comma is given twice. `given` are the files of the request.
+    Of columns, a single text is a list with commas, or `*` for all; of several, each is a name.
     """
     in_query, given = _by_name(query), given or {}
     # Browsers send the fields that a user leaves empty, too: they are not given.

@@ -105,10 +105,7 @@ class Maps:
         return drawn
 
     def forget_gone(self) -> None:
-        """Remove the maps of results that are gone, and close those that any process removed.
-
-        Any thread may call it. A disk that cannot be asked is asked again.
-        """
+        """Remove the maps of results that are gone, and close those that any process removed."""
         if monotonic() > self._swept_at + _SWEEP_SECONDS:
             self._swept_at = monotonic()
             with suppress(OSError):

@@ -1,8 +1,7 @@
 """A tile as a picture: colour tells the median distance, opacity how many observations there are.
 
-The colours are viridis, which people who see few colours can tell apart. They are spread evenly
-over the distances of the whole result by its percentiles, so a distance has one colour in all tiles
-of a job. A pixel that has unmatched observations alone has a colour of its own.
+The colours are viridis, which people who see few colours can tell apart, spread evenly over the
+percentiles of the whole result: a distance has one colour in all tiles of a job.
 """
 
 import io

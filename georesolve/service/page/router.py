@@ -1,10 +1,7 @@
 """`/`, `/conformance`: where everything is, and which standards hold; and what browsers show.
 
-The page is a document at `/`, and below `/page` all that it loads. Nothing comes from elsewhere,
-and nothing is written into the document that a browser would run: its policy (CSP) allows scripts
-and styles of the service alone. The page has no state but its address. At `/docs` the API is read
-and tried: the page is FastAPI's, and what that would have from a server on the internet comes from
-a package that has the same files.
+All that a page loads comes from here: its policy (CSP) allows scripts and styles of the service
+alone. The page has no state but its address. `/docs` is FastAPI's, with files of a package.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """Child processes that do one thing and end, of which one waits ready.
 
-They are forked from a server process that has the libraries loaded, and share nothing with the
-service but a pipe. Even so to start one takes longer than to decode a small file. The server is
-our own: that of `multiprocessing` is one for the whole process, and loads what its first user says.
+They are forked from a server process that has the libraries loaded. The server is our own: that of
+`multiprocessing` is one for the whole process, and loads what its first user says.
 """
 
 import ctypes
@@ -48,8 +47,7 @@ class NotStarted(Exception):
 class Children:
     """Gives out processes that run a function of a module, each once.
 
-    A process runs `work` with its end of the pipe, and ends when that is closed, so also with the
-    service. It writes nothing before it has read. The server loads the modules `preload`.
+    A process ends when its pipe is closed, so also with the service. The server loads `preload`.
     """
 
     def __init__(self, work: Callable[[Connection], None], preload: list[str]) -> None:

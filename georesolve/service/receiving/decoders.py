@@ -1,7 +1,6 @@
 """The processes that decode files of strangers: they are bounded, and their answers are data.
 
-They answer with JSON: numbers and names of a dataset, a problem of the file, or the stack of a
-defect of ours. The digest of the dataset is counted here, after the end of the process.
+They answer with JSON. The digest of a dataset is counted here, after the end of its process.
 """
 
 import logging

@@ -1,10 +1,8 @@
 """What a process that reads files of strangers may still do: Landlock, seccomp, no capabilities.
 
-Landlock (Linux 5.13) leaves it the files that it is given and the libraries. seccomp refuses it
-the calls that Landlock does not see: sockets, other programs and processes, the attributes of
-files, and interfaces of the kernel that no decoder needs. Both are called through ctypes: what
-PyPI has for Landlock is an alpha without rules for the network and for signals, and libseccomp is
-a library of C that not every system has.
+Landlock (Linux 5.13) leaves it its files and the libraries; seccomp refuses the calls that Landlock
+does not see. Both are called through ctypes: what PyPI has for Landlock is an alpha, and libseccomp
+is a library of C that not every system has.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
 """Uploads: the parts of a form, or a body that is a file, written while they stream.
 
-Nothing is spooled elsewhere. What bounds them and compares them with their digests stands in front
-of all requests: see `service.http.bodies`.
+What bounds them stands in front of all requests: see `service.http.bodies`.
 """
 
 import time

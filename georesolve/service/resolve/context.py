@@ -77,10 +77,8 @@ class AtHand:
     ) -> T:
         """What a function returns, called by a thread in the turn of its owner.
 
-        `quickly` is called first, and by this thread, that of the event loop, which would otherwise
-        wait for the other one to let go of Python's lock. It takes some milliseconds, waits for
-        nothing, and returns None where `function` is to be called. That is called, too, when it
-        fails other than with a refusal: to find out why may take reading a file.
+        `quickly` is called first, and by the event loop, which would otherwise wait for Python's
+        lock. Where it returns None, or fails other than with a refusal, `function` is called.
         """
         waiting, own = self._unanswered.total(), self._unanswered[owner]
         if waiting >= _MOST_UNANSWERED:

@@ -1,9 +1,7 @@
 """The request to match two sets of points: one model for forms, queries, JSON, streams and OGC.
 
-`NearestInputs` holds the options and two point sets. Each set is one of `PointSource`: arrays,
-GeoJSON, a registered dataset, files at an address, or a file that came with the request. Schemas,
-the form and the description of the process follow from these classes; what the options are follows
-from `MatchOptions`.
+Schemas, the form and the description of the process follow from `NearestInputs`, and what the
+options are from `MatchOptions`.
 """
 
 from collections.abc import Sequence

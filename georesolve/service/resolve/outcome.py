@@ -1,8 +1,4 @@
-"""From two point sets and options to an answer, or to a job: the one way of every request.
-
-A small request is answered at once, at hand: no job is made of it, and nothing is kept. For others
-a job is accepted, and the client gets its result, or the job to ask again, as it prefers.
-"""
+"""From two point sets and options to an answer at hand, or a job: the one way of every request."""
 
 import asyncio
 import hashlib
@@ -168,11 +164,7 @@ def _asks_elsewhere(asked: Asked) -> bool:
 
 
 def _is_quick(asked: Asked, format: Format) -> bool:
-    """Whether the answer takes some milliseconds and waits for nothing.
-
-    Then the references were used a moment ago: no file has to be read, as for the lines of GeoJSON,
-    and nothing is carried that may be large.
-    """
+    """Whether the answer takes some milliseconds and waits for nothing: no file has to be read."""
     options = asked.options
     is_plain = format.geometry != "line" and not options.columns + options.observation_columns
     return is_plain and is_quick(*asked.datasets, options)
@@ -354,8 +346,7 @@ async def _wait(
 ) -> None:
     """Wait for a job as long as the client does: for ever, or some seconds.
 
-    If the client goes, nobody else knows of its job, so that is dismissed; unless the client has a
-    key to come back with.
+    If the client goes, and does not come back with a key, nobody knows of its job: it is dismissed.
     """
     finished = asyncio.create_task(wait_for_end(service.store, id, seconds))
     left = asyncio.create_task(gone())

@@ -1,8 +1,6 @@
 """Requests as clients send them: how they want their answer, and what the model is read from.
 
-`Terms` are the headers Prefer (RFC 7240), Idempotency-Key and Accept. Forms, JSON and Arrow streams
-become the one model; JSON is held in memory, which keys share, and read in some milliseconds or by
-a thread.
+JSON is held in memory, which keys share, and read in some milliseconds or by a thread.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""The two sets of a request, made or found: what it asks for, and what that takes.
-
-Arrays and registered datasets are at hand. Other sources take their time: files of strangers are
-decoded in a sandbox, and the footers of files elsewhere are read.
-"""
+"""The two sets of a request, made or found: what it asks for, and what that takes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +42,7 @@ _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
 class Asked(NamedTuple):
     """What a request asks for: two sets that can be matched, and how, with all columns to carry.
 
-    `delivery` is how the result is wanted; None for the bare result, of which a small one leaves no
-    job.
+    `delivery` is None for the bare result, of which a small one leaves no job.
     """
 
     observations: PointSet
@@ -121,8 +116,7 @@ async def planned_by(
 ) -> tuple[PlannedSet, PlannedSet]:
     """Make or find both sets, in a folder that goes with the request; or how many rows they have.
 
-    Of a request that is short, small arrays are made a table at once, and datasets that were
-    used a moment ago are not looked at again.
+    Of a request that is short, small arrays are made a table by the event loop.
     """
     observations, references = [
         await _made(inputs, role, service, folder, is_short) for role in ROLES
@@ -181,11 +175,7 @@ def _size(one: PlannedSet, columns: tuple[str, ...]) -> Size:
 def bytes_of_sets(
     observations: PlannedSet, references: PlannedSet, sizes: tuple[Size, Size]
 ) -> tuple[int, int]:
-    """Bytes that the sets of a job will take on the disk, and those that will be kept for it.
-
-    What lies on the disk takes no more of it; what is registered, or lies elsewhere, is not kept
-    for the job.
-    """
+    """Bytes that the sets of a job will take on the disk, and those that will be kept for it."""
     on_disk = kept = 0
     for one, size in zip((observations, references), sizes, strict=True):
         file = None if isinstance(one, int) else one.dataset.file

@@ -1,9 +1,8 @@
 """The result of a job as an HTTP answer.
 
-Formats other than Parquet are made of that as they are sent, a batch of rows at a time. They have
-no length, no ranges and no file: each is made anew, and takes as long as its client reads. What is
-wrong with the first batch is told as a problem; what goes wrong behind it ends the connection, so
-that no client takes half a result for the whole.
+Formats other than Parquet are made as they are sent. What is wrong with their first batch is told
+as a problem; what goes wrong behind it ends the connection, so that no client takes half a result
+for the whole.
 """
 
 import errno
@@ -80,8 +79,7 @@ T = TypeVar("T")
 def format_of(delivery: Delivery, headers: Headers) -> Format:
     """The format of a result: that of `outputs`, or the one that a client likes best.
 
-    In a document, which is JSON itself, that is JSON when the client does not say. Raises
-    NotAcceptable when it likes none that there is.
+    In a document that is JSON when the client does not say. Raises NotAcceptable.
     """
     if delivery.media_type is not None:
         return wanted_format(Headers({"accept": delivery.media_type}))
@@ -92,9 +90,8 @@ def format_of(delivery: Delivery, headers: Headers) -> Format:
 class Results:
     """The results of jobs, as the owner of a store sees them.
 
-    All that reads a result raises what has become of it: ResultNotReady, JobDismissed,
-    ResultExpired, ResultDamaged, the job's own problem when it failed; and SetsGone, when it is
-    wanted with coordinates, and a set that has them was removed.
+    All that reads a result raises what has become of it: it is not there, gone, damaged, or has
+    failed; or SetsGone, where coordinates are wanted.
     """
 
     store: Store

@@ -1,7 +1,6 @@
 """Tells of changes in the database, of whichever process: one thread looks for all who wait.
 
-A front tells the runner of a job at once, by a named pipe in the data folder: its bell. A runner on
-another machine does not hear it, and sees the job in the database some moments later.
+A front tells a runner on the same machine of a job at once, by a named pipe: its bell.
 """
 
 import asyncio

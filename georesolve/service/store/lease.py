@@ -1,8 +1,7 @@
 """The lease: one runner at a time runs the jobs of a database, and tells how its cluster is.
 
-The lease is a number that its holder counts on. One who wants it takes it when nobody holds it, or
-when the number has stood still for some seconds: no two clocks are compared. A holder that was
-taken for dead finds its name gone, and none of its writes counts from then on.
+It is a number that its holder counts on. One who wants it takes it when the number has stood still
+for some seconds, so no two clocks are compared, and no write of the former holder counts.
 """
 
 import asyncio

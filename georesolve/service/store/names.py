@@ -120,8 +120,7 @@ class Names(Queries):
     def remove(self, name: str, expires: str | None) -> list[str]:
         """Let a name stand for nothing; returns the ids of the datasets that have no name now.
 
-        What the caller does not come to remove, the next sweep does. What has another name stays,
-        and `expires` where it is the newest version of none.
+        What has another name stays, and `expires` where it is the newest version of none.
         """
         of_name = self._own(names) & (names.c.name == name)
         is_named = sa.exists().where(names.c.dataset == kept.c.id)

@@ -295,10 +295,9 @@ class Store(Queries):
         size_bytes: int = 0,
         admit: Admission = admit_any,
     ) -> str | None:
-        """Accept a job that is expected to take some bytes; returns its id.
+        """Accept a job that will take some bytes, unless a set was removed; returns its id.
 
-        None when one of the datasets has been removed meanwhile. `admit` may refuse it in the
-        transaction that enters it, while no other is entered.
+        `admit` may refuse it in the transaction that enters it, while no other is entered.
         """
         id, owner, time = new_id(), self.owner or "", now()
         values: dict[str, Any] = {
