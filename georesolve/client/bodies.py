@@ -14,19 +14,6 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 
-_PARQUET = "application/vnd.apache.parquet"
-_MEDIA_TYPES = {
-    ".parquet": _PARQUET,
-    ".pq": _PARQUET,
-    ".geoparquet": _PARQUET,
-    ".arrow": "application/vnd.apache.arrow.file",
-    ".feather": "application/vnd.apache.arrow.file",
-    ".arrows": "application/vnd.apache.arrow.stream",
-    ".csv": "text/csv",
-    ".tsv": "text/tab-separated-values",
-    ".geojson": "application/geo+json",
-    ".json": "application/geo+json",
-}
 _REGISTERED = "dataset:"
 
 
@@ -49,7 +36,8 @@ class Body(httpx.SyncByteStream, httpx.AsyncByteStream):
                 fields[name] = (None, one.name)
             else:
                 file = files.enter_context(one.open("rb"))
-                fields[name] = (one.name, file, _media_type(one))
+                # What it holds, the service sees from its first bytes or its name.
+                fields[name] = (one.name, file, "application/octet-stream")
         form = httpx.Request("POST", "", files=fields)
         assert isinstance(form.stream, httpx.SyncByteStream), "a form blocks as well"
         self._form = form.stream
@@ -138,11 +126,3 @@ def _write(data: Any, target: Path, name: str) -> None:
     ):
         for batch in batches:
             writer.write_batch(batch)
-
-
-def _media_type(path: Path) -> str:
-    """What the name says; the service looks at the first bytes before it."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes[-1:] == [".gz"]:
-        suffixes.pop()
-    return _MEDIA_TYPES.get(suffixes[-1] if suffixes else "", "application/octet-stream")

@@ -12,10 +12,6 @@ from georesolve.service.store.listing import Selection
 from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId
 from georesolve.workers.jobs import MatchOptions
 
-_TIMES = ("created", "started", "finished", "updated", "expires")
-_AS_THEY_STAND = ("id", "status", *_TIMES, "rows", "rows_done")
-"""What clients are told as the database has it."""
-
 _LONGEST = 1_000_000_000
 """Seconds that a job cannot have run: databases know no number that is too large for them."""
 
@@ -63,17 +59,17 @@ class StatusInfo(BaseModel):
         # A job is at 100 % when its result stands, not when its last row is resolved.
         progress = int(100 * done) if row.has_succeeded else min(99, int(100 * done))
         rate = row.rows_a_second if row.status == "running" else None
-        return cls(
-            **{name: getattr(row, name) for name in _AS_THEY_STAND},
-            jobID=row.id,
-            processID=row.process,
-            message=waiting if waiting and row.status in LIVE else row.message,
-            progress=progress,
-            rows_a_second=rate,
-            seconds_left=(row.rows - row.rows_done) / rate if rate else None,
-            owner=owner,
-            links=links,
-        )
+        told = {
+            "jobID": row.id,
+            "processID": row.process,
+            "message": waiting if waiting and row.status in LIVE else row.message,
+            "progress": progress,
+            "rows_a_second": rate,
+            "seconds_left": (row.rows - row.rows_done) / rate if rate else None,
+            "owner": owner,
+            "links": links,
+        }
+        return cls.model_validate(vars(row) | told)
 
 
 class JobList(BaseModel):

@@ -29,7 +29,7 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
-from georesolve.service.jobs.models import Account, Verification
+from georesolve.service.jobs.models import Account
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow, JobRow
@@ -264,23 +264,21 @@ def _account_of(
         observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)
     chunks = max(1, sum(progress.chunks_by_worker.values()))
     sizes = -(-progress.rows // chunks), job.references.rows
-    return Account(
-        counts=dict(progress.counts),
-        seconds=dict(progress.seconds),
-        rows=result.rows,
-        size_bytes=result.size_bytes,
-        digest=result.digest,
-        observations_sha256=job.observations.sha256,
-        references_sha256=job.references.sha256,
-        observations_bbox=observations.bbox,
-        references_bbox=job.references.bbox,
-        device=device,
-        search=str(way_of(*sizes, job.options, device)),
-        verification=Verification(observations=progress.verified),
-        chunks_by_worker=dict(progress.chunks_by_worker),
-        versions=_VERSIONS,
-        remarks=remarks(observations, job.references),
-    )
+    own = {
+        "rows": result.rows,
+        "size_bytes": result.size_bytes,
+        "digest": result.digest,
+        "observations_sha256": job.observations.sha256,
+        "references_sha256": job.references.sha256,
+        "observations_bbox": observations.bbox,
+        "references_bbox": job.references.bbox,
+        "device": device,
+        "search": str(way_of(*sizes, job.options, device)),
+        "verification": {"observations": progress.verified},
+        "versions": _VERSIONS,
+        "remarks": remarks(observations, job.references),
+    }
+    return Account.model_validate(vars(progress) | own)
 
 
 def _seconds_before(
