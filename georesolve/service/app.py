@@ -124,6 +124,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)
-    for module in (resolve, page, *of_resources, health, prometheus):
+    for module in (resolve, *of_resources, health, prometheus, page):
         app.include_router(module.router)
     return app

@@ -52,6 +52,7 @@ class Entrance:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self._app = app
         self._settings = settings
+        self._root_path = settings.root_path
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,21 +61,17 @@ class Entrance:
             await self._app(scope, receive, send)
             return
         start, method = time.perf_counter(), scope["method"]
-        scope = {**scope, **self._place_of(scope["path"])}
+        if self._root_path:
+            _put_below(self._root_path, scope)
         headers = Headers(scope=scope)
         given = headers.get(HEADER, "")
         id = given if _SANE_ID.fullmatch(given) else new_id()
-        entry, has_ended = _Entry(), asyncio.Event()
+        entry = _Entry()
 
         async def counted() -> Message:
             message = await receive()
             entry.received_bytes += len(message.get("body", b""))
             return message
-
-        async def until_ended() -> Message:
-            # A stream that goes on for as long as somebody listens ends with its first piece.
-            await has_ended.wait()
-            return {"type": "http.disconnect"}
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -82,19 +79,11 @@ class Entrance:
                 answered[HEADER] = id
                 entry.status, entry.has_answer = message["status"], True
                 entry.job = _job_of(answered.get("location", ""))
-            elif method == "HEAD":
-                if has_ended.is_set():
-                    return
-                has_ended.set()
-                message = {**message, "body": b"", "more_body": False}
             await send(message)
 
         taken: Receive = counted
         if method == "HEAD":
-            # FastAPI's routes know only what they name. A HEAD has no range: what it asks for is
-            # the length of the whole.
-            scope["method"], taken = "GET", until_ended
-            scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"range"]
+            scope, taken, send = _as_get(scope, send)
         elif method in WITH_BODY:
             taken = bounded(scope, headers, counted, self._settings)
         with about(request_id=id):
@@ -109,16 +98,6 @@ class Entrance:
                 await problem_response(problem, HTTPConnection(scope))(scope, taken, noted)
             finally:
                 self._write(method, scope, entry, time.perf_counter() - start)
-
-    def _place_of(self, path: str) -> Scope:
-        """Put a request below the path of a proxy, whether or not that has taken it off.
-
-        Links and redirects then carry it, and routes do not know it.
-        """
-        root = self._settings.root_path
-        if root and not path.startswith(f"{root}/"):
-            path = f"{root}/" if path == root else root + path
-        return {"path": path, "root_path": root}
 
     def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
         # As it came: what is decoded could break the line.
@@ -139,6 +118,39 @@ class Entrance:
         self._metrics.count_request(
             _route_of(scope), method, entry.status, seconds, entry.received_bytes
         )
+
+
+def _put_below(root: str, scope: Scope) -> None:
+    """Put a request below the path of a proxy, whether or not that has taken it off.
+
+    Links and redirects then carry it, and routes do not know it.
+    """
+    path = scope["path"]
+    if not path.startswith(f"{root}/"):
+        path = f"{root}/" if path == root else root + path
+    scope.update(path=path, root_path=root)
+
+
+def _as_get(scope: Scope, send: Send) -> tuple[Scope, Receive, Send]:
+    """A HEAD as the GET that FastAPI's routes name, whose answer ends where its body begins."""
+    has_ended = asyncio.Event()
+
+    async def without_body(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            if has_ended.is_set():
+                return
+            has_ended.set()
+            message = {**message, "body": b"", "more_body": False}
+        await send(message)
+
+    async def until_ended() -> Message:
+        # A stream that goes on for as long as somebody listens ends with its first piece.
+        await has_ended.wait()
+        return {"type": "http.disconnect"}
+
+    # A HEAD has no range: what it asks for is the length of the whole.
+    headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
+    return {**scope, "method": "GET", "headers": headers}, until_ended, without_body
 
 
 def _job_of(path: str) -> str | None:
