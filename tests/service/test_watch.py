@@ -1,5 +1,6 @@
 """What the service tells those who look after it: the lines of its log, its metrics."""
 
+import gzip
 import json
 import re
 
@@ -135,10 +136,14 @@ def test_metrics_count_what_was_done(watched):
     for id in ("1", "2", "3"):
         watched.get(f"/datasets/no-{id}")
     watched.head("/livez")
+    packed = gzip.compress(json.dumps(SETS).encode())
+    kind = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert watched.post("/nearest", content=packed, headers=kind).status_code == 400
     assert watched.request("PROPFIND", "/nowhere").status_code == 404
 
     requests = "georesolve_request_seconds_count"
     assert grown(requests, "method=POST", "route=/nearest", "status=200") == 1
+    assert grown(requests, "method=POST", "route=/nearest", "status=400") == 1
     assert grown(requests, "method=POST", "route=/resolve", "status=201") == 1
     assert grown(requests, "method=GET", "route=/datasets/{id}", "status=404") == 3
     assert grown(requests, "method=HEAD", "route=/livez", "status=200") == 1
