@@ -92,11 +92,17 @@ def _position(lon: np.ndarray, lat: np.ndarray) -> pa.Array:
     return joined("[", pa.array(lon).cast(text), ",", pa.array(lat).cast(text), "]")
 
 
-def joined(*pieces: str | pa.Array) -> pa.Array:
-    """Texts put together row by row; 64 bits count their bytes, as values may be long."""
+def joined(*pieces: str | pa.Array, null: str | None = None) -> pa.Array:
+    """Texts put together row by row, nulls as `null`, or, where that is None, to null.
+
+    64 bits count their bytes, as values may be long.
+    """
     text = pa.large_string()
     parts = [pa.scalar(one, text) if isinstance(one, str) else one for one in pieces]
-    return pc.binary_join_element_wise(*parts, pa.scalar("", text))
+    handling = "emit_null" if null is None else "replace"
+    return pc.binary_join_element_wise(
+        *parts, pa.scalar("", text), null_handling=handling, null_replacement=null or ""
+    )
 
 
 def _where(is_there: np.ndarray, texts: pa.Array) -> pa.Array:

@@ -125,10 +125,9 @@ def _rows_as_json(result: Rows) -> Iterator[pa.Array]:
     before = [f"{'{' if i == 0 else ','}{key}:" for i, key in enumerate(keys)]
     for batch in _batches(result, _TEXT_BYTES):
         if batch.num_rows:
-            texts = (one.cast(pa.large_string()) for one in _converted(batch, _as_json).columns)
-            values = (one.fill_null("null") for one in texts)
+            values = _converted(batch, _as_json).columns
             pieces = (piece for pair in zip(before, values, strict=True) for piece in pair)
-            yield joined(*pieces, "}")
+            yield joined(*pieces, "}", null="null")
 
 
 def _batches(result: Rows, most_row_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -220,12 +219,15 @@ def _as_json(array: pa.Array) -> pa.Array:
         return _each_as_json(array)
     array = _plain(array)
     if pa.types.is_floating(array.type):
-        return pc.if_else(pc.is_finite(array), array, None).cast(pa.string())
-    if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
-        return array.cast(pa.string())
+        numbers = array.to_numpy(zero_copy_only=False)
+        # With numpy: a call of `pyarrow.compute` takes as long as all else of a short answer.
+        if not (finite := np.isfinite(numbers)).all():
+            array = pa.array(numbers, mask=~finite)
     texts = array.cast(pa.large_string())
+    if _is_number(array.type):
+        return texts
     # Almost no text has anything to escape, and those that have are slow.
-    if pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
+    if pc.match_substring_regex(texts, _NEEDS_ESCAPE).true_count:
         return _each_as_json(texts)
     return joined('"', texts, '"')
 
@@ -239,6 +241,12 @@ def _is_plain(type: pa.DataType) -> bool:
     return not pa.types.is_nested(type)
 
 
+def _is_number(type: pa.DataType) -> bool:
+    """Whether JSON has values of a type as they are."""
+    is_it = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(one(type) for one in is_it)
+
+
 def _plain(array: pa.Array) -> pa.Array:
     """Numbers as they are, all else as text."""
     type = array.type
@@ -250,7 +258,7 @@ def _plain(array: pa.Array) -> pa.Array:
         return _plain(array.storage)
     if pa.types.is_float16(type):
         return array.cast(pa.float32())
-    if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type):
+    if _is_number(type):
         return array
     if pa.types.is_temporal(type):
         return _times(array)

@@ -101,7 +101,8 @@ def _taken(each: "int | np.ndarray", indices: pa.Array) -> "int | np.ndarray":
         return each
     if not each.size:
         return np.zeros(len(indices), np.int64)
-    return np.where(indices.is_valid(), each[_host(indices)], 0)
+    taken = each[_host(indices)]
+    return np.where(indices.is_valid(), taken, 0) if indices.null_count else taken
 
 
 def _list_bytes(array: pa.Array) -> np.ndarray:
@@ -119,5 +120,6 @@ def _list_bytes(array: pa.Array) -> np.ndarray:
 
 
 def _host(numbers: pa.Array) -> np.ndarray:
-    host: np.ndarray = pc.fill_null(numbers.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    counted = numbers.fill_null(0) if numbers.null_count else numbers
+    host: np.ndarray = counted.to_numpy(zero_copy_only=False).astype(np.int64)
     return host
