@@ -226,6 +226,10 @@ def sort(memory: Scratch, run: int) -> int:
     """
     points, words, order = memory
     n = points.shape[0]
+    if n <= run:
+        rows = np.flatnonzero(~np.isnan(points[:, 0]))
+        order[: rows.size] = rows
+        return rows.size
     threads = threads_for(n, _GRAIN)
     low, shift = _range(points)
     digit_bits = min(_PARTS_BITS, max(0, n.bit_length() - _PART_BITS))
