@@ -34,6 +34,7 @@ from georesolve.workers.jobs import MatchOptions
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40
+_OPTIONS = {one.name: one for one in fields(MatchOptions)}
 
 
 class Arrays(NamedTuple):
@@ -225,7 +226,7 @@ def _with_options(model: type[M]) -> type[M]:
         if one.annotation == ColumnName | None
     }
     types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
-    added |= {one.name: (types[one.name], one) for one in fields(MatchOptions)}
+    added |= {name: (types[name], one) for name, one in _OPTIONS.items()}
     name, module = model.__name__, model.__module__
     return create_model(name, __base__=model, __module__=module, __doc__=model.__doc__, **added)
 
@@ -247,7 +248,7 @@ class MatchParameters(TableParameters):
 
         A set that is not there yet, of which only the number of rows is known, has no columns.
         """
-        given = {one.name: getattr(self, one.name) for one in fields(MatchOptions)}
+        given = {name: getattr(self, name) for name in _OPTIONS}
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
             given[name] = every if given[name] == EVERY else tuple(given[name])

@@ -75,6 +75,40 @@ _FORM = form_request(
 
 
 @router.post(
+    "/nearest",
+    summary="The nearest references of a few observations, at once",
+    response_class=Response,
+    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
+    openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
+)
+async def nearest(request: Request) -> Response:
+    """Find the nearest references of a few observations, in milliseconds.
+
+    The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered
+    dataset, and beside them the options. The answer is JSON if `Accept` wants nothing else. No job
+    is made, and nothing is kept. What is larger than a small search (observations times `k` beyond
+    65 536, more than an estimated 50 ms) is refused with 413: it goes to `/resolve`.
+
+    The observations may also be an Arrow stream as the body (`Content-Type:
+    application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
+    query.
+    """
+    format, start = wanted_format(request.headers, JSON), time.perf_counter()
+    service = await service_of(request)
+    async with service.ingest.folder() as folder:
+        if media_type(request.headers) == ARROW.media_type:
+            inputs = await read_stream(request, folder.path)
+            asked = await asked_by(inputs, service, folder)
+            return _small_response(await resolve_at_once(service, asked, format, start))
+        refuse_query(request.query_params.multi_items())
+        async with json_content(request, service) as content:
+            inputs = await parsed(service, content, NearestInputs)
+            is_short = len(content) <= SHORT_BYTES
+            asked = await asked_by(inputs, service, folder, is_short=is_short)
+            return _small_response(await resolve_at_once(service, asked, format, start))
+
+
+@router.post(
     "/resolve",
     operation_id="resolve",
     summary="The nearest reference of every observation",
@@ -161,37 +195,3 @@ def _small_response(found: SmallAnswer) -> Response:
             "Server-Timing": timing,
         },
     )
-
-
-@router.post(
-    "/nearest",
-    summary="The nearest references of a few observations, at once",
-    response_class=Response,
-    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
-    openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
-)
-async def nearest(request: Request) -> Response:
-    """Find the nearest references of a few observations, in milliseconds.
-
-    The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered
-    dataset, and beside them the options. The answer is JSON if `Accept` wants nothing else. No job
-    is made, and nothing is kept. What is larger than a small search (observations times `k` beyond
-    65 536, more than an estimated 50 ms) is refused with 413: it goes to `/resolve`.
-
-    The observations may also be an Arrow stream as the body (`Content-Type:
-    application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
-    query.
-    """
-    format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    service = await service_of(request)
-    async with service.ingest.folder() as folder:
-        if media_type(request.headers) == ARROW.media_type:
-            inputs = await read_stream(request, folder.path)
-            asked = await asked_by(inputs, service, folder)
-            return _small_response(await resolve_at_once(service, asked, format, start))
-        refuse_query(request.query_params.multi_items())
-        async with json_content(request, service) as content:
-            inputs = await parsed(service, content, NearestInputs)
-            is_short = len(content) <= SHORT_BYTES
-            asked = await asked_by(inputs, service, folder, is_short=is_short)
-            return _small_response(await resolve_at_once(service, asked, format, start))
