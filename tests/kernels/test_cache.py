@@ -24,6 +24,16 @@ from georesolve.kernels import build_index, nearest, singles_cpu
 nearest(build_index(np.zeros(3), np.arange(3.0)), np.ones(2), np.ones(2), algorithm="tree")
 print(sum(singles_cpu.search_singles.stats.cache_hits.values()))
 """
+_WITHIN = """
+import numpy as np
+from georesolve.kernels import build_index, count_within, within, within_cpu
+index = build_index(np.zeros(3), np.arange(3.0), copies=True)
+for distance_m in (1e5, np.array([1e5, 1e6])):
+    for search in (count_within, within):
+        search(index, np.ones(2), np.ones(2), distance_m, algorithm="tree", once=True)
+print(sum(within_cpu.search_within.stats.cache_hits.values()), end=" ")
+print(len(within_cpu.search_within.signatures))
+"""
 _FOLDERS = """
 import pkgutil
 from georesolve import kernels
@@ -88,6 +98,11 @@ def test_a_changed_source_is_never_answered_by_old_code(install):
 def test_a_walk_with_its_collector_is_compiled_once(install):
     assert run(install, _WALK) == ["0"]
     assert run(install, _WALK) == ["1"]
+
+
+def test_both_collectors_within_a_distance_are_compiled_once(install):
+    assert run(install, _WITHIN) == ["0 1"]
+    assert run(install, _WITHIN) == ["1 1"]
 
 
 def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):

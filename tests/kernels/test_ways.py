@@ -3,11 +3,22 @@
 import numpy as np
 import pytest
 
-from georesolve.kernels import Query, build_index, find, tree_cpu, way
+from georesolve.kernels import (
+    Query,
+    Within,
+    build_index,
+    count_within,
+    find,
+    tree_cpu,
+    way,
+    within,
+    within_cpu,
+)
 from tests.kernels.point_sets import sphere
 
 ONE, EIGHT, OWN = Query(), Query(8), Query(exclude_self=True)
 COUNTED = Query(most_steps=1 << 40)
+WITHIN = Within(np.zeros(1))
 
 
 @pytest.mark.parametrize(
@@ -36,6 +47,12 @@ COUNTED = Query(most_steps=1 << 40)
         ("cpu", 16, 626, EIGHT, "auto", "singles"),
         ("cpu", 2**20, 16, EIGHT, "auto", "brute"),
         ("cpu", 2**20, 17, EIGHT, "auto", "packets"),
+        ("cpu", 40, 1_000, WITHIN, "auto", "brute"),
+        ("cpu", 40, 1_001, WITHIN, "auto", "singles"),
+        ("cpu", 40, 1_000, WITHIN, "tree", "singles"),
+        ("cpu", 64, 64 * 128, WITHIN, "auto", "packets"),
+        ("cpu", 64, 64 * 128 + 1, WITHIN, "auto", "singles"),
+        ("cpu", 2**28, 2**20, WITHIN, "auto", "packets"),
         ("cuda", 2**16, 1_024, ONE, "auto", "brute"),
         ("cuda", 2**16, 1_025, ONE, "auto", "singles"),
         ("cuda", 2**16 + 1, 1_024, ONE, "auto", "singles"),
@@ -100,3 +117,23 @@ def test_the_search_that_is_named_is_the_one_that_runs(
             "singles": tree_cpu.search_singles,
         }[named.search]
     )
+
+
+@pytest.mark.parametrize("search", [within, count_within])
+@pytest.mark.parametrize("sizes", [(4, 1_000), (50, 20_000), (200, 20_000)])
+def test_all_within_a_distance_are_searched_as_it_is_named(search, sizes, monkeypatch):
+    ran = set()
+    right = within_cpu.in_threads
+
+    def in_threads(loop, *arguments):
+        if loop is within_cpu.search_within:
+            width = arguments[6]
+            ran.add("packets" if width > 1 else "singles")
+        else:
+            ran.add("brute")
+        right(loop, *arguments)
+
+    monkeypatch.setattr(within_cpu, "in_threads", in_threads)
+    rng = np.random.default_rng(1)
+    search(build_index(*sphere(rng, sizes[1]), copies=True), *sphere(rng, sizes[0]), 1e5)
+    assert ran == {way("cpu", *sizes, WITHIN).search}
