@@ -350,7 +350,8 @@ def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
             columns = ["distance_m", *(["rank"] if may_cut else [])]
             table = file.read_row_group(group, columns=columns)
             metres = table["distance_m"].drop_null().to_numpy()
-            sampled.append(metres[::step])
+            # A copy: a view would keep all of them.
+            sampled.append(metres[::step].copy())
             largest = max(largest, metres.max(initial=-math.inf))
             if may_cut:
                 last = table["distance_m"].filter(pc.equal(table["rank"], k))
