@@ -13,7 +13,7 @@ from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
-from georesolve.workers.jobs import COUNT, How, MatchOptions, PairOptions
+from georesolve.workers.jobs import PAIRS, How, MatchOptions, PairOptions
 from georesolve.workers.summaries import KINDS
 
 _METRES = "a finite number of metres, 0 or more"
@@ -201,19 +201,18 @@ class WithinOptions(_Shared):
             )
         self._refuse_unless_true_or_false("once")
         super().__post_init__()
-        if self.summary is None:
-            if self.summary_by != "observation":
-                raise InvalidOption(
-                    "summary_by is for a summary: say what, as in summary={'count': True}"
-                )
-            vars(self).update(summary=())
-            return
         by_reference = self.summary_by == "reference"
+        if self.summary is None:
+            if by_reference:
+                raise InvalidOption(
+                    "summary_by is for a summary, such as {'count': True}: give one"
+                )
+            vars(self).update(summary={})
+            return
         other = "observation_columns" if by_reference else "columns"
         if getattr(self, other):
             raise InvalidOption(
-                f"{other} are of pairs, and a summary has none: leave out one of {other} and "
-                "summary"
+                f"{other} are of pairs, and a summary has none: leave one of them out"
             )
         if by_reference and (self.once or isinstance(self.distance_m, str)):
             raise InvalidOption(
@@ -222,44 +221,35 @@ class WithinOptions(_Shared):
             )
         vars(self).update(summary=_summary(self.summary), how="left")
 
-    def match(self, observations: PointSet, references: PointSet) -> PairOptions:
-        """The options that say how to match two sets."""
-        given = super().match(observations, references)
-        assert isinstance(given, PairOptions)
-        return given
-
     def kept(self, role: Role) -> list[str] | None:
         """Columns that a result carries of a set, or that it is made of; None for all."""
         names = super().kept(role)
         if names is None:
             return None
         summed = "observations" if self.summary_by == "reference" else "references"
-        more = [name for name, _ in self.summary if role == summed]
-        if role == "observations" and isinstance(self.distance_m, str):
-            more.append(self.distance_m)
-        return [*names, *more]
+        distance = [str(self.distance_m)] if role == "observations" else []
+        return [*names, *distance, *(self.summary if role == summed else ())]
 
 
-def _summary(given: Any) -> tuple[tuple[str, str], ...]:
+def _summary(given: Any) -> dict[str, tuple[str, ...]]:
     """What is made of which column; raises InvalidOption where that cannot be."""
     if not isinstance(given, Mapping) or not given:
         raise InvalidOption(
             f"summary must be a dict such as {{'count': True, 'size': ['sum']}}, got {given!r}"
         )
-    made: dict[tuple[str, str], None] = {}
+    made: dict[str, tuple[str, ...]] = {}
     for name, kinds in given.items():
         if name == "count" and kinds is True:
-            made[COUNT] = None
+            made[PAIRS] = ("count",)
             continue
         is_list = isinstance(kinds, Iterable) and not isinstance(kinds, str)
-        listed = [*kinds] if is_list else []
-        if not listed or any(kind not in KINDS for kind in listed):
+        made[str(name)] = tuple(dict.fromkeys(kinds if is_list else ()))
+        if not made[name] or not {*made[name]} <= {*KINDS}:
             raise InvalidOption(
                 f"summary makes {', '.join(KINDS)} of a column: write {{{str(name)!r}: ['sum']}}, "
                 f"got {{{name!r}: {kinds!r}}}"
             )
-        made |= dict.fromkeys((str(name), kind) for kind in listed)
-    return tuple(made)
+    return made
 
 
 def _are_metres(given: Any) -> bool:

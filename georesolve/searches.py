@@ -19,12 +19,12 @@ from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
-from georesolve.workers.jobs import Job, MatchOptions, PairOptions, of_references, with_id
+from georesolve.workers.jobs import PAIRS, Job, MatchOptions, PairOptions, of_references, with_id
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, pairs, summaries, with_carried
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.summaries import SumTooLarge, Values, summarised
+from georesolve.workers.summaries import Values, summarised
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -57,32 +57,31 @@ def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0)
     if not isinstance(name, str):
         return name
     metres = as_numbers(observations[name], "observations", name, "metres")
-    bad = np.flatnonzero(~((metres >= 0) & (metres < np.inf)))
-    if bad.size:
-        detail = f"holds {observations[name][bad[0]].as_py()!r:.80}"
-        row = first_row + int(bad[0])
-        raise InvalidInput(
-            f"observations: the column {name!r} has no distance in row {row}: it {detail}, and a "
-            f"distance is a finite number of metres, 0 or more",
-            [{"file": "observations", "column": name, "row": row, "detail": detail}],
-        )
+    bad = ~((metres >= 0) & (metres < np.inf))
+    _refuse("observations", observations[name], name, bad, first_row, "0 or more metres")
     return metres
 
 
 def summed(column: pa.ChunkedArray, name: str) -> Values:
     """A column as it is summed: whole numbers as they are, others as float64."""
     numbers = as_numbers(column, "summary", name, "what is summed")
-    endless = np.flatnonzero(np.isinf(numbers))
-    if endless.size:
-        raise InvalidInput(
-            f"summary: the column {name!r} holds {numbers[endless[0]]} in row {endless[0]}, and "
-            "what is summed is finite or missing",
-            [{"column": name, "row": int(endless[0]), "detail": "is not finite"}],
-        )
+    _refuse("summary", column, name, np.isinf(numbers), 0, "a finite number, or missing")
     if pa.types.is_integer(column.type):
         whole = column.fill_null(0).cast(pa.int64()).to_numpy()
         return Values(whole, column.is_valid().to_numpy())
     return Values(numbers, ~np.isnan(numbers))
+
+
+def _refuse(
+    file: str, column: pa.ChunkedArray, name: str, bad: np.ndarray, first_row: int, allowed: str
+) -> None:
+    if bad.any():
+        place = int(bad.argmax())
+        row, detail = first_row + place, f"holds {column[place].as_py()!r:.80}"
+        raise InvalidInput(
+            f"{file}: the column {name!r} {detail} in row {row}, where it must hold {allowed}",
+            [{"file": file, "column": name, "row": row, "detail": detail}],
+        )
 
 
 def runs(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
@@ -165,29 +164,20 @@ class Search:
             algorithm=options.algorithm,
         )
 
-    def count_within(self, piece: Piece, options: PairOptions) -> np.ndarray:
-        """How many pairs each of some observations has."""
-        counts: np.ndarray = self._within(kernels.count_within, piece, options)
-        return backend_on(self.device).to_host(counts)
-
     def within(self, piece: Piece, options: PairOptions) -> kernels.Pairs:
         """The pairs of some observations, on the host."""
-        found = self._within(kernels.within, piece, options)
+        found = kernels.within(**self._asked(piece, options))
         return kernels.Pairs(*map(backend_on(self.device).to_host, found))
 
-    def _within(self, kernel: Callable[..., Any], piece: Piece, options: PairOptions) -> Any:
-        lat_deg, lon_deg, first_row, distance_m = piece
-        if isinstance(distance_m, np.ndarray):
-            distance_m = backend_on(self.device).to_device(distance_m)
-        return kernel(
-            self.whole_index,
-            *self.on_device(lat_deg, lon_deg),
-            distance_m,
-            exclude_self=options.exclude_self,
-            once=options.once,
-            first_row=first_row,
-            algorithm=options.algorithm,
-        )
+    def count_within(self, piece: Piece, options: PairOptions) -> np.ndarray:
+        """How many pairs each of some observations has, on the host."""
+        return backend_on(self.device).to_host(kernels.count_within(**self._asked(piece, options)))
+
+    def _asked(self, piece: Piece, options: PairOptions) -> dict[str, Any]:
+        to_device, asked = backend_on(self.device).to_device, piece._asdict()
+        arrays = {name: to_device(one) for name, one in asked.items() if np.ndim(one)}
+        named = {name: getattr(options, name) for name in ("exclude_self", "once", "algorithm")}
+        return {"index": self.whole_index, **asked, **arrays, **named}
 
     def found(self, piece: Piece, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
@@ -196,7 +186,7 @@ class Search:
         chunk = Chunk(first_row, first_row + lat_deg.size)
         if isinstance(options, PairOptions) and options.summary:
             each = self.count_within(piece, options)
-            made = self._made(piece, each, valid, options) if options.summarised else {}
+            made = self._made(piece, each, valid, options)
             return summaries(chunk, each, made, valid, n_valid, options)
         if isinstance(options, PairOptions):
             return pairs(chunk, self.within(piece, options), valid, n_valid, options)
@@ -206,20 +196,29 @@ class Search:
 
     def _made(
         self, piece: Piece, each: np.ndarray, valid: np.ndarray, options: PairOptions
-    ) -> dict[tuple[str, str], pa.ChunkedArray]:
-        """What a summary makes of columns, from pairs that are let go of again."""
-        made: dict[tuple[str, str], list[pa.Array]] = {}
+    ) -> dict[str, pa.ChunkedArray]:
+        """The columns of a summary, made of pairs that are let go of again."""
+        made: dict[str, list[pa.Array]] = {
+            f"{name}_{kind}" if name else kind: []
+            for name, kinds in options.summary.items()
+            for kind in kinds
+        }
+        if PAIRS in options.summary:
+            made["count"] = [pa.array(each, mask=~valid)]
         values = {name: summed(self.references.kept[name], name) for name in options.summarised}
-        for start, stop in runs(each, MADE_PAIRS):
+        for start, stop in runs(each, MADE_PAIRS) if values else ():
             found = self.within(piece.part(start, stop), options)
-            for name, kinds in options.summarised.items():
+            for name, column in values.items():
                 try:
-                    of_run = summarised(values[name], kinds, found, valid[start:stop])
-                except SumTooLarge as error:
-                    raise InvalidInput(f"summary: a sum of the column {name!r} {error}") from None
-                for kind, column in of_run.items():
-                    made.setdefault((name, kind), []).append(column)
-        return {key: pa.chunked_array(columns) for key, columns in made.items()}
+                    of_run = summarised(column, options.summary[name], found, valid[start:stop])
+                except OverflowError:
+                    raise InvalidInput(
+                        f"summary: a sum of the column {name!r} is beyond 64 bits: sum fewer, "
+                        "within a shorter distance, or leave it out"
+                    ) from None
+                for kind, array in of_run.items():
+                    made[f"{name}_{kind}"].append(array)
+        return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions

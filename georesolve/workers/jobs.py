@@ -1,6 +1,6 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from georesolve.kernels import MAX_K
@@ -15,8 +15,8 @@ RECORDS = "records"
 CANCELLED = "cancelled"
 """A file that exists once a job is cancelled."""
 How = Literal["left", "inner"]
-COUNT = ("", "count")
-"""What a summary has of no column: the number of pairs."""
+PAIRS = ""
+"""What a summary counts, which is no column."""
 
 
 class CarriedTooLong(ValueError):
@@ -88,8 +88,8 @@ class PairOptions(MatchOptions):
     """Metres, inclusive, or the name of a column of the observations: a distance each."""
     once: bool = False
     """Whether of a set against itself each pair is there once, with the lower row first."""
-    summary: tuple[tuple[str, str], ...] = ()
-    """Instead of pairs: columns of the references and what is made of them, or `COUNT`."""
+    summary: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Instead of pairs: what is made of each column of the references, and of `PAIRS`."""
     summary_by: Literal["observation", "reference"] = "observation"
     """`reference` where the sets have changed places."""
 
@@ -100,13 +100,9 @@ class PairOptions(MatchOptions):
         vars(self).update(distance_m=distance_m, once=bool(self.once))
 
     @property
-    def summarised(self) -> dict[str, list[str]]:
-        """What is made of each column of a summary."""
-        kinds: dict[str, list[str]] = {}
-        for name, kind in self.summary:
-            if (name, kind) != COUNT:
-                kinds.setdefault(name, []).append(kind)
-        return kinds
+    def summarised(self) -> dict[str, tuple[str, ...]]:
+        """What is made of each column."""
+        return {name: kinds for name, kinds in self.summary.items() if name != PAIRS}
 
     def turned(self) -> Self:
         """The same for sets that have changed places."""
@@ -114,9 +110,8 @@ class PairOptions(MatchOptions):
 
     def told(self) -> dict[str, Any]:
         """As the user gave them."""
-        own = self.turned() if self.summary_by == "reference" else self
-        own_names = {one.name for one in fields(self)} - {"algorithm", "k", "max_distance_m"}
-        return {name: getattr(own, name) for name in own_names}
+        own = vars(self.turned() if self.summary_by == "reference" else self)
+        return {name: own[name] for name in own.keys() - {"algorithm", "k", "max_distance_m"}}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from georesolve.kernels import Answer, Pairs
 from georesolve.kernels.devices import Array
-from georesolve.workers.jobs import COUNT, MatchOptions, PairOptions
+from georesolve.workers.jobs import MatchOptions, PairOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
@@ -72,22 +72,17 @@ def pairs(
 def summaries(
     chunk: Chunk,
     each: np.ndarray,
-    made: Mapping[tuple[str, str], pa.ChunkedArray],
+    made: Mapping[str, pa.ChunkedArray],
     valid: np.ndarray,
     n_valid: int,
     options: PairOptions,
 ) -> tuple[pa.Table, dict[str, int]]:
     """A row of a result for each observation of a chunk, and how many there are by status.
 
-    `each` is the number of pairs, and `made` what `summarised` made of which column.
+    `each` is the number of pairs, and `made` what a summary has by the names of its columns.
     """
     status, counts = _of_each(each, valid, n_valid, options)
-    columns: dict[str, Any] = {options.summary_by: pa.array(np.arange(*chunk))}
-    for name, kind in options.summary:
-        if (name, kind) == COUNT:
-            columns["count"] = pa.array(each, mask=~valid)
-        else:
-            columns[f"{name}_{kind}"] = made[name, kind]
+    columns: dict[str, Any] = {options.summary_by: pa.array(np.arange(*chunk)), **made}
     columns["status"] = pa.DictionaryArray.from_arrays(pa.array(status), _NAMED)
     return pa.table(columns), counts
 

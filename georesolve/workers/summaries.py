@@ -26,16 +26,13 @@ class Values(NamedTuple):
     known: np.ndarray
 
 
-class SumTooLarge(ValueError):
-    """A sum is beyond what a number of 64 bits holds."""
-
-
 def summarised(
     values: Values, kinds: Iterable[str], found: Pairs, valid: np.ndarray
 ) -> dict[str, pa.Array]:
     """What is made of a column for observations, `valid` those whose coordinates are.
 
-    Of no values the sum is 0, and there is no mean, least or greatest.
+    Of no values the sum is 0, and there is no mean, least or greatest. It raises OverflowError
+    where a sum is beyond a number of 64 bits.
     """
     known = values.known[found.reference]
     numbers = values.numbers[found.reference[known]]
@@ -68,7 +65,7 @@ def _whole_sums(numbers: np.ndarray, at: np.ndarray) -> np.ndarray:
     low = np.add.reduceat(numbers & _LOW, at)
     high = np.add.reduceat(numbers >> 32, at) + (low >> 32)
     if (high != high.astype(np.int32)).any():
-        raise SumTooLarge("is beyond 64 bits")
+        raise OverflowError("a sum is beyond 64 bits")
     whole: np.ndarray = (high << 32) | (low & _LOW)
     return whole
 
@@ -83,9 +80,5 @@ def _sum(numbers: list[float]) -> float:
     try:
         return math.fsum(numbers)
     except OverflowError:
-        pass
-    # Perhaps only on the way, in this order.
-    try:
+        # Perhaps on the way alone, in this order.
         return float(sum(map(Fraction, numbers)))
-    except OverflowError:
-        raise SumTooLarge("is beyond what a float64 holds") from None
