@@ -50,7 +50,7 @@ def measure(value, file):
     own = pa.table({"reference": np.zeros(rows, np.int64)})
     references = read_rows(file, 0, 1, ["own"])["own"]
     start = _peak()
-    table = with_carried(own, MatchOptions(), pa.table({}), [("own", references)])
+    table = with_carried(own, MatchOptions(), pa.table({}), [("own", references)], 0)
     encode(table)
     made = _peak() - start
     wide = references.take(pa.array(np.zeros(rows, np.int64)))

@@ -19,7 +19,7 @@ import pytest
 from distributed import get_worker
 from distributed.client import FutureState
 
-from georesolve.workers import partitions, pipeline, plan
+from georesolve.workers import partitions, pipeline, plan, rates
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
@@ -336,7 +336,7 @@ def test_chunks_of_what_takes_long_are_shorter(cluster, device, make_job, monkey
     expected, _ = run(cluster, make_job(*tables), ignore, never)
     seconds = {"cpu": 0.01, "cuda": 3e-5}[device]
     monkeypatch.setattr(plan, "_CHUNK_SECONDS", seconds)
-    monkeypatch.setattr(plan, "_LONG_SECONDS", seconds)
+    monkeypatch.setattr(rates, "_LONG_SECONDS", seconds)
     result, progress = run(cluster, make_job(*tables), ignore, never)
     assert result.digest == expected.digest
     # Ten thousand of the twenty are compared with all of the ring.
