@@ -21,11 +21,10 @@ from georesolve.workers.jobs import Job
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.parts import (
     Part,
-    has_record,
     is_whole,
     part_name,
     read_record,
-    remove_record,
+    record_name,
     write_record,
 )
 from georesolve.workers.places import StoreFailed
@@ -80,7 +79,7 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
         # Of the first a record would be news; a bucket takes some time to be asked for one.
         if job.is_cancelled() or (at and not job.records.is_made()):
             break
-        if at and has_record(job.records, part_name(*chunk)):
+        if at and job.records.has(record_name(*chunk)):
             continue  # A copy of the run has done it, or this one before its worker died.
         frame, told = resolve(chunk, job)
         if job.is_cancelled():
@@ -124,8 +123,8 @@ def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
         answer = backend().to_arrow(frame)
     # For all at once: threads that each do a little in Python wait for each other.
     rows, counts = matches(job.options.k, chunk, answer)
-    name, carried_widths = part_name(*chunk), job.widths()
-    if not job.records.is_made() or has_record(job.records, name):
+    name, record_as, carried_widths = part_name(*chunk), record_name(*chunk), job.widths()
+    if not job.records.is_made() or job.records.has(record_as):
         return False
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.
     with job.place.new(name) as file:
@@ -149,7 +148,7 @@ def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
         "part": part,
         "footer": [movable.as_json() for movable in groups],
     }
-    write_record(job.records, name, record)
+    write_record(job.records, record_as, record)
     logger.info(
         "job %s: observations %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
@@ -173,7 +172,7 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
     name = part_name(*chunk)
     trouble = None
     try:
-        record = read_record(job.records, name)
+        record = read_record(job.records, record_name(*chunk))
         # Another version may encode it otherwise: a result is of one.
         if record["version"] == __version__:
             if is_whole(job.place, Part.read(record["part"])):
@@ -188,5 +187,5 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
         trouble = str(error)
     if trouble is not None:
         logger.warning("job %s: the part file %s is damaged: %s", job.id, name, trouble)
-    remove_record(job.records, name)
+    job.records.remove([record_name(*chunk)])
     return None

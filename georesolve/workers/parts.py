@@ -19,8 +19,6 @@ LISTED = "_manifest.json"
 """What tells readers of a folder or a bucket which parts a result has."""
 COMPLETE = "_SUCCESS"
 """What is written there last."""
-_RECORD = ".json"
-"""What the name of a record has behind that of its part."""
 _NAMES = (r"[0-9]{12}-[0-9]{12}\.parquet", ENDING, LISTED, COMPLETE)
 _OURS = re.compile(rf"\.?({'|'.join(_NAMES)})(\.[0-9a-f]{{32}})?", re.ASCII)
 """Files of a result, be they half written."""
@@ -87,6 +85,11 @@ def part_name(start: int, stop: int) -> str:
     return f"{start:012d}-{stop:012d}.parquet"
 
 
+def record_name(start: int, stop: int) -> str:
+    """The name of the record of the chunk with these observations."""
+    return f"{start:012d}-{stop:012d}.json"
+
+
 def keep_parts(place: Place, names: Container[str]) -> None:
     """Remove all files of a result but these; what others lay there stays."""
     found = [name for name in place.names() if _OURS.fullmatch(name)]
@@ -109,31 +112,12 @@ def _has(file: BinaryIO, group: RowGroup) -> bool:
 
 def write_record(place: Place, name: str, record: dict[str, Any]) -> None:
     """Write the record of a chunk where those of its job lie, once its part stands."""
-    with place.new(_record(name)) as file:
+    with place.new(name) as file:
         file.write(json.dumps(record).encode())
 
 
 def read_record(place: Place, name: str) -> dict[str, Any]:
     """The record of a chunk; raises FileNotFoundError, or ValueError when it is damaged."""
-    with place.asked(name), place.open(_record(name)) as file:
+    with place.asked(name), place.open(name) as file:
         record: dict[str, Any] = json.loads(file.read())
     return record
-
-
-def recorded(place: Place) -> set[str]:
-    """Names of the parts whose chunks are done, as far as records say so: asked for at once."""
-    return {name.removesuffix(_RECORD) for name in place.names()}
-
-
-def has_record(place: Place, name: str) -> bool:
-    """Whether the chunk of a part is done, as far as a record says so."""
-    return place.has(_record(name))
-
-
-def remove_record(place: Place, name: str) -> None:
-    """Let a chunk be computed again."""
-    place.remove([_record(name)])
-
-
-def _record(name: str) -> str:
-    return name + _RECORD

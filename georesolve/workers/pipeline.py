@@ -20,7 +20,7 @@ from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
-from georesolve.workers.parts import part_name, read_record, recorded, remove_record
+from georesolve.workers.parts import read_record, record_name
 from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
 from georesolve.workers.plugin import READY
@@ -121,12 +121,12 @@ def run(
     start = time.perf_counter()
     result = Assembly(job)
     with cluster.client.as_current():
-        known = recorded(job.records)
-        for name in known.difference(part_name(*chunk) for chunk in plan):
-            # Of a chunk that was halved, or of another plan: nobody would check what it says.
-            remove_record(job.records, name)
-        todo = [chunk for chunk in plan if part_name(*chunk) not in known]
-        done = [chunk for chunk in plan if part_name(*chunk) in known]
+        # What is hidden is being written.
+        known = {name for name in job.records.names() if name[0] != "."}
+        # Of a chunk that was halved, or of another plan: nobody would check what it says.
+        job.records.remove(known.difference(record_name(*chunk) for chunk in plan))
+        todo = [chunk for chunk in plan if record_name(*chunk) not in known]
+        done = [chunk for chunk in plan if record_name(*chunk) in known]
         # All bytes of their parts are compared, which a bucket gives one after the other slowly.
         standing = side_by_side(partial(standing_record, job), done)
         for chunk, record in zip(done, standing, strict=True):
@@ -256,7 +256,7 @@ def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, A
     records = {}
     for chunk in run:
         try:
-            records[chunk] = read_record(job.records, part_name(*chunk))
+            records[chunk] = read_record(job.records, record_name(*chunk))
         except FileNotFoundError:
             if is_done:
                 raise
