@@ -41,7 +41,7 @@ def cell(u: float) -> int:
 
 
 @njit(inline="always")
-def _spread(bits: int) -> int:
+def spread(bits: int) -> int:
     """Put a zero before every bit of a number of 32 bits."""
     bits = (bits | bits << 16) & 0x0000FFFF0000FFFF
     bits = (bits | bits << 8) & 0x00FF00FF00FF00FF
@@ -90,4 +90,4 @@ def curve_key(x: int, y: int) -> int:
     change = differ & swap
     a = x ^ flip ^ change
     b = y ^ flip ^ change
-    return _spread(a) << 1 | _spread(a ^ b)
+    return spread(a) << 1 | spread(a ^ b)

@@ -9,22 +9,14 @@ import math
 import numpy as np
 from numba import njit
 
+from georesolve.kernels.hilbert import spread
+
 BITS = 26
 """Of a column and of a row: 2^18 tiles of 2^8 pixels."""
 _CELLS = 1 << BITS
 _DIGIT_BITS = 11
 MOST_LATITUDE_DEG = 85.05112877980659
 """Where a web map ends: it is a square."""
-
-
-@njit(cache=True, nogil=True)
-def spread(value):  # type: ignore[no-untyped-def]
-    """The bits of a number of up to 32 bits, with a zero before each."""
-    value = (value | value << 16) & 0x0000FFFF0000FFFF
-    value = (value | value << 8) & 0x00FF00FF00FF00FF
-    value = (value | value << 4) & 0x0F0F0F0F0F0F0F0F
-    value = (value | value << 2) & 0x3333333333333333
-    return (value | value << 1) & 0x5555555555555555
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
