@@ -147,6 +147,12 @@ _REGISTERED: Answers = {
     },
     201: {"description": "registered", "headers": created("the dataset") | _ETAG},
 }
+_REGISTERS: dict[str, Any] = {
+    "status_code": 201,
+    "responses": _REGISTERED,
+    "openapi_extra": _UPLOAD,
+    "dependencies": CONTENT_DIGEST,
+}
 
 
 class Datasets(NamedTuple):
@@ -169,14 +175,7 @@ async def _own_datasets(request: Request, store: OwnStore) -> Datasets:
 OwnDatasets = Annotated[Datasets, Depends(_own_datasets)]
 
 
-@router.post(
-    "/datasets",
-    summary="Register a dataset",
-    status_code=201,
-    responses=_REGISTERED,
-    openapi_extra=_UPLOAD,
-    dependencies=CONTENT_DIGEST,
-)
+@router.post("/datasets", summary="Register a dataset", **_REGISTERS)
 async def register_dataset(
     request: Request,
     response: Response,
@@ -229,12 +228,7 @@ async def _condition(
 
 
 @router.put(
-    "/datasets/{id}",
-    summary="Register a dataset under a name, or replace it",
-    status_code=201,
-    responses=_REGISTERED,
-    openapi_extra=_UPLOAD,
-    dependencies=CONTENT_DIGEST,
+    "/datasets/{id}", summary="Register a dataset under a name, or replace it", **_REGISTERS
 )
 async def put_dataset(
     id: DatasetName,
