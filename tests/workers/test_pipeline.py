@@ -26,7 +26,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run
-from georesolve.workers.parts import part_name
+from georesolve.workers.parts import part_name, record_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
 from georesolve.workers.settings import ClusterSettings
@@ -497,9 +497,7 @@ def test_what_a_run_has_done_stands_when_its_worker_dies(cluster, make_job, monk
             done.update({path: path.stat().st_mtime_ns for path in job.records.path.iterdir()})
 
     run(cluster, job, look, never)
-    assert {path.name for path in done} == {
-        f"{part_name(start, start + 500)}.json" for start in (0, 500)
-    }
+    assert {path.name for path in done} == {record_name(start, start + 500) for start in (0, 500)}
     assert {path: path.stat().st_mtime_ns for path in done} == done
     resolved = Counter((job.folder / "resolved").read_text().split())
     assert (resolved["500"], resolved["1500"]) == (1, 1)
