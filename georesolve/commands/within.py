@@ -33,15 +33,8 @@ def add_to(commands: Any) -> None:
     )
     match = parser.add_argument_group(MATCHED).add_argument
     units = "800, 800m, 10km, 3mi, 2nmi, 100ft, or the observations' column that has metres of each"
-    match(
-        "-d",
-        "--distance",
-        dest="distance_m",
-        metavar="DISTANCE",
-        type=_distance,
-        required=True,
-        help=units,
-    )
+    reach = match("-d", "--distance", dest="distance_m", type=_distance, required=True, help=units)
+    reach.metavar = "DISTANCE"
     both = "of files that are the same: each pair once, its lower row as the observation"
     match("--once", action="store_true", help=both)
     alone = "left: also a row for every observation without a reference"
@@ -64,8 +57,9 @@ def _distance(text: str) -> float | str:
 def _options(given: argparse.Namespace) -> "WithinOptions":
     from georesolve.options import WithinOptions
 
-    of_columns = (one.rpartition(":") for one in given.summary or ())
-    summary: dict[str, Any] = {name or kinds: kinds.split(",") for name, _, kinds in of_columns}
-    given.summary = ({"count": True} if given.count else {}) | summary or None
+    summary: dict[str, Any] = {"count": True} if given.count else {}
+    for name, _, kinds in (one.rpartition(":") for one in given.summary):
+        summary[name or kinds] = [*summary.get(name, []), *kinds.split(",")]
+    given.summary = summary or None
     # They are called alike.
     return WithinOptions(**{one.name: getattr(given, one.name) for one in fields(WithinOptions)})

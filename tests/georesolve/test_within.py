@@ -87,10 +87,13 @@ def test_it_holds_what_nearest_does_within_a_limit(distance_m):
     assert all_rows["observation"].to_pylist() == sorted(all_rows["observation"].to_pylist())
 
 
-def test_all_of_many_at_one_place():
+def test_all_of_many_at_one_place(tmp_path):
     """Trees keep no more of them than an answer of `nearest` can name."""
     lat, lon = np.repeat(sphere(3, 1), 500, axis=1)
-    index = georesolve.Index((lat, lon))
+    index = georesolve.Index((lat, lon), device="cpu")
+    index.save(tmp_path / "index.parquet")
+    opened = georesolve.Index.open(tmp_path / "index.parquet", device="cpu")
+    assert opened.within((lat[:1], lon[:1]), 0)["reference"].tolist() == list(range(500))
     assert index.nearest((lat[:1], lon[:1]), k=64)["reference"].tolist() == list(range(64))
     given = index.within((lat[600:601], lon[600:601]), 0)
     assert given["reference"].tolist() == list(range(500, 1000))
@@ -319,6 +322,8 @@ def test_wrong_usage_of_the_command(paths, capsys):
         with pytest.raises(SystemExit):
             within(*paths[:2], "-o", paths[2], *flags)
         assert words in capsys.readouterr().err
+    assert within(*paths[:2], "-o", paths[2], "-d", "5m", "--summary", "id") == 1
+    assert "summary makes sum, mean, min, max of a column" in capsys.readouterr().err
     assert within(*paths[:2], "-o", paths[2], "-d", "reach") == 1
     assert "there is no column 'reach'" in capsys.readouterr().err
     assert not paths[2].exists()
@@ -430,7 +435,7 @@ def test_a_summary_by_reference():
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "geojson", "gpkg"])
 def test_summaries_by_the_command(paths, tmp_path, suffix):
     out = tmp_path / f"sums.{suffix}"
-    flags = ["--count", "--summary", "id:sum,mean", "--summary-by", "reference"]
+    flags = ["--count", "--summary", "id:sum", "--summary", "id:mean", "--summary-by", "reference"]
     assert within(*paths[:2], "-d", "1000km", *flags, "-o", out, "--columns", "name") == 0
     options = {"summary": {"count": True, "id": ["sum", "mean"]}, "summary_by": "reference"}
     expected = georesolve.within(*paths[:2], 1e6, **options, columns=["name"])
