@@ -228,7 +228,8 @@ class WithinOptions(_Shared):
             return None
         summed = "observations" if self.summary_by == "reference" else "references"
         distance = [str(self.distance_m)] if role == "observations" else []
-        return [*names, *distance, *(self.summary if role == summed else ())]
+        columns = [name for name in self.summary if name != PAIRS and role == summed]
+        return [*names, *distance, *columns]
 
 
 def _summary(given: Any) -> dict[str, tuple[str, ...]]:

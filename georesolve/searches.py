@@ -65,7 +65,9 @@ def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0)
 def summed(column: pa.ChunkedArray, name: str) -> Values:
     """A column as it is summed: whole numbers as they are, others as float64."""
     numbers = as_numbers(column, "summary", name, "what is summed")
-    _refuse("summary", column, name, np.isinf(numbers), 0, "a finite number, or missing")
+    # Unsigned ones may be beyond what sums are made in.
+    bad = np.isinf(numbers) | ((numbers >= 2.0**63) & pa.types.is_uint64(column.type))
+    _refuse("summary", column, name, bad, 0, "a finite number of 64 bits, or nothing")
     if pa.types.is_integer(column.type):
         whole = column.fill_null(0).cast(pa.int64()).to_numpy()
         return Values(whole, column.is_valid().to_numpy())

@@ -458,6 +458,7 @@ def test_summaries_by_the_command(paths, tmp_path, suffix):
         (pa.array([2**63 - 1, 1]), "a sum of the column 'size' is beyond 64 bits"),
         (pa.array([1.7e308, 1.7e308]), "a sum of the column 'size' is beyond 64 bits"),
         (pa.array([1.0, float("inf")]), "the column 'size' holds inf in row 1"),
+        (pa.array([1, 2**63], pa.uint64()), "the column 'size' holds 9223372036854775808 in row 1"),
         (pa.array([True, False]), "'size' holds bool, not numbers: give what is summed as numbers"),
     ],
 )
