@@ -59,14 +59,15 @@ def pairs(
     reference, distance_m = found.reference, found.distance_m
     status, counts = _of_each(each, valid, n_valid, options)
     counts["matched"] = reference.size
-    unmatched = None
+    # Without rows for those that have no pair, all are matched.
+    of_rows, unmatched = np.full(reference.size, _MATCHED, np.int8), None
     if options.how == "left" and not each.all():
         places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
         reference = np.insert(reference, places, -1)
         distance_m = np.insert(distance_m, places, np.nan)
-        unmatched = reference < 0
+        of_rows, unmatched = status.repeat(each), reference < 0
     columns = {"observation": pa.array(np.arange(*chunk).repeat(each))}
-    return pa.table(columns | _found(reference, distance_m, status.repeat(each), unmatched)), counts
+    return pa.table(columns | _found(reference, distance_m, of_rows, unmatched)), counts
 
 
 def summaries(
