@@ -118,6 +118,8 @@ def chord2_within(distance_m: np.ndarray) -> np.ndarray:
     the distance. Of half the Earth's girth or more it is beyond all squared chords.
     """
     chord2 = np.empty(distance_m.size)
+    distance_m = distance_m.view()
+    distance_m.flags.writeable = False
     in_threads(_bisect, threads_for(chord2.size, _GRAIN), distance_m, chord2)
     return chord2
 

@@ -106,7 +106,7 @@ def _search(
 def _distances(distance_m: Any, n: int, device: Device) -> np.ndarray:
     """The distances, checked, in the memory of the host."""
     if not getattr(distance_m, "ndim", 0):
-        distances = np.array([distance_m], np.float64)
+        distances = np.array([float(distance_m)])
     else:
         if device_of(distance_m) != device:
             raise TypeError(

@@ -21,6 +21,7 @@ from georesolve.benchmarks import (
     service,
     small_requests,
     turns,
+    within,
 )
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
@@ -39,6 +40,18 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
         assert not any(row["differing"] for row in rows if row["ours"])
     assert [line["case"] for line in figures["summary"]] == [n for n in kernels.TOY for _ in (0, 1)]
     assert "median ms" in capsys.readouterr().out
+
+
+def test_all_within_a_distance_is_counted_and_found_beside_peers(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    within.main(["--toy", "--repeats", "1", "--json", str(path)])
+    figures = json.loads(path.read_text())["figures"]
+    for kind in ("uniform", "cities"):
+        found = {row["method"]: row["found"] for row in figures if row["kind"] == kind}
+        assert found.keys() == within.METHODS.keys()
+        # No pair lies at the edge of the distance.
+        assert len(set(found.values())) == 1
+    assert "uniform: 1024 observations, 512 references" in capsys.readouterr().out
 
 
 def test_versions_take_turns(capsys, device):

@@ -1,0 +1,155 @@
+"""Everything within a distance on a CPU, beside peers, on the same inputs, taking turns.
+
+From degrees in numpy arrays, the index included, with all cores: counts, or pairs. Ours are rows
+in order and metres; those of the peers are rows in any order, and they search with a chord, which
+is not exact. Wall clock and seconds of processors, which a busy machine changes less.
+
+    python -m georesolve.benchmarks.within [--toy] [--repeats N] [--only WORD ...] [--json FILE]
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from georesolve import kernels
+from georesolve.benchmarks.inputs import Pair, cartesian, inputs
+from georesolve.benchmarks.machine import write_figures
+from georesolve.kernels.distance import EARTH_RADIUS_M
+
+_MEAN = 30
+"""References that an observation has within the distance, on average."""
+_SLICE = 1 << 18
+"""Observations that peers look for pairs of at a time: they would not fit into memory together."""
+
+
+Find = Callable[[Pair, Pair, float], int]
+"""How many pairs there are, given references, observations and metres."""
+
+
+class Taken(NamedTuple):
+    """What a turn took, and how many pairs it found."""
+
+    wall_s: float
+    processors_s: float
+    found: int
+
+
+def _ours(search: Callable[..., Any]) -> Find:
+    def find(references: Pair, observations: Pair, distance_m: float) -> int:
+        index = kernels.build_index(*references, copies=True)
+        found = search(index, *observations, distance_m)
+        return int(found.starts[-1] if isinstance(found, kernels.Pairs) else found.sum())
+
+    return find
+
+
+def _chord(distance_m: float) -> float:
+    return 2.0 * float(np.sin(distance_m / (2.0 * EARTH_RADIUS_M)))
+
+
+def _scipy(*, pairs: bool) -> Find:
+    def find(references: Pair, observations: Pair, distance_m: float) -> int:
+        tree = import_module("scipy.spatial").cKDTree(cartesian(references))
+        points, chord, found = cartesian(observations), _chord(distance_m), 0
+        for first in range(0, len(points), _SLICE):
+            part = points[first : first + _SLICE]
+            some = tree.query_ball_point(part, chord, workers=-1, return_length=not pairs)
+            found += sum(map(len, some)) if pairs else int(some.sum())
+        return found
+
+    return find
+
+
+def _sklearn(*, pairs: bool) -> Find:
+    def find(references: Pair, observations: Pair, distance_m: float) -> int:
+        tree = import_module("sklearn.neighbors").KDTree(cartesian(references))
+        chord = _chord(distance_m)
+
+        def count(part: np.ndarray) -> int:
+            some = tree.query_radius(part, chord, count_only=not pairs)
+            return sum(map(len, some)) if pairs else int(some.sum())
+
+        points = cartesian(observations)
+        parts = np.array_split(points, max(numba.get_num_threads(), len(points) // _SLICE))
+        with ThreadPoolExecutor(numba.get_num_threads()) as pool:
+            return sum(pool.map(count, parts))
+
+    return find
+
+
+METHODS = {
+    "ours, counts": _ours(kernels.count_within),
+    "scipy cKDTree, counts": _scipy(pairs=False),
+    "sklearn KDTree, counts": _sklearn(pairs=False),
+    "ours, pairs": _ours(kernels.within),
+    "scipy cKDTree, pairs": _scipy(pairs=True),
+    "sklearn KDTree, pairs": _sklearn(pairs=True),
+}
+
+
+def distance_for(mean: float, references: Pair, observations: Pair) -> float:
+    """Metres within which a sample of the observations has so many references on average."""
+    index = kernels.build_index(*references, copies=True)
+    step = max(1, observations[0].size // 2**14)
+    lat_deg, lon_deg = (degrees[::step].copy() for degrees in observations)
+    low, high = 0.0, 2e7
+    for _ in range(40):
+        middle = (low + high) / 2
+        if kernels.count_within(index, lat_deg, lon_deg, middle).mean() < mean:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print what all methods take on all inputs."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--toy", action="store_true", help="small inputs: does it run?")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="of methods")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    given = parser.parse_args(arguments)
+    m, n = (2**10, 2**9) if given.toy else (2**22, 2**20)
+    chosen = [name for name in METHODS if any(word in name for word in given.only)]
+    figures = []
+    for kind in ("uniform", "cities"):
+        references, observations = inputs(kind, m, n)
+        distance_m = distance_for(_MEAN, references, observations)
+        print(f"{kind}: {m} observations, {n} references, {distance_m:.1f} m")
+        for name in chosen:
+            # Once before it is timed: ours compile.
+            if name.startswith("ours"):
+                METHODS[name](references, observations, distance_m)
+        turns = [name for name in chosen for _ in range(given.repeats)]
+        random.Random(1).shuffle(turns)
+        taken: dict[str, list[Taken]] = {name: [] for name in chosen}
+        for name in turns:
+            before = time.perf_counter(), time.process_time()
+            found = METHODS[name](references, observations, distance_m)
+            after = time.perf_counter(), time.process_time()
+            taken[name].append(Taken(after[0] - before[0], after[1] - before[1], found))
+        for name, times in taken.items():
+            wall = statistics.median(one.wall_s for one in times)
+            least = min(one.wall_s for one in times)
+            processors = statistics.median(one.processors_s for one in times)
+            print(
+                f"  {name}: {wall:.3f} s, least {least:.3f} s, of processors {processors:.3f} s; "
+                f"{times[0].found} found"
+            )
+            figures += [{"kind": kind, "method": name} | one._asdict() for one in times]
+    if given.json:
+        write_figures(given.json, figures)
+
+
+if __name__ == "__main__":
+    main()
