@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import config
 
-from georesolve.kernels import build_index, count_within, nearest, within
+from georesolve.kernels import Within, build_index, count_within, nearest, within, within_cpu
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
-from georesolve.kernels.query import Found
+from georesolve.kernels.query import Degrees, Found
+from georesolve.kernels.threads_cpu import allowed
 from tests import oracle
-from tests.kernels.point_sets import SETS, crowded, points, sphere
+from tests.kernels.point_sets import SETS, cities, crowded, points, sphere
 
 ALGORITHMS = ["auto", "tree", "brute"]
 HALF_GIRTH_M = math.pi * EARTH_RADIUS_M
@@ -79,6 +81,35 @@ def test_every_algorithm_finds_what_the_definition_says(name, distance_m):
         assert same_bytes(within(index, *some, distance_m, algorithm=algorithm), want), algorithm
         counts = count_within(index, *some, distance_m, algorithm=algorithm)
         np.testing.assert_array_equal(counts, np.diff(want[0]))
+
+
+@pytest.mark.parametrize("query", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("name", SETS)
+def test_packets_and_singles_in_windows_find_what_brute_force_finds(name, query, monkeypatch):
+    monkeypatch.setattr(within_cpu, "_WINDOW", 100)
+    (lat, lon), observations = SETS[name]
+    index = build_index(lat[:2000], lon[:2000], copies=True)
+    some = Degrees(*(p[:5000:5].copy() for p in observations))
+    each = 10 ** np.random.default_rng(3).uniform(0, 6.5, some.lat_deg.size)
+    asked = Within(chord2_within(each), *query, first_row=7)
+    whole = within_cpu.pairs(index, some, asked, "brute")
+    for by in ("packets", "singles"):
+        assert same_bytes(within_cpu.pairs(index, some, asked, by), whole), by
+        counts = within_cpu.count(index, some, asked, by)
+        np.testing.assert_array_equal(counts, np.diff(whole.starts))
+
+
+@pytest.mark.parametrize("threads", range(1, config.NUMBA_NUM_THREADS + 1))
+def test_the_number_of_threads_does_not_show(threads, monkeypatch):
+    rng = np.random.default_rng(2)
+    references, observations = cities(rng, 9000), cities(rng, 30_000)
+    index = build_index(*references, copies=True)
+    want = within(index, *observations, 500.0)
+    assert want.starts[-1] > 30_000
+    monkeypatch.setattr(allowed, "threads", threads)
+    assert same_bytes(within(index, *observations, 500.0), want)
+    counts = count_within(index, *observations, 500.0)
+    np.testing.assert_array_equal(counts, np.diff(want.starts))
 
 
 @settings(max_examples=100, deadline=None)
