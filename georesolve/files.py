@@ -30,13 +30,13 @@ from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_targ
 from georesolve.searches import (
     MADE_PAIRS,
     RESULT_ROWS,
-    Piece,
+    Batch,
     Progress,
     Search,
+    batches,
     deserves_all_gpus,
     distances,
     run_on_cluster,
-    runs,
 )
 from georesolve.workers.datasets import Dataset, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
@@ -370,7 +370,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     widths = job.widths()
     counts: Counter[str] = Counter()
 
-    def pieces(step: int) -> Iterator[tuple[Chunk, Piece]]:
+    def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
         names = [observations.lat, observations.lon]
         if isinstance(options, PairOptions) and isinstance(options.distance_m, str):
             names = list(dict.fromkeys([*names, options.distance_m]))
@@ -378,13 +378,13 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
             chunk = Chunk(start, min(start + step, observations.rows))
             table = read_rows(observations.file, *chunk, names)
             lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            yield chunk, Piece(lat_deg, lon_deg, start, distances(table, options, start))
+            yield chunk, Batch(lat_deg, lon_deg, start, distances(table, options, start))
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
-    def found(piece: Piece) -> pa.Table:
-        rows, of_piece = search.found(piece, options)
-        counts.update(of_piece)
+    def found(batch: Batch) -> pa.Table:
+        rows, of_batch = search.found(batch, options)
+        counts.update(of_batch)
         return rows
 
     def carrying(chunk: Chunk, rows: pa.Table) -> pa.Table:
@@ -398,8 +398,8 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     def groups() -> Iterator[Callable[[], pa.Table]]:
         # Whole row groups, so that each is encoded once.
         group = observations_a_group(options.k, widths)
-        for chunk, piece in pieces(max(1, RESULT_ROWS // options.k // group) * group):
-            rows = found(piece)
+        for chunk, batch in read(max(1, RESULT_ROWS // options.k // group) * group):
+            rows = found(batch)
             for one in chunk.row_groups(options.k, widths):
                 first = (one.start - chunk.start) * options.k
                 own = rows.slice(first, (one.stop - one.start) * options.k)
@@ -410,10 +410,10 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         most = min(size, MADE_PAIRS)
 
         def tables() -> Iterator[pa.Table]:
-            for chunk, piece in pieces(_COUNTED_ROWS):
+            for chunk, batch in read(_COUNTED_ROWS):
                 # As many observations at a time as have so many pairs together.
-                for start, stop in runs(search.count_within(piece, options), most):
-                    rows = found(piece.part(start, stop))
+                for start, stop in batches(search.count_within(batch, options), most):
+                    rows = found(batch.rows(start, stop))
                     own = Chunk(chunk.start + start, chunk.start + stop)
                     for first in range(0, max(1, rows.num_rows), most):
                         yield carrying(own, rows.slice(first, most))

@@ -14,7 +14,7 @@ from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.points import Points
 from georesolve.kernels.coordinates import is_valid
-from georesolve.searches import Piece, Search
+from georesolve.searches import Batch, Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import PairOptions
@@ -139,9 +139,9 @@ def sjoin(
             f"left, got {distance!r:.80}"
         )
     each = metres if metres.ndim else float(metres)
-    piece = Piece(left.lat_deg, left.lon_deg, 0, each)
+    batch = Batch(left.lat_deg, left.lon_deg, 0, each)
     starts, reference, distance_m = Search(right, choose_device(device)).within(
-        piece, PairOptions()
+        batch, PairOptions()
     )
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":

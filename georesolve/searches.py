@@ -86,7 +86,7 @@ def _refuse(
         )
 
 
-def runs(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+def batches(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
     """Cut observations that have so many pairs `each`: `most` together, or those of one."""
     ends, start, before = np.cumsum(each), 0, 0
     while start < each.size:
@@ -97,7 +97,7 @@ def runs(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
         yield 0, 0
 
 
-class Piece(NamedTuple):
+class Batch(NamedTuple):
     """Some observations, `first_row` the first of them, and the distance of all or of each."""
 
     lat_deg: np.ndarray
@@ -105,12 +105,12 @@ class Piece(NamedTuple):
     first_row: int
     distance_m: Distances
 
-    def part(self, start: int, stop: int) -> "Piece":
+    def rows(self, start: int, stop: int) -> "Batch":
         """Those from `start` up to, not including, `stop`, counted from the first one here."""
         lat_deg, lon_deg, first_row, distance_m = self
         if isinstance(distance_m, np.ndarray):
             distance_m = distance_m[start:stop]
-        return Piece(lat_deg[start:stop], lon_deg[start:stop], first_row + start, distance_m)
+        return Batch(lat_deg[start:stop], lon_deg[start:stop], first_row + start, distance_m)
 
 
 class Search:
@@ -166,38 +166,38 @@ class Search:
             algorithm=options.algorithm,
         )
 
-    def within(self, piece: Piece, options: PairOptions) -> kernels.Pairs:
+    def within(self, batch: Batch, options: PairOptions) -> kernels.Pairs:
         """The pairs of some observations, on the host."""
-        found = kernels.within(**self._asked(piece, options))
+        found = kernels.within(**self._asked(batch, options))
         return kernels.Pairs(*map(backend_on(self.device).to_host, found))
 
-    def count_within(self, piece: Piece, options: PairOptions) -> np.ndarray:
+    def count_within(self, batch: Batch, options: PairOptions) -> np.ndarray:
         """How many pairs each of some observations has, on the host."""
-        return backend_on(self.device).to_host(kernels.count_within(**self._asked(piece, options)))
+        return backend_on(self.device).to_host(kernels.count_within(**self._asked(batch, options)))
 
-    def _asked(self, piece: Piece, options: PairOptions) -> dict[str, Any]:
-        to_device, asked = backend_on(self.device).to_device, piece._asdict()
+    def _asked(self, batch: Batch, options: PairOptions) -> dict[str, Any]:
+        to_device, asked = backend_on(self.device).to_device, batch._asdict()
         arrays = {name: to_device(one) for name, one in asked.items() if np.ndim(one)}
         named = {name: getattr(options, name) for name in ("exclude_self", "once", "algorithm")}
         return {"index": self.whole_index, **asked, **arrays, **named}
 
-    def found(self, piece: Piece, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
+    def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
-        lat_deg, lon_deg, first_row, _ = piece
+        lat_deg, lon_deg, first_row, _ = batch
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
         chunk = Chunk(first_row, first_row + lat_deg.size)
         if isinstance(options, PairOptions) and options.summary:
-            each = self.count_within(piece, options)
-            made = self._made(piece, each, valid, options)
+            each = self.count_within(batch, options)
+            made = self._made(batch, each, valid, options)
             return summaries(chunk, each, made, valid, n_valid, options)
         if isinstance(options, PairOptions):
-            return pairs(chunk, self.within(piece, options), valid, n_valid, options)
+            return pairs(chunk, self.within(batch, options), valid, n_valid, options)
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
 
     def _made(
-        self, piece: Piece, each: np.ndarray, valid: np.ndarray, options: PairOptions
+        self, batch: Batch, each: np.ndarray, valid: np.ndarray, options: PairOptions
     ) -> dict[str, pa.ChunkedArray]:
         """The columns of a summary, made of pairs that are let go of again."""
         made: dict[str, list[pa.Array]] = {
@@ -208,17 +208,17 @@ class Search:
         if PAIRS in options.summary:
             made["count"] = [pa.array(each, mask=~valid)]
         values = {name: summed(self.references.kept[name], name) for name in options.summarised}
-        for start, stop in runs(each, MADE_PAIRS) if values else ():
-            found = self.within(piece.part(start, stop), options)
+        for start, stop in batches(each, MADE_PAIRS) if values else ():
+            found = self.within(batch.rows(start, stop), options)
             for name, column in values.items():
                 try:
-                    of_run = summarised(column, options.summary[name], found, valid[start:stop])
+                    of_batch = summarised(column, options.summary[name], found, valid[start:stop])
                 except OverflowError:
                     raise InvalidInput(
                         f"summary: a sum of the column {name!r} is beyond 64 bits: sum fewer, "
                         "within a shorter distance, or leave it out"
                     ) from None
-                for kind, array in of_run.items():
+                for kind, array in of_batch.items():
                     made[f"{name}_{kind}"].append(array)
         return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
 
@@ -238,13 +238,13 @@ class Search:
             with_id(observations, options.observation_columns)
         )
         distance_m = distances(observations.kept, options)
-        everything = Piece(observations.lat_deg, observations.lon_deg, 0, distance_m)
+        everything = Batch(observations.lat_deg, observations.lon_deg, 0, distance_m)
         step = RESULT_ROWS // options.k
         tables = []
-        # No observations are one empty piece: their result has columns, too.
+        # No observations are one empty batch: their result has columns, too.
         for start in range(0, max(1, observations.rows), step):
             stop = min(start + step, observations.rows)
-            rows, _ = self.found(everything.part(start, stop), options)
+            rows, _ = self.found(everything.rows(start, stop), options)
             own = of_observations.slice(start, stop - start)
             tables.append(self.carry(rows, own, start, options))
             if progress is not None:
