@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numba import cuda, float64, int32, int64, types, uint32
+from numba import cuda, float32, float64, int32, int64, types, uint32
 from numba.cuda import libdevice
 
 from georesolve.kernels.arithmetic import product, total
@@ -78,9 +78,9 @@ def _(view, points, corners, leaf):  # type: ignore[no-untyped-def]
 
 @cuda.jit(device=True, forceinline=True)
 def look_in_double(lane, x, y, z):  # type: ignore[no-untyped-def]
-    """The view of a lane's point in float64, and how far each is away, squared."""
+    """The view of a lane's point in float64, and how far each is away, squared, in float32."""
     view = InDouble(*of_lane(lane, x, y, z))
-    return view, squared_chord(x, y, z, view.x, view.y, view.z)
+    return view, float32(squared_chord(x, y, z, view.x, view.y, view.z))
 
 
 @implements(turn_of, types.float64)

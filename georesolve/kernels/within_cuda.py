@@ -1,29 +1,24 @@
 """All references within a distance of every observation, on a GPU: how many, and which.
 
 Warps of neighbouring observations walk the tree as in `kernels.walk_cuda`, around a centre c, but
-each has a bound D from the start. A walk counts; after a sum over the counts, which tells where the
-pairs of each observation begin, the same walk writes them, in any order; then each pair finds its
-place among those of its observation (`put_in_order`).
+each observation o has a bound D from the start. A walk counts; a sum over the counts tells where
+pairs begin; the same walk writes them, in any order; then they are sorted (`put_in_order`).
 
 What counts is decided in float64, by the squared chord. What a warp leaves out is farther than
-D + |c - o| from c for each of its observations o, as `kernels.boxes_cuda` proves; in a fine tree
-walks are in float64 throughout (`kernels.precise_cuda`).
+D + |c - o| from c for each o, as `kernels.boxes_cuda` proves. In a fine tree, boxes and points are
+looked at in float64 (`kernels.precise_cuda`), which is as if S and C were 0.
 
-A box that lies wholly within D of all is counted, and not gone into
----------------------------------------------------------------------
-That is so where |c - p| <= D - |c - o| for each point p of the box and each o. With u, S, C, D~ and
-r as there, and d the root of the computed square of how far the farthest corner is from c,
+A full box that lies wholly within D of all is counted, and not gone into
+-------------------------------------------------------------------------
+That is so where |c - p| <= D - |c - o| for each point p of the box. With u, S, C, D~ and r as
+there, and d the root of the computed square of how far the farthest corner is from c,
 
     |c - p| + |c - o| <= d (1 + 4 u) + u S + r (1 + 6 u) + 2 u C
     D >= D~ (1 - 3 u)
 
-so the box is within where d is at most D~ - r - 16 u (D~ + r) - 4 u (S + C) - 1e-18: that leaves
-8 u (D~ + r) for the rounding of this and of its square, and 1e-18 for underflow. u is 2^6 times
-what a squared chord in float64 is off relatively, and more. In float64, where nothing is rounded
-before but c less the first point of the box, 2^-48 (D~ + r) covers all.
-
-Such a box has to be full: the tree's last points may not be valid. An observation's own row is not
-left out there; it is taken off in the end where it counts.
+so it is where d is at most D~ - r - 16 u (D~ + r) - 4 u (S + C) - 1e-18, with 8 u (D~ + r) left for
+the rounding of this, of its square and of squared chords. An observation's own row is not left out
+there; it is taken off in the end where it counts.
 """
 
 from __future__ import annotations
@@ -36,11 +31,12 @@ import numpy as np
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
 from numba.cuda import libdevice
 
-from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
     INFINITY,
     LEVELS,
     NEVER,
+    UNDERFLOW,
     WARPS,
     ZERO,
     check_rows,
@@ -51,7 +47,7 @@ from georesolve.kernels.boxes_cuda import (
     root,
     square,
 )
-from georesolve.kernels.coordinates_cuda import answer_of, metres, unit_vectors
+from georesolve.kernels.coordinates_cuda import metres, unit_vectors
 from georesolve.kernels.descent_cuda import (
     FromOrigin,
     apart_in,
@@ -59,11 +55,11 @@ from georesolve.kernels.descent_cuda import (
     look_from_origin,
     next_leaf,
 )
-from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks, stride
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.precise_cuda import InDouble, look_in_double
-from georesolve.kernels.query import Degrees, Found, Pairs, Within
+from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.tree_cuda import SAMPLE
 from georesolve.kernels.warp_cuda import (
@@ -85,9 +81,11 @@ if TYPE_CHECKING:
     from georesolve.kernels.index import ReferenceIndex
 
 _TWO = np.float32(2.0)
+_LESS = np.float32(0.125)
+_PATIENCE = 24
+"""Leaves, most of them without anything that counts, after which a group proves too wide; and what
+is left of its width then."""
 _ROUNDING = np.float32(2.0**-20)
-_ROUNDING_IN_DOUBLE = 2.0**-48
-_UNDERFLOW_IN_DOUBLE = 1e-150
 _NONE = -2.0
 """Row that no reference has, and that all are greater than."""
 _BRUTE_WARPS = 8
@@ -95,8 +93,8 @@ _BRUTE_BLOCKS = 8
 """Blocks of `compare_all` a multiprocessor, and warps in each."""
 _SHARE = 16
 """Where one in so many references is in a pair, brute force writes pairs sooner than walks do."""
-_LONG = 1 << 13
-"""Pairs of one observation from which sorting takes less time than counting what is before each."""
+_RUN = 128
+"""Pairs of an observation that are sorted by counting what comes before each."""
 
 
 class Counted(NamedTuple):
@@ -149,50 +147,6 @@ def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
     return gap
 
 
-@by_type(FromOrigin)
-def margins(view, chord2, away2):  # type: ignore[no-untyped-def]
-    """How far from the view references may count for what is so far away, and within what all do.
-
-    In float32; the second is negative where there is no such distance.
-    """
-    distance, away = root(float32(chord2)), root(away2)
-    both = distance + away
-    return reach_of(both, view.slack), distance - away - _ROUNDING * both - view.slack
-
-
-@implements(margins, InDouble)
-def _(view, chord2, away2):  # type: ignore[no-untyped-def]
-    distance, away = math.sqrt(chord2), math.sqrt(away2)
-    both = total(distance, away)
-    spare = total(product(_ROUNDING_IN_DOUBLE, both), _UNDERFLOW_IN_DOUBLE)
-    return (
-        libdevice.double2float_ru(total(both, spare)),
-        libdevice.double2float_rd(total(total(distance, -away), -spare)),
-    )
-
-
-@by_type(FromOrigin)
-def squared(view, distance):  # type: ignore[no-untyped-def]
-    """The square of a distance in float32, as what is computed from a view is compared with it."""
-    return distance * distance
-
-
-@implements(squared, InDouble)
-def _(view, distance):  # type: ignore[no-untyped-def]
-    return product(float64(distance), float64(distance))
-
-
-@by_type(FromOrigin)
-def bound_of(view, reach2):  # type: ignore[no-untyped-def]
-    """The bound of a walk, in the order of its gaps."""
-    return libdevice.float_as_int(reach2)
-
-
-@implements(bound_of, InDouble)
-def _(view, reach2):  # type: ignore[no-untyped-def]
-    return reach2
-
-
 @cuda.jit(device=True, forceinline=True)
 def _counts(once, row, own):  # type: ignore[no-untyped-def]
     # Whether a row is not left out.
@@ -222,7 +176,6 @@ def walk(fine: bool, fills: bool) -> Any:
         and of `kernels.walk_cuda.walk`; `vectors` are those of the index, `bounds` squared chords.
         `at` becomes the counts, or says where the pairs of each observation begin.
         """
-        stage = cuda.shared.array((WARPS, 4, WARP), float64)
         tally = cuda.shared.array((WARPS, WARP), int32)
         lane = uint32(cuda.threadIdx.x)
         warp = cuda.threadIdx.y
@@ -239,6 +192,7 @@ def walk(fine: bool, fills: bool) -> Any:
         y = observations[from_here + uint64(axis_step)]
         z = observations[from_here + uint64(2 * axis_step)]
         bound = bounds[row if bounds.size > 1 else uint64(0)]
+        distance = root(float32(bound))
         own = float64(_NONE)
         if once or (exclude_self and fills):
             own = float64(first_row + int64(row))
@@ -259,6 +213,7 @@ def walk(fine: bool, fills: bool) -> Any:
         # The origin is NaN when no reference is valid, and every box would seem to be near.
         waiting = ballot(writes and near_x == near_x)
         half = uint32(uint32(width) >> uint32(1))
+        widest = INFINITY
         while waiting != uint32(0):
             # With as many waiting on either side of the centre as the last group had, groups tile.
             highest = uint32(31) - uint32(cuda.clz(waiting))
@@ -266,35 +221,46 @@ def walk(fine: bool, fills: bool) -> Any:
             centre = uint32(middle + first_lane(uint32(waiting >> middle)))
             if fine:
                 view, away2 = look_in_double(centre, x, y, z)
+                slack = UNDERFLOW
             else:
                 view, away2 = look_from_origin(centre, near_x, near_y, near_z, radius)
-            outer, inner = margins(view, bound, away2)
+                slack = view.slack
+            # How far from the centre references may count for an observation, and up to where all.
+            away = root(away2)
+            outer = reach_of(distance + away, slack)
+            inner = distance - away - _ROUNDING * (distance + away) - slack
             waits = (waiting >> lane) & uint32(1) != uint32(0)
+            alone = uint32(uint32(1) << centre)
             # Those who need not look much farther than the centre does walk with it.
-            limit = _TWO * cuda.shfl_sync(ALL_LANES, outer, centre)
+            limit = min(widest, _TWO * cuda.shfl_sync(ALL_LANES, outer, centre))
             group = waiting
             member = waits
-            reach2 = inner2 = squared(view, ZERO)
+            reach2 = inner2 = ZERO
             probes = True
-            looked = int32(0)
+            before = kept
+            looked = idle = int32(0)
             level = top
             node = uint32(0)
-            tally[warp, lane] = int32(0)
             while True:
                 if looked == 0:
-                    group = ballot(waits and outer <= limit)
+                    group = uint32(ballot(waits and outer <= limit) | alone)
                     member = (group >> lane) & uint32(1) != uint32(0)
                     probes = probes and group != waiting
-                    reach2 = squared(view, INFINITY)
-                    inner2 = -squared(view, INFINITY)
-                    if not probes:
-                        reach2 = squared(view, warp_max(outer if member else ZERO))
-                        shared = warp_min(inner if member else INFINITY)
-                        if shared > ZERO and not once and not fills:
-                            inner2 = squared(view, shared)
+                    kept = before
+                    tally[warp, lane] = int32(0)
+                    reach = warp_max(outer if member else ZERO)
+                    least = warp_min(inner if member else INFINITY)
+                    reach2 = INFINITY if probes else reach * reach
+                    inner2 = -INFINITY
+                    if least > ZERO and not (probes or once or fills):
+                        inner2 = least * least
+                if fine:
+                    within: Any = float64(reach2)
+                else:
+                    within = libdevice.float_as_int(reach2)
                 level, node, leaf = next_leaf(
                     Counted(view, inner2, never, tally[warp]), points, boxes, starts,
-                    pending[warp], level, node, bound_of(view, reach2), looked, never, False,
+                    pending[warp], level, node, within, looked, never, False,
                 )  # fmt: skip
                 if level > top:
                     break
@@ -310,14 +276,20 @@ def walk(fine: bool, fills: bool) -> Any:
                         boxes[5, leaf] - boxes[2, leaf],
                     )
                     nearest = warp_min(apart if apart == apart else INFINITY)
-                    limit = max(limit, max(root(wide2), nearest))
+                    limit = max(max(limit, nearest), min(widest, root(wide2)))
                     level = top
                     node = uint32(0)
                     continue
-                looked = int32(1)
-                candidates = ballot(apart2 <= reach2)
-                if candidates == uint32(0):
+                if idle > _PATIENCE and 2 * idle > looked and group != alone:
+                    # References crowd where the centre looks for others alone, or nobody does.
+                    widest = limit = limit * _LESS
+                    looked = idle = int32(0)
+                    level = top
+                    node = uint32(0)
                     continue
+                looked = int32(looked + 1)
+                already = kept
+                candidates = ballot(apart2 <= reach2)
                 point_x = point_y = point_z = math.nan
                 point_row = float64(_NONE)
                 if apart2 <= reach2:
@@ -344,25 +316,20 @@ def walk(fine: bool, fills: bool) -> Any:
                                 chord2[place] = found
                         if lane == j:
                             kept = int32(kept + int32(cuda.popc(bits)))
-                    continue
-                cuda.syncwarp()
-                stage[warp, 0, lane] = point_x
-                stage[warp, 1, lane] = point_y
-                stage[warp, 2, lane] = point_z
-                stage[warp, 3, lane] = point_row
-                cuda.syncwarp()
+                    candidates = uint32(0)
                 while candidates != uint32(0):
                     j = first_lane(candidates)
                     candidates = without_first(candidates)
-                    found_row = stage[warp, 3, j]
-                    found = squared_chord(
-                        x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
-                    )
+                    found_row = cuda.shfl_sync(ALL_LANES, point_row, j)
+                    at_x, at_y, at_z = of_lane(j, point_x, point_y, point_z)
+                    found = squared_chord(x, y, z, at_x, at_y, at_z)
                     if member and found <= bound and _counts(once, found_row, own):
                         if fills:
                             reference[begin + int64(kept)] = int32(found_row)
                             chord2[begin + int64(kept)] = found
                         kept = int32(kept + int32(1))
+                if ballot(kept != already) == uint32(0):
+                    idle = int32(idle + 1)
             if not fills:
                 inside = tally[warp, lane]
                 for step in (16, 8, 4, 2, 1):
@@ -432,130 +399,127 @@ def compare_all(  # type: ignore[no-untyped-def]
             cuda.atomic.add(at, i, count)
 
 
-@cuda.jit(cache=True)
-def put_in_order(starts, rows, chords2, reference, distance_m):  # type: ignore[no-untyped-def]
-    """Put the pairs of each observation in order, and measure them, a thread a pair.
+@cuda.jit(device=True, forceinline=True)
+def _comes_before(chords2, rows, i, chord2, row):  # type: ignore[no-untyped-def]
+    # As `closer`, but rows are looked at where chords are equal alone.
+    other = chords2[i]
+    return other < chord2 or (other == chord2 and rows[i] < row)
 
-    Those of an observation with more than `_LONG` are left out.
+
+@cuda.jit(cache=True)
+def put_in_order(  # type: ignore[no-untyped-def]
+    starts, run, rows, chords2, to_rows, to_chords2, reference, distance_m
+):
+    """Merge sorted runs of each observation's pairs two by two, a thread a pair.
+
+    Where `run` is 0 there are none yet, and runs of `_RUN` are made. Pairs whose order is complete
+    are measured, and go to their places in the answer; later passes leave them out.
     """
     for i in range(cuda.grid(1), rows.size, cuda.gridsize(1)):
-        low = int64(0)
-        high = int64(starts.size - 1)
-        while high - low > 1:
-            middle = (low + high) >> 1
+        low = uint64(0)
+        high = uint64(starts.size - 1)
+        while high - low > uint64(1):
+            middle = (low + high) >> uint64(1)
             if starts[middle] <= i:
                 low = middle
             else:
                 high = middle
-        begin, stop = starts[low], starts[low + 1]
-        if stop - begin <= _LONG:
-            chord2, row = chords2[i], rows[i]
-            place = begin
-            for other in range(begin, stop):
-                place += int64(closer(chords2[other], rows[other], chord2, row))
+        begin, stop = uint64(starts[low]), uint64(starts[low + uint64(1)])
+        if stop - begin <= uint64(run):
+            continue
+        here = uint64(i)
+        chord2, row = chords2[here], rows[here]
+        if run == 0:
+            own = here - (here - begin) % uint64(_RUN)
+            place = own
+            for other in range(own, min(own + uint64(_RUN), stop)):
+                place += uint64(_comes_before(chords2, rows, other, chord2, row))
+        else:
+            own = here - (here - begin) % uint64(run)
+            is_later = ((own - begin) // uint64(run)) & uint64(1) != uint64(0)
+            first = own - uint64(run) if is_later else min(own + uint64(run), stop)
+            low, high = first, min(first + uint64(run), stop)
+            while low < high:
+                middle = (low + high) >> uint64(1)
+                if _comes_before(chords2, rows, middle, chord2, row):
+                    low = middle + uint64(1)
+                else:
+                    high = middle
+            place = min(own, first) + (here - own) + (low - first)
+        if stop - begin <= uint64(max(2 * run, _RUN)):
             reference[place] = int64(row)
             distance_m[place] = metres(chord2)
+        else:
+            to_rows[place] = row
+            to_chords2[place] = chord2
 
 
-class _Looking(NamedTuple):
-    # Observations as kernels take them: in order and so many a warp, or, with 0, by brute force.
-    vectors: cp.ndarray
-    row_step: int
-    axis_step: int
-    n: int
-    rows: cp.ndarray
-    width: int
-
-
-def _looking(index: ReferenceIndex, observations: Degrees, by: Search) -> _Looking:
-    import cupy as cp
-
-    n = observations.lat_deg.size
-    if by == "packets":
-        box = extent(observations, SAMPLE)
-        rows, vectors, _ = order(observations, box, finely=index.tree.fine)
-        return _Looking(vectors.ravel(), 4, 1, n, rows, WARP)
-    vectors = unit_vectors(*observations).ravel()
-    return _Looking(vectors, 1, n, n, cp.empty(0, cp.int64), 0 if by == "brute" else 1)
-
-
-def _pass(index: ReferenceIndex, looking: _Looking, *asked: Any) -> None:
-    """Launch a pass over all observations; the last parameters are those of both its kernels."""
-    *observations, n, rows, width = looking
-    fills = asked[-1].size > 0
+def _pass(index: ReferenceIndex, seen: tuple[Any, ...], *into: Any) -> None:
+    """Launch a pass over all observations, which counts where there is no room for pairs."""
+    *vectors, n, rows, width = seen
     if width:
         *tree, fine, _ = index.tree
         launch(
-            walk(fine, fills), blocks_for(n, width * WARPS), (WARP, WARPS),
-            *tree, index.vectors, *observations, n, rows, width, *asked,
+            walk(fine, into[-1].size > 0), blocks_for(n, width * WARPS), (WARP, WARPS),
+            *tree, index.vectors, *vectors, n, rows, width, *into,
         )  # fmt: skip
     else:
         most = resident_blocks(_BRUTE_BLOCKS)
-        n_references = index.vectors.shape[1]
-        pieces = max(1, min(most * _BRUTE_WARPS // n, n_references // WARP**2))
+        pieces = max(1, min(most * _BRUTE_WARPS // n, index.n_references // WARP**2))
         launch(
             compare_all, blocks_for(n * pieces, _BRUTE_WARPS, most), (WARP, _BRUTE_WARPS),
-            index.vectors, *observations, n, pieces, *asked,
+            index.vectors, *vectors, n, pieces, *into,
         )  # fmt: skip
 
 
-def _count(index: ReferenceIndex, looking: _Looking, asked: tuple[Any, ...]) -> cp.ndarray:
+def _counted(
+    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search
+) -> tuple[cp.ndarray, tuple[Any, ...], tuple[Any, ...]]:
+    """Counts; and for a further pass the observations as kernels take them, and what is asked."""
     import cupy as cp
 
-    counts = cp.zeros(looking.n, cp.int64)
-    if looking.n and index.n_references:
-        _pass(index, looking, *asked, counts, cp.empty(0, cp.int32), cp.empty(0))
-    return counts
-
-
-def _asked(observations: Degrees, asked: Within) -> tuple[Any, ...]:
-    import cupy as cp
-
-    check_rows("observations", observations.lat_deg.size)
-    return cp.asarray(asked.chord2), *asked[1:]
+    n = observations.lat_deg.size
+    check_rows("observations", n)
+    if by == "packets":
+        box = extent(observations, SAMPLE)
+        rows, vectors, _ = order(observations, box, finely=index.tree.fine)
+        seen = (vectors.ravel(), 4, 1, n, rows, WARP)
+    else:
+        # No width stands for brute force.
+        vectors = unit_vectors(*observations).ravel()
+        seen = (vectors, 1, n, n, cp.empty(0, cp.int64), int(by != "brute"))
+    bounds = (cp.asarray(asked.chord2), *asked[1:])
+    counts = cp.zeros(n, cp.int64)
+    if n and index.n_references:
+        _pass(index, seen, *bounds, counts, cp.empty(0, cp.int32), cp.empty(0))
+    return counts, seen, bounds
 
 
 def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> cp.ndarray:
     """How many references lie within the distance of every observation."""
-    on_device = _asked(observations, asked)
-    return _count(index, _looking(index, observations, by), on_device)
+    return _counted(index, observations, asked, by)[0]
 
 
 def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
     """All references within the distance of every observation, nearest first, equals by row."""
     import cupy as cp
 
-    on_device = _asked(observations, asked)
-    looking = _looking(index, observations, by)
-    counts = _count(index, looking, on_device)
-    n = looking.n
-    starts = cp.zeros(n + 1, cp.int64)
+    counts, seen, bounds = _counted(index, observations, asked, by)
+    starts = cp.zeros(counts.size + 1, cp.int64)
     cp.cumsum(counts, out=starts[1:])
-    n_pairs, longest = cp.stack([starts[-1], counts.max() if n else starts[-1]]).tolist()
+    longest = counts.max() if counts.size else starts[0]
+    n_pairs, longest = cp.stack([starts[-1], longest]).tolist()
     found = Pairs(starts, cp.empty(n_pairs, cp.int64), cp.empty(n_pairs))
     if n_pairs:
         rows, chords2 = cp.empty(n_pairs, cp.int32), cp.empty(n_pairs)
-        at = starts[:-1]
-        if n_pairs * _SHARE >= n * index.n_references:
-            looking = looking._replace(width=0)
-        if not looking.width:
-            at = at.copy()
-        _pass(index, looking, *on_device, at, rows, chords2)
-        stride(put_in_order, n_pairs, starts, rows, chords2, *found[1:])
-        if longest > _LONG:
-            _sort_long(starts, rows, chords2, found)
+        if n_pairs * _SHARE >= counts.size * index.n_references:
+            seen = (*seen[:-1], 0)
+        # Brute force moves the starts that it is given.
+        _pass(index, seen, *bounds, starts[:-1].copy(), rows, chords2)
+        spare = (cp.empty_like(rows), cp.empty_like(chords2)) if longest > _RUN else (rows, chords2)
+        run, unsorted = 0, (rows, chords2)
+        while run < longest:
+            stride(put_in_order, n_pairs, starts, run, *unsorted, *spare, *found[1:])
+            unsorted, spare = spare, unsorted
+            run = max(2 * run, _RUN)
     return found
-
-
-def _sort_long(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray, found: Pairs) -> None:
-    """Put in order what `put_in_order` leaves out."""
-    import cupy as cp
-
-    for i in cp.flatnonzero(cp.diff(starts) > _LONG).tolist():
-        part = slice(*starts[i : i + 2].tolist())
-        by_row = rows[part].argsort()
-        # Sorts are stable: equals stay by row.
-        places = by_row[chords2[part][by_row].argsort()]
-        found.reference[part] = rows[part][places]
-        found.distance_m[part] = chords2[part][places]
-        answer_of(Found(found.reference[part], found.distance_m[part]))

@@ -117,7 +117,10 @@ KERNELS |= {
     for fills in (False, True)
 } | {
     "compare_all": (within_cuda.compare_all, (F8_2, *SEEN, types.int64, *WITHIN)),
-    "put_in_order": (within_cuda.put_in_order, (I8_1, I4_1, F8_1, I8_1, F8_1)),
+    "put_in_order": (
+        within_cuda.put_in_order,
+        (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
+    ),
 }
 ORDERING = {
     "bound",

@@ -75,15 +75,12 @@ def test_every_walk_finds_what_numpy_finds(case, query):
 
 
 @pytest.mark.parametrize("name", ["uniform", "copies", "box", "a metre of a global set"])
-def test_walks_write_where_brute_force_would_be_sooner_and_sorting_gives_the_same(
-    name, monkeypatch
-):
+def test_walks_write_the_same_pairs_where_brute_force_would_be_sooner(name, monkeypatch):
     references, observations = HARD[name]
     index, seen = build_index(*on_device(references), copies=True), on_device(observations)
     asked = Within(chord2_within(np.array([1e6])))
     want = within_cuda.pairs(index, seen, asked, "brute")
     monkeypatch.setattr(within_cuda, "_SHARE", 0)
-    monkeypatch.setattr(within_cuda, "_LONG", 100)
     for by in BY:
         found = within_cuda.pairs(index, seen, asked, by)
         for left, right in zip(found, want, strict=True):
