@@ -115,7 +115,8 @@ def run(
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
     rows = job.observations.rows, job.references.rows
-    if takes_long(*rows, job.options, cluster.device):
+    # What a worker has in hand is a share of it at most.
+    if takes_long(rows[0] // n_workers, rows[1], job.options, cluster.device):
         progress.compared = compared(job.observations, job.references, job.options)
     plan = chunks(*rows, job.options, cluster.device, n_workers, carried, progress.compared)
     start = time.perf_counter()
