@@ -89,13 +89,15 @@ class Children:
 
     def exit_code(self, child: Child) -> int | None:
         """How a process ended that has closed its pipe, or was killed; None if it hangs."""
-        until = time.monotonic() + _END_SECONDS
+        until, pause = time.monotonic() + _END_SECONDS, 0.0001
         while time.monotonic() < until:
             found, status = os.waitpid(child.number, os.WNOHANG)
             if found:
                 self._given.discard(child)
                 return os.waitstatus_to_exitcode(status)
-            time.sleep(0.001)
+            # Most end at once, and a request waits for it.
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
         return None
 
     def close(self) -> None:

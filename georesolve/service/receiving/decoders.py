@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
 
 from georesolve.intake.canonical import Decoded, joined
 from georesolve.intake.columns import Columns
@@ -24,7 +24,7 @@ from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import NotReady, TooLarge, problem_of
 from georesolve.service.receiving import sandbox
 from georesolve.service.receiving.children import Child, Children, NotStarted
-from georesolve.service.receiving.decoding import REFUSALS, Cut, Decode, Join, Limits, Task, serve
+from georesolve.service.receiving.decoding import REFUSALS, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.files import sha256_of
@@ -61,7 +61,11 @@ class _Decoded(_Answer):
 
 
 class _Cut(_Answer):
-    ranges: list[Range]
+    ranges: list[Range] = Field(min_length=2, max_length=_MOST_PROCESSES)
+
+
+class _First(RootModel[_Decoded | _Cut]):
+    """A file, or the ranges in which several processes decode it."""
 
 
 _KINDS = {one.__name__: one for one in REFUSALS}
@@ -77,7 +81,7 @@ class _Failed(_Answer):
     stack: str
 
 
-_A = TypeVar("_A", bound=_Answer)
+_A = TypeVar("_A", bound=BaseModel)
 _NO_ANSWERS: TypeAdapter[_Refused | _Failed] = TypeAdapter(_Refused | _Failed)
 
 
@@ -96,9 +100,14 @@ def decode_in_child(source: Source, target: Path, limits: Limits, children: Chil
     """Decode a file to `target`; blocks. Raises a problem of the file, NotReady, DecoderFailed."""
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
-        decoded = _in_ranges(budget, target)
+        task = Decode(source, target)
+        first = _answer_to(task._replace(most=_most_for(source)), _First, budget).root
+        if isinstance(first, _Decoded):
+            decoded: Decoded | None = first.of(target)
+        else:
+            decoded = _in_ranges(first.ranges, budget, target)
         if decoded is None:
-            decoded = _answer_to(Decode(source, target), _Decoded, budget).of(target)
+            decoded = _answer_to(task, _Decoded, budget).of(target)
         return replace(decoded.dataset, digest=sha256_of(target))
     except BaseException:
         target.unlink(missing_ok=True)
@@ -130,23 +139,21 @@ class _Budget(NamedTuple):
         return self._replace(limits=limits)
 
 
-def _in_ranges(budget: _Budget, target: Path) -> Decoded | None:
-    """Decode a large file in a process a core; None where it has to be read in one go."""
+def _most_for(source: Source) -> int:
+    """Processes that may decode a file: one a core for a large one."""
+    is_small = source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES
+    return 1 if is_small else min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
+
+
+def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> Decoded | None:
+    """Decode a file in a process a range; None where it has to be read in one go."""
     source = budget.source
-    cores = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
-    if cores < 2 or source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES:
-        return None
-    targets: list[Path] = []
+    targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
+    tasks = [
+        Decode(source._replace(range=one), its) for one, its in zip(ranges, targets, strict=True)
+    ]
+    share = budget.share(len(tasks))
     try:
-        ranges = _answer_to(Cut(source, cores), _Cut, budget).ranges
-        if len(ranges) < 2:
-            return None
-        targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
-        tasks = [
-            Decode(source._replace(range=one), its)
-            for one, its in zip(ranges, targets, strict=True)
-        ]
-        share = budget.share(len(tasks))
         with ThreadPoolExecutor(len(tasks), "range") as threads:
             answers = list(threads.map(lambda task: _answer_to(task, _Decoded, share), tasks))
         # A column may hold numbers in one range, and text in another.

@@ -24,7 +24,7 @@ from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
 from georesolve.intake.points import Bounds
 from georesolve.intake.readers import ranges_of
-from georesolve.intake.sources import Source, Table
+from georesolve.intake.sources import Range, Source, Table
 from georesolve.service.errors import (
     InvalidInput,
     StorageFull,
@@ -51,10 +51,12 @@ class Limits(Bounds):
 
 
 class Decode(NamedTuple):
-    """Make a dataset of a file, or of a range of it."""
+    """Make a dataset of a file, or of a range of it, or find ranges for several processes."""
 
     source: Source
     target: Path
+    most: int = 1
+    """Processes that may decode it."""
 
     @property
     def files(self) -> tuple[list[Path], list[Path]]:
@@ -63,7 +65,11 @@ class Decode(NamedTuple):
         return [self.source.path], [self.target, *([] if unpacked is None else [unpacked])]
 
     def answer(self, limits: Limits) -> dict[str, Any]:
-        """The numbers and names of the dataset, and what its rows showed."""
+        """The numbers and names of the dataset, and what its rows showed; or the ranges."""
+        ranges = self._ranges(limits) if self.most > 1 else []
+        # One process looks at all of a file that is too large.
+        if len(ranges) > 1 and ranges[-1].stop <= limits.rows:
+            return {"ranges": ranges}
         dataset, findings = decode(self.source, self.target, limits)
         return {
             "facts": {one.name: getattr(dataset, one.name) for one in fields(Facts)},
@@ -72,22 +78,14 @@ class Decode(NamedTuple):
             "evidence": findings.evidence.as_json(),
         }
 
-
-class Cut(NamedTuple):
-    """Find ranges in which a file can be decoded by several processes."""
-
-    source: Source
-    most: int
-
-    @property
-    def files(self) -> tuple[list[Path], list[Path]]:
-        """What it reads, and what it writes."""
-        return [self.source.path], []
-
-    def answer(self, limits: Limits) -> dict[str, Any]:
-        """The ranges: none of a file that is too large, or that one process had better look at."""
-        ranges = ranges_of(self.source, self.most)
-        return {"ranges": ranges if not ranges or ranges[-1].stop <= limits.rows else []}
+    def _ranges(self, limits: Limits) -> list[Range]:
+        """Ranges of the file: none of one that is wrong, as decoding it will tell better."""
+        try:
+            return ranges_of(self.source, self.most)
+        except Exception as error:
+            if _refusal_of(error, self.source, limits) is None:
+                raise
+            return []
 
 
 class Join(NamedTuple):
@@ -108,7 +106,7 @@ class Join(NamedTuple):
         return {}
 
 
-Task = Decode | Cut | Join
+Task = Decode | Join
 
 
 def serve(connection: Connection) -> None:
@@ -166,7 +164,7 @@ def _answer(task: Task, limits: Limits) -> dict[str, Any]:
     try:
         return task.answer(limits)
     except Exception as error:
-        problem = error if isinstance(error, Refused) else _problem_of(error, task.source, limits)
+        problem = _refusal_of(error, task.source, limits)
         if problem is None:
             return {"stack": traceback.format_exc()}
         return {
@@ -176,8 +174,10 @@ def _answer(task: Task, limits: Limits) -> dict[str, Any]:
         }
 
 
-def _problem_of(error: Exception, source: Source, limits: Limits) -> Refused | None:
+def _refusal_of(error: Exception, source: Source, limits: Limits) -> Refused | None:
     """What a file has done, None where the error is a defect of ours."""
+    if isinstance(error, Refused):
+        return error
     if isinstance(error, MemoryError):
         return TooLarge(
             f"{source.file}: decoding takes more than the limit of "
