@@ -202,18 +202,14 @@ class WithinOptions(_Shared):
         self._refuse_unless_true_or_false("once")
         super().__post_init__()
         by_reference = self.summary_by == "reference"
-        if self.summary is None:
+        if self.summary is None or self.summary == {}:
             if by_reference:
-                raise InvalidOption(
-                    "summary_by is for a summary, such as {'count': True}: give one"
-                )
+                raise InvalidOption("summary_by is for a summary: give one, as {'count': True}")
             vars(self).update(summary={})
             return
         other = "observation_columns" if by_reference else "columns"
         if getattr(self, other):
-            raise InvalidOption(
-                f"{other} are of pairs, and a summary has none: leave one of them out"
-            )
+            raise InvalidOption(f"{other} are of pairs, and a summary has none: leave one out")
         if by_reference and (self.once or isinstance(self.distance_m, str)):
             raise InvalidOption(
                 "summary_by='reference' takes one distance for all, and not once: leave it out, or "
@@ -240,7 +236,8 @@ def _summary(given: Any) -> dict[str, tuple[str, ...]]:
         )
     made: dict[str, tuple[str, ...]] = {}
     for name, kinds in given.items():
-        if name == "count" and kinds is True:
+        # As it is given, or as it was made of that.
+        if (name == "count" and kinds is True) or name == PAIRS:
             made[PAIRS] = ("count",)
             continue
         is_list = isinstance(kinds, Iterable) and not isinstance(kinds, str)

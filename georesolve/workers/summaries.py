@@ -6,7 +6,6 @@ left out.
 
 import math
 from collections.abc import Iterable
-from fractions import Fraction
 from itertools import islice
 from typing import NamedTuple
 
@@ -81,4 +80,6 @@ def _sum(numbers: list[float]) -> float:
         return math.fsum(numbers)
     except OverflowError:
         # Perhaps on the way alone, in this order.
+        from fractions import Fraction
+
         return float(sum(map(Fraction, numbers)))

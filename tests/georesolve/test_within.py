@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import geopandas
 import numpy as np
@@ -221,6 +222,12 @@ def test_options_that_are_not_allowed(options, words):
     asked = {"distance_m": 5.0, **options}
     with pytest.raises(georesolve.InvalidOption, match=words):
         georesolve.within(OBSERVATIONS, REFERENCES, **asked)
+
+
+@pytest.mark.parametrize("summary", [None, {"count": True}, {"id": ["sum"], "count": True}])
+def test_options_can_be_changed(summary):
+    asked = WithinOptions(distance_m=5, summary=summary)
+    assert replace(asked, distance_m=7) == WithinOptions(distance_m=7, summary=summary)
 
 
 def test_options_that_do_not_exist():
