@@ -33,7 +33,6 @@ from georesolve.searches import (
     Batch,
     Progress,
     Search,
-    batches,
     deserves_all_gpus,
     distances,
     run_on_cluster,
@@ -410,11 +409,11 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         most = min(size, MADE_PAIRS)
 
         def tables() -> Iterator[pa.Table]:
-            for chunk, batch in read(_COUNTED_ROWS):
+            for _, batch in read(_COUNTED_ROWS):
                 # As many observations at a time as have so many pairs together.
-                for start, stop in batches(search.count_within(batch, options), most):
-                    rows = found(batch.rows(start, stop))
-                    own = Chunk(chunk.start + start, chunk.start + stop)
+                for part in search.parts(batch, options, most):
+                    rows = found(part)
+                    own = Chunk(part.first_row, part.first_row + part.lat_deg.size)
                     for first in range(0, max(1, rows.num_rows), most):
                         yield carrying(own, rows.slice(first, most))
 

@@ -1,7 +1,7 @@
 """The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,8 @@ RESULT_ROWS = 2**22
 """Result rows that are made at a time at most, and so how often progress is told."""
 MADE_PAIRS = 2**20
 """Pairs that are made at a time at most where they are not kept, unless one's own are more."""
+_PAIRS_ON_GPU = 2**26
+"""They take 40 bytes each of its memory."""
 _CLUSTER_SECONDS = 30.0
 """Work that one GPU does in less time is not worth a cluster, which takes 6 to 20 s to open."""
 
@@ -181,6 +183,17 @@ class Search:
         named = {name: getattr(options, name) for name in ("exclude_self", "once", "algorithm")}
         return {"index": self.whole_index, **asked, **arrays, **named}
 
+    def parts(self, batch: Batch, options: PairOptions, most: int) -> Iterator[Batch]:
+        """A batch in parts that have so many pairs together: they are counted first."""
+        for start, stop in batches(self.count_within(batch, options), most):
+            yield batch.rows(start, stop)
+
+    def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
+        """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""
+        if self.device == "cpu" or not isinstance(options, PairOptions) or options.summary:
+            return [batch]
+        return self.parts(batch, options, _PAIRS_ON_GPU)
+
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
         lat_deg, lon_deg, first_row, _ = batch
@@ -244,9 +257,10 @@ class Search:
         # No observations are one empty batch: their result has columns, too.
         for start in range(0, max(1, observations.rows), step):
             stop = min(start + step, observations.rows)
-            rows, _ = self.found(everything.rows(start, stop), options)
-            own = of_observations.slice(start, stop - start)
-            tables.append(self.carry(rows, own, start, options))
+            for batch in self._fitting(everything.rows(start, stop), options):
+                rows, _ = self.found(batch, options)
+                own = of_observations.slice(batch.first_row, batch.lat_deg.size)
+                tables.append(self.carry(rows, own, batch.first_row, options))
             if progress is not None:
                 progress(stop, observations.rows)
         return pa.concat_tables(tables)

@@ -181,6 +181,22 @@ def test_as_many_pairs_as_observations():
     assert given.index.tolist() == ["a", "a"]
 
 
+def test_pairs_come_in_parts_that_a_gpu_holds(monkeypatch):
+    """Of which there is none here: the parts are the same."""
+    options = {"how": "left", "observation_columns": ["name"]}
+    expected = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, **options)
+    parts = []
+    search_parts = searches.Search.parts
+    monkeypatch.setattr(
+        searches.Search,
+        "_fitting",
+        lambda self, batch, options: parts.append(0) or search_parts(self, batch, options, 100),
+    )
+    given = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, **options)
+    assert given.combine_chunks().equals(expected.combine_chunks())
+    assert given.num_rows > 1000 * len(parts)
+
+
 def test_no_observations_have_columns():
     given = georesolve.within(OBSERVATIONS.slice(0, 0), REFERENCES, 5, columns=["name"])
     whole = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, columns=["name"])
