@@ -237,16 +237,16 @@ def _summary(given: Any) -> dict[str, tuple[str, ...]]:
     made: dict[str, tuple[str, ...]] = {}
     for name, kinds in given.items():
         # As it is given, or as it was made of that.
-        if (name == "count" and kinds is True) or name == PAIRS:
+        if (name == "count" and kinds is True) or (name == PAIRS and kinds == ("count",)):
             made[PAIRS] = ("count",)
             continue
-        is_list = isinstance(kinds, Iterable) and not isinstance(kinds, str)
-        made[str(name)] = tuple(dict.fromkeys(kinds if is_list else ()))
-        if not made[name] or not {*made[name]} <= {*KINDS}:
+        listed = [*kinds] if isinstance(kinds, Iterable) and not isinstance(kinds, str) else []
+        if name == PAIRS or not listed or not all(kind in KINDS for kind in listed):
             raise InvalidOption(
                 f"summary makes {', '.join(KINDS)} of a column: write {{{str(name)!r}: ['sum']}}, "
                 f"got {{{name!r}: {kinds!r}}}"
             )
+        made[str(name)] = tuple(dict.fromkeys(listed))
     return made
 
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.delimited import cleaned
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.points import Points, as_numbers, write_points
 from georesolve.kernels.devices import Device
 from georesolve.workers.evidence import valid_rows
@@ -69,6 +70,9 @@ def summed(column: pa.ChunkedArray, name: str) -> Values:
     numbers = as_numbers(column, "summary", name, "what is summed")
     # Unsigned ones may be beyond what sums are made in.
     bad = np.isinf(numbers) | ((numbers >= 2.0**63) & pa.types.is_uint64(column.type))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        # A sum without such as "1,5" would look like one of all.
+        bad |= np.isnan(numbers) & cleaned(column, ".").is_valid().to_numpy()
     _refuse("summary", column, name, bad, 0, "a finite number of 64 bits, or nothing")
     if pa.types.is_integer(column.type):
         whole = column.fill_null(0).cast(pa.int64()).to_numpy()
@@ -218,6 +222,12 @@ class Search:
             for name, kinds in options.summary.items()
             for kind in kinds
         }
+        carried = (f"{options.summary_by}_{name}" for name in options.observation_columns)
+        if twice := made.keys() & carried:
+            raise InvalidOption(
+                f"the result would have two columns {min(twice)!r}, one of the summary and one "
+                "that it carries: leave one out"
+            )
         if PAIRS in options.summary:
             made["count"] = [pa.array(each, mask=~valid)]
         values = {name: summed(self.references.kept[name], name) for name in options.summarised}

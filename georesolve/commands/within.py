@@ -56,10 +56,13 @@ def _distance(text: str) -> float | str:
 
 def _options(given: argparse.Namespace) -> "WithinOptions":
     from georesolve.options import WithinOptions
+    from georesolve.workers.jobs import PAIRS
 
-    summary: dict[str, Any] = {"count": True} if given.count else {}
-    for name, _, kinds in (one.rpartition(":") for one in given.summary):
-        summary[name or kinds] = [*summary.get(name, []), *kinds.split(",")]
+    # By the name of no column: one may be called "count", too.
+    summary: dict[str, Any] = {PAIRS: ("count",)} if given.count else {}
+    for column, _, kinds in (one.rpartition(":") for one in given.summary):
+        name = column or kinds
+        summary[name] = [*summary.get(name, []), *kinds.split(",")]
     given.summary = summary or None
     # They are called alike.
     return WithinOptions(**{one.name: getattr(given, one.name) for one in fields(WithinOptions)})

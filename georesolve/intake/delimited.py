@@ -139,7 +139,7 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
                 cells.append(BadCell(columns[axis], row, detail))
             raise bad_cells(source, cells, rows.size) from None
         for place, text in zip(places, texts, strict=True):
-            numbers = _cleaned(text, decimal_point).cast(pa.float64())
+            numbers = cleaned(text, decimal_point).cast(pa.float64())
             table = table.set_column(place, header[place], numbers)
     table = _typed(table, names, places)
     if _has_newlines(header, table):
@@ -266,7 +266,7 @@ def _ragged(row: Any, dialect: _Dialect) -> BadCell:
     return BadCell(None, row.number - 2 - dialect.skipped, detail)
 
 
-def _cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
+def cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
     """Text to be cast to numbers, and null for what people and spreadsheets write for none."""
     trimmed = pc.utf8_trim_whitespace(column)
     is_none = pc.or_(
@@ -282,7 +282,7 @@ def _cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
 
 def _no_numbers(column: pa.ChunkedArray, decimal_point: str) -> Rows:
     """The rows whose text is neither a number nor stands for none."""
-    is_number = pc.match_substring_regex(_cleaned(column, decimal_point), _NUMBER)
+    is_number = pc.match_substring_regex(cleaned(column, decimal_point), _NUMBER)
     return np.flatnonzero(~is_number.fill_null(True).to_numpy())
 
 

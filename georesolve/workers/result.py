@@ -91,8 +91,9 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
 def geometries(job: Job) -> dict[str, str]:
     """What a result says of the geometry columns that it carries: what the datasets say of them."""
     options = job.options
+    own = getattr(options, "summary_by", "observation")
     sets = [
-        ("observation_", job.observations, options.observation_columns),
+        (f"{own}_", job.observations, options.observation_columns),
         ("reference_", job.references, options.columns),
     ]
     found = {

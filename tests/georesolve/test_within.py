@@ -226,6 +226,9 @@ def test_no_observations_have_columns():
             r"write {'name': \['sum'\]}, got {'name': \['median'\]}",
         ),
         ({"summary": {"size": ["sum"]}}, "summary: there is no column 'size'"),
+        ({"summary": {"": ["sum"]}}, "summary makes sum, mean, min, max of a column"),
+        ({"summary": {3: ["sum"]}}, "summary: there is no column '3'"),
+        ({"summary": {"id": [["sum"]]}}, "summary makes sum, mean, min, max of a column"),
         ({"summary_by": "reference"}, "summary_by is for a summary"),
         (
             {"summary": {"count": True}, "summary_by": "row"},
@@ -482,13 +485,59 @@ def test_summaries_by_the_command(paths, tmp_path, suffix):
         (pa.array([1.7e308, 1.7e308]), "a sum of the column 'size' is beyond 64 bits"),
         (pa.array([1.0, float("inf")]), "the column 'size' holds inf in row 1"),
         (pa.array([1, 2**63], pa.uint64()), "the column 'size' holds 9223372036854775808 in row 1"),
+        (pa.array(["1.5", " 2", "-", "1,5"]), "the column 'size' holds '1,5' in row 3"),
+        (pa.array(["inf", None], pa.large_string()), "the column 'size' holds 'inf' in row 0"),
         (pa.array([True, False]), "'size' holds bool, not numbers: give what is summed as numbers"),
     ],
 )
 def test_what_cannot_be_summed(values, words):
-    table = pa.table({"lat": [0.0, 0.0], "lon": [0.0, 0.0], "size": values})
+    table = pa.table({"lat": [0.0] * len(values), "lon": [0.0] * len(values), "size": values})
     with pytest.raises(georesolve.InvalidInput, match=words):
         georesolve.within(table, table, 5, summary={"size": ["sum"]})
+
+
+def test_texts_of_numbers_are_summed():
+    sizes = pa.array(["1.5", " 2 ", "-", "", None, "NaN", "n/a"], pa.large_string())
+    table = pa.table({"lat": [0.0] * 7, "lon": [0.0] * 7, "size": sizes})
+    given = georesolve.within(table.slice(0, 1), table, 5, summary={"size": ["sum", "mean"]})
+    assert given["size_sum"].to_pylist() == [3.5]
+    assert given["size_mean"].to_pylist() == [1.75]
+
+
+def test_a_summary_is_not_named_as_what_is_carried():
+    table = pa.table({"lat": [0.0], "lon": [0.0], "observation": [1], "sum": [2]})
+    with pytest.raises(georesolve.InvalidOption, match="two columns 'observation_sum'"):
+        georesolve.within(
+            table, table, 5, summary={"observation": ["sum"]}, observation_columns=["sum"]
+        )
+
+
+def test_a_summary_of_a_column_that_is_called_count(tmp_path):
+    table = pa.table({"lat": [0.0, 0.0], "lon": [0.0, 0.0], "count": [3, 4]})
+    path, out = tmp_path / "points.parquet", tmp_path / "sums.parquet"
+    pq.write_table(table, path)
+    flags = ["--count", "--summary", "count:sum", "--summary", "count:max"]
+    assert within(path, path, "-d", "5m", *flags, "-o", out) == 0
+    assert pq.read_table(out).to_pylist() == [
+        {"observation": row, "count": 2, "count_sum": 7, "count_max": 4, "status": "matched"}
+        for row in range(2)
+    ]
+
+
+def test_a_summary_by_reference_carries_geometries(tmp_path):
+    zones = geopandas.GeoDataFrame(
+        {"name": ["a"]}, geometry=geopandas.points_from_xy([8.0], [50.0]), crs="EPSG:4326"
+    )
+    path, out = tmp_path / "zones.parquet", tmp_path / "sums.parquet"
+    zones.to_parquet(path)
+    visits = tmp_path / "visits.parquet"
+    pq.write_table(pa.table({"lat": [50.0], "lon": [8.0]}), visits)
+    options = WithinOptions(
+        distance_m=5, summary={"count": True}, summary_by="reference", columns=["geometry"]
+    )
+    files.resolve(visits, path, out, options)
+    given = geopandas.read_parquet(out)
+    assert given["reference_geometry"].geom_equals(zones.geometry, align=False).all()
 
 
 def test_sums_that_are_too_large_only_on_the_way():
