@@ -4,7 +4,8 @@ From degrees in numpy arrays, the index included, with all cores: counts, or pai
 in order and metres; those of the peers are rows in any order, and they search with a chord, which
 is not exact. Wall clock and seconds of processors, which a busy machine changes less.
 
-    python -m georesolve.benchmarks.within [--toy] [--repeats N] [--only WORD ...] [--json FILE]
+    python -m georesolve.benchmarks.within
+        [--toy] [--observations 22] [--repeats N] [--only WORD ...] [--json FILE]
 """
 
 import argparse
@@ -115,11 +116,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Print what all methods take on all inputs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--toy", action="store_true", help="small inputs: does it run?")
+    parser.add_argument("--observations", type=int, default=22, help="as a power of two")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="of methods")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     given = parser.parse_args(arguments)
-    m, n = (2**10, 2**9) if given.toy else (2**22, 2**20)
+    m, n = (2**10, 2**9) if given.toy else (2**given.observations, 2**20)
     chosen = [name for name in METHODS if any(word in name for word in given.only)]
     figures = []
     for kind in ("uniform", "cities"):

@@ -83,30 +83,21 @@ def unit_vectors(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _bisect(thread, threads, distance_m, chord2):  # type: ignore[no-untyped-def]
     # Bits of what is not negative are in its order.
-    value = np.empty(1)
+    value = np.full(1, _BEYOND)
     bits = value.view(np.int64)
+    beyond = bits[0]
     for i in range(chord2.size * thread // threads, chord2.size * (thread + 1) // threads):
-        value[0] = _BEYOND
-        beyond = bits[0]
-        if metres_of_chord(_BEYOND) <= distance_m[i]:
-            chord2[i] = _BEYOND
-            continue
-        half = math.sin(distance_m[i] / (2.0 * EARTH_RADIUS_M))
-        value[0] = 4.0 * half * half
-        low, high = max(bits[0] - _NEAR, 0), min(bits[0] + _NEAR, beyond)
-        bits[0] = low
-        if metres_of_chord(value[0]) > distance_m[i]:
-            low = 0
-        bits[0] = high
-        if metres_of_chord(value[0]) <= distance_m[i]:
-            high = beyond
+        low, high = 0, beyond
+        value[0] = 4.0 * math.sin(distance_m[i] / (2.0 * EARTH_RADIUS_M)) ** 2
+        # First on either side of an estimate.
+        guess, other = bits[0] - _NEAR, bits[0] + _NEAR
         while high - low > 1:
-            middle = low + (high - low) // 2
-            bits[0] = middle
+            bits[0] = guess if low < guess < high else low + (high - low) // 2
+            guess = other
             if metres_of_chord(value[0]) <= distance_m[i]:
-                low = middle
+                low = bits[0]
             else:
-                high = middle
+                high = bits[0]
         bits[0] = low
         chord2[i] = value[0]
 

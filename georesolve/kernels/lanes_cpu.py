@@ -459,50 +459,22 @@ def pack_members(builder, points, rows, leaf, lanes, lane, chord2, row, end):  #
 
 
 @_written(types.void)
-def rank_32(builder, chord2, row, first, n, at, ranks, tied):  # type: ignore[no-untyped-def]
+def rank_32(builder, chord2, row, first, n, at, ranks):  # type: ignore[no-untyped-def]
     """Count for each of 32 places of ``ranks`` how many of n entries come before it.
 
-    These begin at `first`, and the 32 at `first + at`. Equal squared chords count only where they
-    are `tied`, by their rows.
+    Entries begin at `first`, and the 32 at `first + at`; they are in the order of `closer`.
     """
-    places = [first + at + 8 * j for j in range(4)]
-    own = [chord2.load(_EIGHT, place) for place in places]
-    own_rows = [row.load(_EIGHT, place) for place in places]
-    sums = [cgutils.alloca_once_value(builder, _EIGHT_KEYS([0] * 8)) for _ in places]
-
-    def add(before: Callable[[_Value, _Value, _Value, _Value], _Value]) -> None:
-        with cgutils.for_range(builder, n.ir) as loop:
-            entry = first + _Value(builder, loop.index)
-            there, its_row = chord2.every(_EIGHT, entry), row.every(_EIGHT, entry)
-            for value, own_row, place in zip(own, own_rows, sums, strict=True):
-                more = before(there, value, its_row, own_row).widened()
-                builder.store(builder.add(builder.load(place), more.ir), place)
-
-    with builder.if_else(tied.differs(0).ir) as (with_rows, without):
-        with with_rows:
-            add(lambda c, own, r, own_r: (c < own) | (c.equals(own) & (r < own_r)))
-        with without:
-            add(lambda c, own, r, own_r: c < own)
-    for j, place in enumerate(sums):
-        ranks.store(_Value(builder, builder.load(place)), at + 8 * j)
-
-
-@_written(types.void)
-def count_members(builder, points, rows, leaf, lanes, counts):  # type: ignore[no-untyped-def]
-    """Count a leaf's references within the bounds of 16 points, but for rows below their least."""
-    *own, bound, _, least = (lanes.load(_SIXTEEN, row, 0) for row in range(6))
-    count = counts.load(_SIXTEEN_KEYS, 0)
-    for j in range(8):
-        square = _square(own, [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)])
-        row = rows.every(_SIXTEEN, leaf, j)
-        count += ((square <= bound) & (least <= row)).widened()
-    counts.store(count, 0)
-
-
-@_written(types.int64)
-def ones(builder, bits):  # type: ignore[no-untyped-def]
-    """How many bits are set."""
-    return bits.ones()
+    parts = range(0, 32, 8)
+    own = [tuple(array.load(_EIGHT, first + at + j) for array in (chord2, row)) for j in parts]
+    sums = [cgutils.alloca_once_value(builder, _EIGHT_KEYS([0] * 8)) for _ in parts]
+    with cgutils.for_range(builder, n.ir) as loop:
+        entry = first + _Value(builder, loop.index)
+        c, r = chord2.every(_EIGHT, entry), row.every(_EIGHT, entry)
+        for (own_c, own_r), place in zip(own, sums, strict=True):
+            before = (c < own_c) | (c.equals(own_c) & (r < own_r))
+            builder.store(builder.add(builder.load(place), before.widened().ir), place)
+    for j, place in zip(parts, sums, strict=True):
+        ranks.store(_Value(builder, builder.load(place)), at + j)
 
 
 @_written(types.int64)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
 from georesolve.kernels.memory_cpu import aligned
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 ROW = (1 << 32) - 1
@@ -35,6 +37,8 @@ _PART_BITS = 8
 _KEPT = 2
 _KEPT_POINTS = 1 << 20
 """Memory of so many sorts stays with the process, each of at most so many points: 96 MiB."""
+_WINDOW = 1 << 20
+"""Observations sorted at a time: their memory is used again for the next."""
 _INSERTION = 24
 _DIGIT_BITS = 8
 
@@ -259,3 +263,18 @@ def _range(points: np.ndarray) -> tuple[int, int]:
     low, high = (int(keys[round(part * (keys.size - 1))]) for part in (0.01, 0.99))
     margin = (high - low) // 32
     return low - margin, max(0, (high - low + 2 * margin).bit_length() - _LEAD_BITS)
+
+
+def in_windows(
+    observations: Degrees, run: int, n_references: int, window: int | None = None
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Parts of the observations, up to `window` each, their unit vectors, and these in order."""
+    lat_deg, lon_deg = observations
+    n = lat_deg.size
+    window = min(n, window or max(_WINDOW, 2 * n_references), MAX_ROWS)
+    with scratch(window) as memory:
+        for start in range(0, n, max(window, 1)):
+            part = slice(start, min(start + window, n))
+            here = Scratch(*(array[: part.stop - start] for array in memory))
+            unit_vectors(lat_deg[part], lon_deg[part], here.points)
+            yield part, here.points, here.order[: sort(here, run)]

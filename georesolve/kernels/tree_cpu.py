@@ -30,7 +30,7 @@ from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import MAX_ROWS, ROW, Scratch, scratch, sort
+from georesolve.kernels.order_cpu import MAX_ROWS, ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, search_packets, take
 from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.singles_cpu import search_singles
@@ -43,8 +43,6 @@ _GRAIN = 256
 """Observations that are worth a thread."""
 _TAKE_GRAIN = 1 << 15
 """Answers that are worth a thread."""
-_WINDOW = 1 << 20
-"""Observations sorted at a time: their memory is used again for the next."""
 _SHARES = (1 / 64, 1 / 16)
 """Of the work of brute force, what an observation's walk may take before it is put off, and then
 before brute force takes it over. What is hard lies together in the order: put off, it is spread
@@ -100,42 +98,38 @@ def search(
     second = max(first, _SHARES[1] * brute, min(3 * least, brute / 4))
     patiences = dict.fromkeys((int(first), int(second)))
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
-    window = min(n, window or max(_WINDOW, 2 * tree.rows.size), MAX_ROWS)
-    with scratch(window) as memory:
-        for start in range(0, n, window):
-            part = slice(start, min(start + window, n))
-            here = Scratch(*(array[: part.stop - start] for array in memory))
-            reference, chord2 = found.reference[part], found.key[part]
-            unit_vectors(lat_deg[part], lon_deg[part], here.points)
-            order = here.order[: sort(here, LANES)]
-            into: tuple[Any, ...] = ()
-            if lists or not packets:
-                if order.size < part.stop - start:
-                    reference.fill(-1)
-                    chord2.fill(np.nan if in_metres else np.inf)
-                into = (reference, chord2, query.exclude_self, query.first_row + start)
-                into = (*into, in_metres) if packets else into
-            for patience in patiences:
-                threads = threads_for(order.size, _GRAIN)
-                limits = np.array([patience, most_steps])
-                tally = np.empty((threads, 2), np.int64)
-                at = (tree, here.points, order, order.size, limits, tally)
-                in_threads(loop, threads, *at, *into)
-                most_steps -= int(tally[:, 0].max())
-                if most_steps < 0:
-                    raise StepsSpent(f"the search takes more than {query.most_steps} steps")
-                order = ~order[order < 0] if tally[:, 1].any() else order[:0]
-                if not order.size:
-                    break
-            if loop is search_packets:
-                threads = threads_for(part.stop - start, _TAKE_GRAIN)
-                in_threads(take, threads, here.points, reference[:, 0], chord2[:, 0])
-            if order.size:
-                rows = np.sort(order & ROW)
-                rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
-                some = _compare_all(index, rest, start + rows, query, most_steps)
-                reference[rows] = some.reference
-                chord2[rows] = answer_of(some).distance_m if in_metres else some.key
+    seen = Degrees(lat_deg, lon_deg)
+    for part, points, order in in_windows(seen, LANES, tree.rows.size, window):
+        start = part.start
+        reference, chord2 = found.reference[part], found.key[part]
+        into: tuple[Any, ...] = ()
+        if lists or not packets:
+            if order.size < part.stop - start:
+                reference.fill(-1)
+                chord2.fill(np.nan if in_metres else np.inf)
+            into = (reference, chord2, query.exclude_self, query.first_row + start)
+            into = (*into, in_metres) if packets else into
+        for patience in patiences:
+            threads = threads_for(order.size, _GRAIN)
+            limits = np.array([patience, most_steps])
+            tally = np.empty((threads, 2), np.int64)
+            at = (tree, points, order, order.size, limits, tally)
+            in_threads(loop, threads, *at, *into)
+            most_steps -= int(tally[:, 0].max())
+            if most_steps < 0:
+                raise StepsSpent(f"the search takes more than {query.most_steps} steps")
+            order = ~order[order < 0] if tally[:, 1].any() else order[:0]
+            if not order.size:
+                break
+        if loop is search_packets:
+            threads = threads_for(part.stop - start, _TAKE_GRAIN)
+            in_threads(take, threads, points, reference[:, 0], chord2[:, 0])
+        if order.size:
+            rows = np.sort(order & ROW)
+            rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
+            some = _compare_all(index, rest, start + rows, query, most_steps)
+            reference[rows] = some.reference
+            chord2[rows] = answer_of(some).distance_m if in_metres else some.key
     if in_metres:
         return Answer(*found)
     return answer_of(found) if measure else found

@@ -16,18 +16,21 @@ from georesolve.kernels.boxes_cpu import NODE_STEPS, WIDTH
 from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_node
 
-_LOOKS: dict[Any, Callable[..., Any]] = {}
-_TAKES: dict[Any, Callable[..., Any]] = {}
+_COLLECTORS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
-def looks(kind: type) -> Callable[..., Any]:
-    """Have a function be `look` for collectors of a type."""
-    return lambda function: _LOOKS.setdefault(kind, function)
+def _open_all(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
+    return bits
 
 
-def takes(kind: type) -> Callable[..., Any]:
-    """Have a function be `take_whole` for collectors of a type."""
-    return lambda function: _TAKES.setdefault(kind, function)
+def looks(kind: type, take: Callable[..., Any] = _open_all) -> Callable[..., Any]:
+    """Have a function be `look` for collectors of a type, and another one `take_whole`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _COLLECTORS[kind] = function, take
+        return function
+
+    return register
 
 
 def look(collector: Any, tree: Any, node: Any, bits: Any, box: Any, worst: Any) -> Any:
@@ -38,7 +41,7 @@ def look(collector: Any, tree: Any, node: Any, bits: Any, box: Any, worst: Any) 
 
 
 def take_whole(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
-    """Take boxes of a node without opening them; those of the bits that are still to be opened."""
+    """Take boxes of a node without opening them; gives the bits of those still to be opened."""
 
 
 # Only compiled code calls them: to take their arguments from Python would be much to compile.
@@ -47,16 +50,12 @@ _INLINE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": 
 
 @overload(look, strict=False, jit_options=_INLINE)
 def _choose_look(collector: Any, *_: Any) -> Callable[..., Any] | None:
-    return _LOOKS.get(getattr(collector, "instance_class", None))
+    return _COLLECTORS.get(getattr(collector, "instance_class", None), (None,))[0]
 
 
 @overload(take_whole, strict=False, jit_options=_INLINE)
-def _choose_take(collector: Any, *_: Any) -> Callable[..., Any]:
-    return _TAKES.get(getattr(collector, "instance_class", None), _take_none)
-
-
-def _take_none(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
-    return bits
+def _choose_take(collector: Any, *_: Any) -> Callable[..., Any] | None:
+    return _COLLECTORS.get(getattr(collector, "instance_class", None), (None,))[-1]
 
 
 @njit(inline="always")

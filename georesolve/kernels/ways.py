@@ -25,9 +25,7 @@ _SPREAD_OF_LISTS = 4
 """Observations, and references for each, from and up to which packets pay on a CPU. Sixteen
 observations that are far apart have little of their walks in common."""
 _SPREAD_WITHIN = 128
-_BRUTE_WITHIN = 40_000
-"""The same for all within a distance, where walks do not end early; and the pairs of observation
-and reference that a CPU compares in the time of a call: 1.4 ns each, and 57 us."""
+"""The same for all within a distance, where walks do not end early."""
 _SORT_FROM = 1 << 17
 _SORT_FROM_PLACES = 1 << 20
 """Observations, or places in their lists, from which sorting them pays on a GPU."""
@@ -115,7 +113,7 @@ def _prefers_brute(
     if device == "cuda":
         return n_references <= _BRUTE_REFERENCES and n_references * n_observations <= _BRUTE_PAIRS
     if isinstance(query, Within):
-        return n_references * n_observations <= _BRUTE_WITHIN
+        return False
     pairs = n_references * _LANES * -(-n_observations // _LANES)
     if query.k > 1:
         return pairs <= 10_000 or n_references <= max(_LANES, query.k)

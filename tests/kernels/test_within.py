@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from georesolve.kernels import Within, build_index, count_within, nearest, within, within_cpu
+from georesolve.kernels import (
+    Within,
+    build_index,
+    count_within,
+    nearest,
+    order_cpu,
+    within,
+    within_cpu,
+)
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
 from georesolve.kernels.query import Degrees, Found
@@ -86,7 +94,7 @@ def test_every_algorithm_finds_what_the_definition_says(name, distance_m):
 @pytest.mark.parametrize("query", [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("name", SETS)
 def test_packets_and_singles_in_windows_find_what_brute_force_finds(name, query, monkeypatch):
-    monkeypatch.setattr(within_cpu, "_WINDOW", 100)
+    monkeypatch.setattr(order_cpu, "_WINDOW", 100)
     (lat, lon), observations = SETS[name]
     index = build_index(lat[:2000], lon[:2000], copies=True)
     some = Degrees(*(p[:5000:5].copy() for p in observations))
