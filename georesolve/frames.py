@@ -72,6 +72,10 @@ class Given(ABC):
     @abstractmethod
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part: ...
 
+    def on_host(self, points: Points, names: Collection[str]) -> Points:
+        """Its rows, which `points` gave, with columns that these were to keep, if left on a GPU."""
+        return points
+
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
@@ -232,6 +236,9 @@ class _Cudf(_Pandas):
         table = self._given[own].to_arrow(preserve_index=False)
         return dict(zip(table.column_names, table.columns, strict=True))
 
+    def on_host(self, points: Points, names: Collection[str]) -> Points:
+        return replace(points, kept=pa.table(self._taken(names)))
+
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
@@ -240,8 +247,7 @@ class _Cudf(_Pandas):
             named.append(str(options.distance_m))
         elif search.device == "cuda" and points.lat in self._given.columns:
             return _on_gpu(self._given, points, search, options, progress)
-        kept = pa.table(self._taken(named))
-        return super().resolve(replace(points, kept=kept), search, options, progress)
+        return super().resolve(self.on_host(points, named), search, options, progress)
 
     def _give_back(self, matches: pa.Table) -> Any:
         import cudf

@@ -212,8 +212,9 @@ def _resolved(
                 "the references"
             )
         # It is as far from a reference to an observation.
+        searched = table.on_host(points, match.summarised)
         table = given(references, "references")
-        points, search = search.references, Search(points, search.device)
+        points, search = search.references, Search(searched, search.device)
         match = match.turned()
     return table.resolve(points, search, match, progress)
 

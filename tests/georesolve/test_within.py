@@ -540,6 +540,28 @@ def test_a_summary_by_reference_carries_geometries(tmp_path):
     assert given["reference_geometry"].geom_equals(zones.geometry, align=False).all()
 
 
+def test_a_frame_of_cudf_is_summed_by_reference():
+    """With a stand-in for it: its columns are left on the GPU until they are needed."""
+
+    class DataFrame:
+        __module__ = "cudf"
+
+        def __init__(self, columns):
+            self.columns, self._columns = [*columns], columns
+
+        def __getitem__(self, names):
+            return DataFrame({name: self._columns[name] for name in names})
+
+        def to_arrow(self, preserve_index):
+            return pa.table(self._columns)
+
+    visits = {"lat": [0.0, 0.0], "lon": [0.0, 0.0], "size": [3, 4]}
+    asked = {"distance_m": 5, "summary": {"size": ["sum"]}, "summary_by": "reference"}
+    places = pa.table({"lat": [0.0], "lon": [0.0]})
+    expected = georesolve.within(pa.table(visits), places, **asked)
+    assert georesolve.within(DataFrame(visits), places, **asked, device="cpu").equals(expected)
+
+
 def test_sums_that_are_too_large_only_on_the_way():
     sizes = [1.7e308, 1.7e308, -1.7e308, -1.7e308, 3.0]
     table = pa.table({"lat": [0.0] * 5, "lon": [0.0] * 5, "size": sizes})
