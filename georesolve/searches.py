@@ -67,6 +67,8 @@ def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0)
 
 def summed(column: pa.ChunkedArray, name: str) -> Values:
     """A column as it is summed: whole numbers as they are, others as float64."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     numbers = as_numbers(column, "summary", name, "what is summed")
     # Unsigned ones may be beyond what sums are made in.
     bad = np.isinf(numbers) | ((numbers >= 2.0**63) & pa.types.is_uint64(column.type))

@@ -567,3 +567,12 @@ def test_sums_that_are_too_large_only_on_the_way():
     table = pa.table({"lat": [0.0] * 5, "lon": [0.0] * 5, "size": sizes})
     given = georesolve.within(table.slice(0, 1), table, 5, summary={"size": ["sum"]})
     assert given["size_sum"].to_pylist() == [3.0]
+
+
+def test_whole_numbers_of_a_dictionary_stay_whole():
+    place = {"lat": [0.0, 0.0], "lon": [0.0, 0.0]}
+    sizes = pa.array([2**60 + 1, None]).dictionary_encode()
+    told = georesolve.within(
+        pa.table(place), pa.table({**place, "size": sizes}), 1, summary={"size": ["sum", "max"]}
+    )
+    assert told["size_sum"].to_pylist() == told["size_max"].to_pylist() == [2**60 + 1] * 2
