@@ -85,8 +85,9 @@ def test_an_estimate_knows_where_the_points_lie(service, device):
     assert easy["seconds"] < 1.5 * by_rows["seconds"]
     assert 1 < told(4, 4)["seconds"] / few_by_rows["seconds"] < 3
     if device == "cpu":
-        # Each of 2^20 with each of 2^17, half a nanosecond for a pair.
-        assert 10 < hard["seconds"] < 100
+        # Each of 2^20 with each of 2^17, half a nanosecond for a pair; on a machine as busy as jobs
+        # before found it, which holds for both.
+        assert 50 < hard["seconds"] / by_rows["seconds"] < 1000
         assert hard["chunks"] > 8 * easy["chunks"]
     assert hard["seconds"] > 2 * by_rows["seconds"]
     for id in ids:
