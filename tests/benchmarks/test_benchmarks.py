@@ -73,7 +73,7 @@ def test_the_other_version_is_that_of_its_own_folder(tmp_path):
     np.savez(tmp_path / "sets.npz", references=np.zeros((2, 1)), observations=np.zeros((2, 1)))
     with ExitStack() as stack:
         other = turns._Version(tmp_path, "cpu", stack)
-        assert other.seconds(tmp_path / "sets.npz", turns.Search("uniform", 1, 1)) > 0
+        assert other.seconds(0, tmp_path / "sets.npz", turns.Search("uniform", 1, 1)) > 0
     assert (tmp_path / "called").exists()
 
 
