@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
 
+import dask
 import httpx
 import hypothesis
 import numpy as np
@@ -241,6 +243,19 @@ def wait_for_url(process, log, start):
 
     wait_until(listening, seconds=START_SECONDS, process=process)
     return found[0].replace("0.0.0.0", "127.0.0.1")
+
+
+@contextmanager
+def worker_given_up(device):
+    """A cluster whose only worker Dask has given up, and the process that this was."""
+    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
+    with open_cluster(settings) as cluster:
+        [pid] = cluster.client.run(os.getpid).values()
+        # In no time: the nanny that starts another worker is closed before that one is there.
+        with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not cluster.client.cluster.workers)
+        yield cluster, pid
 
 
 def wait_until(condition, seconds=120, process=None):

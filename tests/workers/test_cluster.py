@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import signal
 import time
 
 import dask
@@ -31,6 +30,7 @@ from tests.conftest import (
     start_worker,
     store_points,
     wait_until,
+    worker_given_up,
 )
 from tests.oracle import nearest
 
@@ -124,13 +124,7 @@ def test_no_scheduler_answers():
 
 
 def test_a_worker_that_dask_gives_up_is_started_anew(device):
-    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
-    with open_cluster(settings) as cluster:
-        [pid] = cluster.client.run(os.getpid).values()
-        # In no time: the nanny that starts another worker is closed before that one is there.
-        with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not cluster.client.cluster.workers)
+    with worker_given_up(device) as (cluster, pid):
         cluster.restore()
         wait_until(lambda: cluster.client.cluster.workers and cluster.workers())
         assert pid not in cluster.client.run(os.getpid).values()

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pyarrow as pa
@@ -30,7 +29,7 @@ from georesolve.workers.parts import part_name, record_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
 from georesolve.workers.settings import ClusterSettings
-from tests.conftest import points, sphere, store_points, wait_until
+from tests.conftest import points, sphere, store_points, wait_until, worker_given_up
 from tests.oracle import haversine_m, nearest
 
 
@@ -453,13 +452,7 @@ def resolve_or_die_once(chunk, job):
 
 
 def test_a_job_gets_workers_back_that_dask_has_given_up(device, make_job):
-    settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
-    with open_cluster(settings) as cluster:
-        [pid] = cluster.client.run(os.getpid).values()
-        # In no time: the nanny that starts another worker is closed before that one is there.
-        with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
-            os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not cluster.client.cluster.workers)
+    with worker_given_up(device) as (cluster, _):
         _, progress = run(cluster, make_job(points(1_000, 1), points(100, 2)), ignore, never)
     assert progress.rows_done == 1_000
 
