@@ -59,23 +59,25 @@ class Pool(_Threads):
 
 
 class SharedPool(_Threads):
-    """Threads that owners take in turn; one owner has half of them at most."""
+    """Threads that owners take in turn: one has some of them at most, and waits for so long."""
 
-    def __init__(self, kind: str, most: int) -> None:
+    def __init__(
+        self, kind: str, most: int, most_of_one: int | None = None, patience: float | None = None
+    ) -> None:
         super().__init__(kind, most)
-        self._turns = Turns(most, most // 2)
+        self._turns, self._patience = Turns(most, most_of_one), patience
 
     async def __call__(
         self, owner: str, function: Callable[P, T], *given: P.args, **named: P.kwargs
     ) -> T:
         """What a function returns, called in one of the threads when it is its owner's turn."""
         try:
-            async with asyncio.timeout(_TURN_SECONDS):
+            async with asyncio.timeout(self._patience):
                 await self._turns.take(owner)
         except TimeoutError:
             raise NotReady(
-                f"no file could be asked for within {_TURN_SECONDS:g} s: an object store is silent "
-                "or slow, and other requests wait for it; try again",
+                f"no file could be asked for within {self._patience:g} s: an object store is "
+                "silent or slow, and other requests wait for it; try again",
                 headers={"Retry-After": "10"},
             ) from None
         loop, running = asyncio.get_running_loop(), self._begun(partial(function, *given, **named))
@@ -97,7 +99,7 @@ disk = Pool("disk", 8)
 """Files of the data folder."""
 compute = Pool("compute", 3)
 """What takes Python's lock from the event loop again and again; turns bound it further."""
-remote = SharedPool("remote", 16)
+remote = SharedPool("remote", 16, 8, _TURN_SECONDS)
 """Files that may lie in an object store, or on a server."""
 
 

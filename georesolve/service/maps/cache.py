@@ -8,10 +8,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,14 +20,11 @@ from georesolve.service.disk import locked
 from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import Distances, measure
 from georesolve.workers.files import complete
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import Map, MapFolder, map_bytes, map_paths, write_map
-
-T = TypeVar("T")
 
 _MOST_OPEN = 8
 _THREADS = 2
@@ -58,27 +54,18 @@ class Maps:
         self._store = store
         self._folder = MapFolder(store.maps_folder, settings.index_bytes, settings.keep_free)
         self._swept_at = -math.inf
-        self._pool = pools.Pool("maps", _THREADS)
-        self._turns = Turns(_THREADS)
+        # Calls what takes many cores.
+        self.run = pools.SharedPool("maps", _THREADS)
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._picture_bytes = 0
-        self._opened: OrderedDict[str, Drawn] = OrderedDict()
-        self._making: dict[str, asyncio.Task[Drawn]] = {}
-
-    async def run(self, owner: str, function: Callable[[], T]) -> T:
-        """What a function returns that takes many cores, called in a thread; owners take turns."""
-        async with self._turns.place(owner):
-            return await self._pool(function)
+        self._opened: OrderedDict[str, asyncio.Task[Drawn]] = OrderedDict()
 
     async def picture(self, name: str, draw: Callable[[], Awaitable[bytes]]) -> bytes:
         """The picture that a name stands for, as it was drawn before if it is kept."""
-        if name in self._pictures:
-            self._pictures.move_to_end(name)
-            return self._pictures[name]
-        found = await draw()
-        if name not in self._pictures:
-            self._pictures[name] = found
-            self._picture_bytes += len(found) + _EACH_BYTES
+        found = self._pictures.get(name) or await draw()
+        self._picture_bytes += 0 if name in self._pictures else len(found) + _EACH_BYTES
+        self._pictures[name] = found
+        self._pictures.move_to_end(name)
         while self._picture_bytes > _PICTURE_BYTES:
             self._picture_bytes -= len(self._pictures.popitem(last=False)[1]) + _EACH_BYTES
         return found
@@ -90,19 +77,16 @@ class Maps:
 
         `observations` gives those of the job if it is to be made, or raises that they are gone.
         """
-        if (opened := self._opened.pop(id, None)) is not None:
-            self._opened[id] = opened
-            return opened
-        if id not in self._making:
-            make = partial(self._made, id, manifest, observations)
-            making = asyncio.create_task(self.run(owner, make))
-            self._making[id] = making
-            making.add_done_callback(lambda _: self._making.pop(id, None))
-        drawn = await asyncio.shield(self._making[id])
-        self._opened[id] = drawn
-        while len(self._opened) > _MOST_OPEN:
+        if (making := self._opened.pop(id, None)) is None:
+            making = asyncio.create_task(self.run(owner, self._made, id, manifest, observations))
+            # One that failed is tried again.
+            making.add_done_callback(
+                lambda one: (one.cancelled() or one.exception()) and self._opened.pop(id, None)
+            )
+        self._opened[id] = making
+        if len(self._opened) > _MOST_OPEN:
             self._opened.popitem(last=False)
-        return drawn
+        return await asyncio.shield(making)
 
     def forget_gone(self) -> None:
         """Remove the maps of results that are gone, and close those that any process removed."""
@@ -113,9 +97,10 @@ class Maps:
                 for id in {*ids} - self._store.with_result(ids):
                     shutil.rmtree(self._folder.path / id, ignore_errors=True)
         # Until they are closed they take the disk.
-        for id in tuple(self._opened):
+        for id, making in tuple(self._opened.items()):
             with suppress(OSError):
-                if not all(path.exists() for path in map_paths(self._folder.path / id)):
+                paths = map_paths(self._folder.path / id)
+                if making.done() and not all(path.exists() for path in paths):
                     self._opened.pop(id, None)
 
     def folder(self, id: str) -> Path:

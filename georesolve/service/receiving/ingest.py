@@ -1,11 +1,9 @@
 """Datasets from requests: have what was received decoded within bounds, keep what is good."""
 
-import asyncio
 import logging
 import shutil
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from email.message import Message
@@ -89,8 +87,7 @@ class Ingest:
         )
         self._sources = Sources(settings.sources, self._limits)
         # Not the threads of all others, which a few slow files would take up.
-        self._decoders = ThreadPoolExecutor(settings.concurrent_decodes, "decode")
-        self._decoding = Turns(settings.concurrent_decodes)
+        self._decoders = pools.SharedPool("decode", settings.concurrent_decodes)
         self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._children = open_decoders()
         self._incoming = settings.data_dir / "incoming"
@@ -119,7 +116,7 @@ class Ingest:
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
         self._children.close()
-        self._decoders.shutdown(cancel_futures=True)
+        self._decoders.close(cancel=True)
         # A front that starts may be looking at it.
         with locked(self._incoming):
             self._held.close()
@@ -143,10 +140,7 @@ class Ingest:
         unpacked = upload.path.with_suffix(".unpacked") if is_packed else None
         source = Source(upload.path, format, reading, upload.file, charset, unpacked)
         target = folder / f"{uuid.uuid4().hex}.parquet"
-        async with self._decoding.place(owner):
-            dataset = await asyncio.get_running_loop().run_in_executor(
-                self._decoders, self._decode, source, target
-            )
+        dataset = await self._decoders(owner, self._decode, source, target)
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
         return Ingested(dataset, seconds)
 
