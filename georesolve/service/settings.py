@@ -82,135 +82,103 @@ class Settings(BaseSettings, ClusterOptions):
     """Settings of one service process."""
 
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+        env_prefix=_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
-    role: Literal["front", "runner"] | None = Field(
-        None,
-        description="front or runner, to run one of them alone: it answers requests, or runs jobs; "
-        "by default both, each anew when it dies",
-    )
+    role: Literal["front", "runner"] | None = None
+    """front or runner, to run one of them alone: it answers requests, or runs jobs; by default
+    both, each anew when it dies"""
     fronts: int = Field(
         default_factory=lambda: max(1, min(_MOST_FRONTS, len(os.sched_getaffinity(0)) // 2)),
         ge=1,
         le=64,
-        description="processes that answer requests; by default one for two cores, at most 16",
     )
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    insecure: bool = Field(
-        False, description="listen beyond loopback although there are no API keys"
-    )
-    allowed_hosts: str | None = Field(
-        None,
-        description="names that requests may call the service by, separated by commas, * for any; "
-        "by default those of loopback and the host",
-    )
-    cors_origins: Annotated[str, AfterValidator(_are_origins)] | None = Field(
-        None,
-        description="origins of pages that a browser lets use the service, separated by commas, "
-        "e.g. https://map.example; * for any; by default none but its own",
-    )
-    root_path: Annotated[str, AfterValidator(_is_path)] = Field(
-        "", description="path below which a proxy shows the service, e.g. /georesolve"
-    )
-    proxies: str = Field(
-        "127.0.0.1,::1",
-        description="addresses or networks of proxies in front, separated by commas, * for any: "
-        "their X-Forwarded-For and X-Forwarded-Proto tell who asks, and how",
-    )
-    data_dir: Path = Field(Path("georesolve-data"), description="folder of datasets and jobs")
-    store: Annotated[str, AfterValidator(_in_a_bucket)] | None = Field(
-        None,
-        description="s3://bucket/prefix, to keep datasets and results there instead of in the data "
-        "folder, which then is each process's own",
-    )
-    database_url: SecretStr | None = Field(
-        None,
-        description="postgresql://user:password@host/name, instead of SQLite in the data folder",
-    )
+    """processes that answer requests; by default one for two cores, at most 16"""
+    host: str = "127.0.0.1"
+    """address to listen on"""
+    port: int = Field(8000, ge=0, le=65535)
+    """port to listen on; 0 takes a free one"""
+    insecure: bool = False
+    """listen beyond loopback although there are no API keys"""
+    allowed_hosts: str | None = None
+    """names that requests may call the service by, separated by commas, * for any; by default those
+    of loopback and the host"""
+    cors_origins: Annotated[str, AfterValidator(_are_origins)] | None = None
+    """origins of pages that a browser lets use the service, separated by commas, e.g.
+    https://map.example; * for any; by default none but its own"""
+    root_path: Annotated[str, AfterValidator(_is_path)] = ""
+    """path below which a proxy shows the service, e.g. /georesolve"""
+    proxies: str = "127.0.0.1,::1"
+    """addresses or networks of proxies in front, separated by commas, * for any: their
+    X-Forwarded-For and X-Forwarded-Proto tell who asks, and how"""
+    data_dir: Path = Path("georesolve-data")
+    """folder of datasets and jobs"""
+    store: Annotated[str, AfterValidator(_in_a_bucket)] | None = None
+    """s3://bucket/prefix, to keep datasets and results there instead of in the data folder, which
+    then is each process's own"""
+    database_url: SecretStr | None = None
+    """postgresql://user:password@host/name, instead of SQLite in the data folder"""
 
-    log_format: LogFormat = Field(
-        "text", description="text, or json for a line of JSON an event, with ids of request and job"
-    )
+    log_format: LogFormat = "text"
+    """text, or json for a line of JSON an event, with ids of request and job"""
 
-    concurrent_jobs: _Count = Field(2, le=64, description="jobs that run at the same time")
-    queue_jobs: _Count = Field(
-        1000, description="jobs of the service that may wait and run at a time"
-    )
-    key_jobs: _Count = Field(100, description="jobs of one API key that may wait and run")
-    key_bytes: _Count = Field(
-        64 << 30,
-        description="bytes that the datasets and results of one API key may take, with what its "
-        "unfinished jobs are expected to; at most half of the disk of the data folder",
-    )
-    keep_free: int = Field(
-        1 << 30,
-        ge=0,
-        description="bytes of the disk to keep free: uploads and jobs stop below, so that deleting "
-        "works",
-    )
-    result_hours: _Hours = Field(
-        7 * 24.0, description="hours that the result of a job is kept; 0 for ever"
-    )
-    job_hours: _Hours = Field(
-        90 * 24.0,
-        description="hours after its end that a job without a result is remembered; 0 for ever",
-    )
-    dataset_hours: _Hours = Field(
-        30 * 24.0, description="hours that a dataset is kept after its last use; 0 for ever"
-    )
-    sync_rows: _Count = Field(
-        4_000_000,
-        description="observations times k, and references, that a synchronous request may have",
-    )
-    upload_bytes: _Count = Field(8 << 30, description="bytes that one request may send")
-    connections: _Count = Field(
-        1000,
-        description="connections that one front may have open; at most a quarter of the open files "
-        "allowed",
-    )
-    header_seconds: _Seconds = Field(
-        20.0, description="time that the headers of a request may take"
-    )
-    idle_seconds: _Seconds = Field(
-        75.0, description="time that a connection may be without a request"
-    )
-    body_seconds: _Seconds = Field(
-        60.0, description="time that a client may pause while it sends a body or reads an answer"
-    )
-    inline_bytes: _Count = Field(16 << 20, description="bytes of a JSON request")
-    sources: Annotated[str, AfterValidator(_are_prefixes)] | None = Field(
-        None,
-        description="folders and buckets that inputs may be read from by address, separated by "
-        "commas, e.g. file:///data/,s3://bucket/observations/,https://host/data/; by default none",
-    )
-    sinks: Annotated[str, AfterValidator(_can_be_written)] | None = Field(
-        None,
-        description="folders and buckets that results may be written to by address, separated by "
-        "commas, e.g. s3://bucket/results/; by default none",
-    )
-    dataset_rows: _Count = Field(1 << 28, description="rows of one dataset")
-    dataset_columns: int = Field(256, ge=2, description="columns of one dataset")
-    index_bytes: int = Field(
-        8 << 30,
-        ge=0,
-        description="bytes of the disk that indexes of registered datasets may take, and as many "
-        "that maps of jobs may",
-    )
-    search_bytes: int | None = Field(
-        None,
-        ge=64 << 20,
-        description="memory for the references that small requests search, and for the columns "
-        "that they carry; by default a quarter of the machine's",
-    )
-    decode_bytes: int = Field(
-        4 << 30, ge=256 << 20, description="memory that decoding one file may take"
-    )
-    concurrent_decodes: _Count = Field(
-        4, le=64, description="files that are decoded at the same time"
-    )
-    decode_seconds: _Seconds = Field(300.0, description="time that decoding one file may take")
+    concurrent_jobs: _Count = Field(2, le=64)
+    """jobs that run at the same time"""
+    queue_jobs: _Count = 1000
+    """jobs of the service that may wait and run at a time"""
+    key_jobs: _Count = 100
+    """jobs of one API key that may wait and run"""
+    key_bytes: _Count = 64 << 30
+    """bytes that the datasets and results of one API key may take, with what its unfinished jobs
+    are expected to; at most half of the disk of the data folder"""
+    keep_free: int = Field(1 << 30, ge=0)
+    """bytes of the disk to keep free: uploads and jobs stop below, so that deleting works"""
+    result_hours: _Hours = 7 * 24.0
+    """hours that the result of a job is kept; 0 for ever"""
+    job_hours: _Hours = 90 * 24.0
+    """hours after its end that a job without a result is remembered; 0 for ever"""
+    dataset_hours: _Hours = 30 * 24.0
+    """hours that a dataset is kept after its last use; 0 for ever"""
+    sync_rows: _Count = 4_000_000
+    """observations times k, and references, that a synchronous request may have"""
+    upload_bytes: _Count = 8 << 30
+    """bytes that one request may send"""
+    connections: _Count = 1000
+    """connections that one front may have open; at most a quarter of the open files allowed"""
+    header_seconds: _Seconds = 20.0
+    """time that the headers of a request may take"""
+    idle_seconds: _Seconds = 75.0
+    """time that a connection may be without a request"""
+    body_seconds: _Seconds = 60.0
+    """time that a client may pause while it sends a body or reads an answer"""
+    inline_bytes: _Count = 16 << 20
+    """bytes of a JSON request"""
+    sources: Annotated[str, AfterValidator(_are_prefixes)] | None = None
+    """folders and buckets that inputs may be read from by address, separated by commas, e.g.
+    file:///data/,s3://bucket/observations/,https://host/data/; by default none"""
+    sinks: Annotated[str, AfterValidator(_can_be_written)] | None = None
+    """folders and buckets that results may be written to by address, separated by commas, e.g.
+    s3://bucket/results/; by default none"""
+    dataset_rows: _Count = 1 << 28
+    """rows of one dataset"""
+    dataset_columns: int = Field(256, ge=2)
+    """columns of one dataset"""
+    index_bytes: int = Field(8 << 30, ge=0)
+    """bytes of the disk that indexes of registered datasets may take, and as many that maps of jobs
+    may"""
+    search_bytes: int | None = Field(None, ge=64 << 20)
+    """memory for the references that small requests search, and for the columns that they carry; by
+    default a quarter of the machine's"""
+    decode_bytes: int = Field(4 << 30, ge=256 << 20)
+    """memory that decoding one file may take"""
+    concurrent_decodes: _Count = Field(4, le=64)
+    """files that are decoded at the same time"""
+    decode_seconds: _Seconds = 300.0
+    """time that decoding one file may take"""
 
     @classmethod
     def gathered(cls, **given: Any) -> Self:

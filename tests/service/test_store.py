@@ -736,7 +736,7 @@ def test_deaths_of_the_service_count_against_jobs_that_ran(tmp_path, store):
     }
     for name in ids.keys() - {"waited"}:
         store.start_job(ids[name])
-    store.rest_job(ids["rested"])
+    store.update_live(ids["rested"], held=False)
     store.finish_job(ids["ended"], "successful", "done")
 
     def deaths():

@@ -188,6 +188,15 @@ def part(name: str) -> Any:
     return Depends(found)
 
 
+def own(name: str) -> Any:
+    """The same, as the owner sees it whose key the request has."""
+
+    async def found(request: Request) -> Any:
+        return getattr(request.app.state, name).of(request.state.store)
+
+    return Depends(found)
+
+
 @lru_cache(maxsize=None, ttl=_READ_SECONDS)
 async def _valid(keys: Keys) -> dict[str, Key]:
     """The keys that were not revoked, by what they begin with; read by one request for all."""

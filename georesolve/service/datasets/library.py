@@ -67,7 +67,7 @@ class Library:
     def __init__(
         self, store: Store, dataset_hours: float = 0, index_bytes: int = 0, must_stay_free: int = 0
     ) -> None:
-        self._store = store
+        self.store = store
         self._hours = dataset_hours
         # Rows as they were used last, and how long they hold: what an id stands for never changes
         # but in when it expires.
@@ -84,23 +84,27 @@ class Library:
     def of(self, store: Store) -> Self:
         """The same with the store as one owner sees it; it touches no file."""
         own = copy.copy(self)
-        own._store = store
+        own.store = store
         return own
+
+    def expires(self) -> str | None:
+        """When a dataset expires that is used now."""
+        return in_hours(self._hours)
 
     def take_over(self) -> None:
         """Go on from what an earlier process left, while no other one has the datasets."""
         if not self._hours:
-            self._store.keep_datasets_for_ever()
-        place = self._store.datasets_place
+            self.store.keep_datasets_for_ever()
+        place = self.store.datasets_place
         if isinstance(place, Folder):
             # Nobody writes any more what is half written.
             place.remove([name for name in place.names() if name[0] == "." and id_in(name)])
-        self.indexes.keep_only(self._store.registered_digests())
+        self.indexes.keep_only(self.store.registered_digests())
 
     def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was."""
-        row = self._store.registered_dataset(ingested.dataset)
-        if row is not None and self._store.prolong_dataset(row.id, in_hours(self._hours)):
+        row = self.store.registered_dataset(ingested.dataset)
+        if row is not None and self.store.prolong_dataset(row.id, self.expires()):
             if not _is_whole(row.dataset):
                 logger.error("the dataset %s was damaged, and is replaced", row.id)
                 self._place(ingested.dataset, row.id)
@@ -119,26 +123,26 @@ class Library:
         row = DatasetRow(
             id=id,
             kind="dataset" if registered else "input",
-            owner=self._store.owner or "",
+            owner=self.store.owner or "",
             created=now(),
             # Unless its file is there by then and it is registered, or its job is accepted.
             expires=now(_TAKEN_SECONDS),
             size_bytes=ingested.size_bytes,
             dataset=replace(
                 dataset,
-                file=dataset.file if stays else self._store.dataset_file(id),
+                file=dataset.file if stays else self.store.dataset_file(id),
                 digest=dataset.sha256,
             ),
             seconds=ingested.seconds,
         )
-        self._store.add_dataset(row, admit)
+        self.store.add_dataset(row, admit)
         try:
             self._place(dataset, id)
             if not registered:
                 return row
-            expires = in_hours(self._hours)
-            if not self._store.register_dataset(id, expires):
-                if not self._store.has(id):
+            expires = self.expires()
+            if not self.store.register_dataset(id, expires):
+                if not self.store.has(id):
                     raise NotReady(
                         f"the store of the service took more than {_TAKEN_SECONDS:g} s for the "
                         "file, and what was stored is removed: send it again"
@@ -154,13 +158,13 @@ class Library:
 
     def get(self, id: str) -> DatasetRow:
         """The dataset with this id or name; ``places`` is its newest version, ``places@3`` one."""
-        row = self._store.dataset(self._id_of(id))
+        row = self.store.dataset(self._id_of(id))
         if row is None:
             raise _unknown(id)
         return row
 
     def _id_of(self, text: str) -> str:
-        if id := text if is_id(text) else self._store.names.find(text):
+        if id := text if is_id(text) else self.store.names.find(text):
             return id
         raise _unknown(text)
 
@@ -197,7 +201,7 @@ class Library:
         if self._hours and row.expires and row.expires < now(3600 * self._hours * _NOTED_FROM):
             self._used.pop(id, None)
             try:
-                self._store.prolong_dataset(row.id, in_hours(self._hours))
+                self.store.prolong_dataset(row.id, self.expires())
             except SQLAlchemyError as error:
                 # What only reads goes on; the next use is noted.
                 if not is_disk_full(error):
@@ -215,20 +219,20 @@ class Library:
 
     def _holds(self, used: "_Used") -> bool:
         """Whether what the database said of a dataset still holds for this owner."""
-        return self._store.sees(used.row.owner) and monotonic() <= used.until
+        return self.store.sees(used.row.owner) and monotonic() <= used.until
 
     def remove(self, id: str) -> None:
         """Remove a dataset and its file; DatasetInUse while a job that is not finished needs it."""
         row = self.get(id)
-        if names := [name for name in self._store.names.of([row.id])[row.id] if "@" not in name]:
-            is_others = row.owner != (self._store.owner or "")
+        if names := [name for name in self.store.names.of([row.id])[row.id] if "@" not in name]:
+            is_others = row.owner != (self.store.owner or "")
             if id not in names and not is_others:
                 raise DatasetInUse(
                     f"the dataset {id!r} is the newest version of {names[0]!r}: replace that, or "
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
-            names_of, until = self._store.names_of(row.owner), in_hours(self._hours)
+            names_of, until = self.store.names_of(row.owner), self.expires()
             for name in names if is_others else [id]:
                 for version in names_of.remove(name, until):
                     # Those that a job needs go later.
@@ -243,15 +247,15 @@ class Library:
 
     def discard(self, id: str, **as_it_was: str) -> bool:
         """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""
-        kept = self._store.let_go(id, **as_it_was)
+        kept = self.store.let_go(id, **as_it_was)
         if kept is None:
             return False
         self._used.pop(id, None)
-        self._store.datasets_place.remove([f"{id}.parquet"])
+        self.store.datasets_place.remove([f"{id}.parquet"])
         if kept.kind == "dataset" and kept.sha256:
             # Another owner may have the same content: then it is built once more.
             self.indexes.forget(kept.sha256)
-        self._store.forget(id)
+        self.store.forget(id)
         return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
@@ -261,9 +265,9 @@ class Library:
     def release(self, id: str) -> None:
         """Remove a set that was just made, unless it was registered or its job accepted."""
         try:
-            if not self.discard(id, state="incoming") and not self._store.has(id):
+            if not self.discard(id, state="incoming") and not self.store.has(id):
                 # The sweeper forgot it before its file was here: to send it took too long.
-                self._store.datasets_place.remove([f"{id}.parquet"])
+                self.store.datasets_place.remove([f"{id}.parquet"])
         except OSError as error:
             logger.warning("the file of the dataset %s stays for now: %s", id, error)
 
@@ -273,7 +277,7 @@ class Library:
             return
         file = dataset.file
         assert not isinstance(file, Object), "it was just made"
-        self._store.datasets_place.keep(
+        self.store.datasets_place.keep(
             file.file if isinstance(file, InMemory) else file, f"{id}.parquet"
         )
 

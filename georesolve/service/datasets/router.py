@@ -3,7 +3,7 @@
 import re
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service import pools
-from georesolve.service.auth.access import OwnStore
-from georesolve.service.clock import in_hours
+from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http import examples
@@ -34,7 +33,6 @@ from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import receive_body, receive_form
-from georesolve.service.settings import Settings
 from georesolve.service.store.checks import Checks
 from georesolve.service.store.listing import Page
 from georesolve.service.store.names import Condition
@@ -150,36 +148,18 @@ _REGISTERED: Answers = {
 _REGISTERS: dict[str, Any] = {
     "status_code": 201,
     "responses": _REGISTERED,
-    "openapi_extra": _UPLOAD,
-    "dependencies": CONTENT_DIGEST,
+    "openapi_extra": _UPLOAD | CONTENT_DIGEST,
 }
 
 
-class Datasets(NamedTuple):
-    """The datasets of an owner, and what is needed to make more."""
-
-    settings: Settings
-    store: Store
-    ingest: Ingest
-    library: Library
-    checks: Checks
-    quotas: Quotas
-
-
-async def _own_datasets(request: Request, store: OwnStore) -> Datasets:
-    shared = request.app.state
-    library = shared.library.of(store)
-    return Datasets(shared.settings, store, shared.ingest, library, shared.checks, shared.quotas)
-
-
-OwnDatasets = Annotated[Datasets, Depends(_own_datasets)]
+OwnLibrary = Annotated[Library, own("library")]
 
 
 @router.post("/datasets", summary="Register a dataset", **_REGISTERS)
 async def register_dataset(
     request: Request,
     response: Response,
-    service: OwnDatasets,
+    library: OwnLibrary,
     parameters: Annotated[TableParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
@@ -191,10 +171,10 @@ async def register_dataset(
 
     201 and its `Location`; 200 when the same content is registered already.
     """
-    row, is_new = await _registered(request, service, parameters)
+    row, is_new = await _registered(request, library, parameters)
     if not is_new:
         response.status_code = 200
-    return await _told(row, row.id, service, request, response)
+    return await _told(row, row.id, library, request, response)
 
 
 async def _condition(
@@ -235,7 +215,7 @@ async def put_dataset(
     condition: Annotated[Condition, Depends(_condition)],
     request: Request,
     response: Response,
-    service: OwnDatasets,
+    library: OwnLibrary,
     parameters: Annotated[TableParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set as the newest version of a name; the body is as for `POST /datasets`.
@@ -245,27 +225,29 @@ async def put_dataset(
     dataset that is not used.
     """
     # Before the body comes, and again when the name is replaced.
-    await pools.database(service.store.names.refuse_changed, id, condition)
-    row, is_new = await _registered(request, service, parameters)
-    until = in_hours(service.settings.dataset_hours)
+    names = library.store.names
+    await pools.database(names.refuse_changed, id, condition)
+    row, is_new = await _registered(request, library, parameters)
     try:
-        if not await pools.database(service.store.names.put, id, row.id, condition, until):
+        if not await pools.database(names.put, id, row.id, condition, library.expires()):
             response.status_code = 200
     except PreconditionFailed:
         if is_new:
             # What stays, as where a bucket is silent, expires.
             with suppress(Problem, OSError):
-                await service.store.files(service.library.withdraw, row)
+                await library.store.files(library.withdraw, row)
         raise
-    row = await pools.database(service.library.get, row.id)
-    return await _told(row, id, service, request, response)
+    row = await pools.database(library.get, row.id)
+    return await _told(row, id, library, request, response)
 
 
 async def _registered(
-    request: Request, service: Datasets, parameters: TableParameters
+    request: Request, library: Library, parameters: TableParameters
 ) -> tuple[DatasetRow, bool]:
     """The dataset that a request brings, registered, and whether its content is new."""
-    async with service.ingest.folder() as folder:
+    ingest: Ingest = request.app.state.ingest
+    quotas: Quotas = request.app.state.quotas
+    async with ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             form = await receive_form(request, folder.path, ["file"], TableParameters.model_fields)
             query = request.query_params.multi_items()
@@ -274,49 +256,50 @@ async def _registered(
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
             upload = await receive_body(request, folder.path)
-        reading, owner = parameters.reading(), service.store.owner or ""
+        reading, owner = parameters.reading(), library.store.owner or ""
         if not isinstance(upload, str):
-            ingested = await service.ingest.from_upload(upload, reading, folder.path, owner)
+            ingested = await ingest.from_upload(upload, reading, folder.path, owner)
         elif is_href(upload):
-            look = service.ingest.from_href
-            ingested = await pools.remote(owner, look, upload.strip(), reading, "file")
+            ingested = await pools.remote(owner, ingest.from_href, upload.strip(), reading, "file")
         else:
             raise InvalidRequest(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
-        admit = service.quotas.admission(service.store, ingested.size_bytes)
-        return await service.store.files(service.library.register, ingested, admit)
+        admit = quotas.admission(library.store, ingested.size_bytes)
+        return await library.store.files(library.register, ingested, admit)
 
 
 async def _told(
-    row: DatasetRow, address: str, service: Datasets, request: Request, response: Response
+    row: DatasetRow, address: str, library: Library, request: Request, response: Response
 ) -> DatasetInfo:
     response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
-    return await pools.database(_info, row, service, response)
+    return await pools.database(_info, row, library.store, response)
 
 
-def _info(row: DatasetRow, service: Datasets, response: Response) -> DatasetInfo:
+def _info(row: DatasetRow, store: Store, response: Response) -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
-    names, owner = service.store.names.of([row.id])[row.id], service.store.owners().get(row.owner)
-    return DatasetInfo.of(row, names, owner)
+    return DatasetInfo.of(row, store.names.of([row.id])[row.id], store.owners().get(row.owner))
 
 
 @router.get("/datasets", summary="All registered datasets")
 @pools.database.handler
 def get_datasets(
-    request: Request, service: OwnDatasets, query: Annotated[PageQuery, Query()]
+    request: Request,
+    store: OwnStore,
+    quotas: Annotated[Quotas, part("quotas")],
+    query: Annotated[PageQuery, Query()],
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
     page = Page(query.limit, query.cursor)
-    rows = service.store.registered_datasets(page)
-    names, owners = service.store.names.of([row.id for row in rows]), service.store.owners()
+    rows = store.registered_datasets(page)
+    names, owners = store.names.of([row.id for row in rows]), store.owners()
     return DatasetList(
         datasets=[
             DatasetInfo.of(row, names[row.id], owners.get(row.owner)) for row in rows[: page.limit]
         ],
-        used_bytes=service.store.kept_bytes(),
-        quota_bytes=service.quotas.bytes_of(service.store),
+        used_bytes=store.kept_bytes(),
+        quota_bytes=quotas.bytes_of(store),
         links=links_of_page(request, page.next_cursor(rows)),
     )
 
@@ -327,9 +310,9 @@ def get_datasets(
     responses={200: {"description": "the dataset", "headers": _ETAG}},
 )
 @pools.database.handler
-def get_dataset(id: DatasetId, service: OwnDatasets, response: Response) -> DatasetInfo:
+def get_dataset(id: DatasetId, library: OwnLibrary, response: Response) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
-    return _info(service.library.get(id), service, response)
+    return _info(library.get(id), library.store, response)
 
 
 @router.get(
@@ -337,37 +320,39 @@ def get_dataset(id: DatasetId, service: OwnDatasets, response: Response) -> Data
     summary="The points of a dataset",
     response_class=Response,
     responses=file_answers({PARQUET.media_type: BYTES}, "the points"),
-    dependencies=FILE_HEADERS,
+    openapi_extra=FILE_HEADERS,
 )
-async def download_dataset(id: DatasetId, service: OwnDatasets, request: Request) -> Response:
+async def download_dataset(
+    id: DatasetId, library: OwnLibrary, checks: Annotated[Checks, part("checks")], request: Request
+) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
 
     A download is a use: the dataset expires later.
     """
-    row = await service.store.files(service.library.use, id)
+    store = library.store
+    row = await store.files(library.use, id)
     if isinstance(row.dataset.file, SourceFiles):
         raise NoSuchDataset(
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"
         )
-    sha256, place, name = row.dataset.sha256, service.store.datasets_place, f"{row.id}.parquet"
+    sha256, place, name = row.dataset.sha256, store.datasets_place, f"{row.id}.parquet"
     look = partial(place.look, name)
     try:
         if isinstance(place, Folder):
             path = place.path / name
-            if not await service.checks.is_whole(
-                f"{row.id}/{sha256}", look, lambda: sha256_of(path) == sha256
-            ):
-                await service.store.files(service.library.whole, row.id, every_byte=True)
-        found = await service.store.files(look)
+            key = f"{row.id}/{sha256}"
+            if not await checks.is_whole(key, look, lambda: sha256_of(path) == sha256):
+                await store.files(library.whole, row.id, every_byte=True)
+        found = await store.files(look)
         opened, media_type = partial(place.open, name), PARQUET.media_type
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
-        return await file_response(service.store.files, file, request)
+        return await file_response(store.files, file, request)
     except FileNotFoundError:
         raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
-async def remove_dataset(id: DatasetId, service: OwnDatasets) -> None:
+async def remove_dataset(id: DatasetId, library: OwnLibrary) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""
-    await service.store.files(service.library.remove, id)
+    await library.store.files(library.remove, id)

@@ -1,65 +1,40 @@
 """What OpenAPI says of operations: what they take, what they answer, and schemas of models."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Header
 from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 
 Answers = dict[int | str, dict[str, Any]]
 TEXT = WithJsonSchema({"type": "string"})
 """What a header is told to be, whether it is read as one text or as all that were sent."""
-_Header = Annotated[str | None, TEXT]
-_KNOWN = 'the ETag of what the client has: 304 if that is still it; for example `"23ce787a"`'
-
-
 # These are read where they count; here they are told. Their examples stand in words: `/docs` would
 # send those of OpenAPI with every request.
+_RANGE = {
+    "Range": "the part of the file that is wanted, in bytes; for example `bytes=0-499`",
+    "If-Range": "the ETag of what the client has a part of: if the file has another one, it comes "
+    'whole; for example `"23ce787a"`',
+}
+_KNOWN = {
+    "If-None-Match": "the ETag of what the client has: 304 if that is still it; for example "
+    '`"23ce787a"`'
+}
+_DIGEST = {
+    "Content-Digest": "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is "
+    "refused; for example `sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:`"
+}
 
 
-async def _of_files(
-    range: Annotated[
-        _Header,
-        Header(
-            alias="Range",
-            description="the part of the file that is wanted, in bytes; for example `bytes=0-499`",
-        ),
-    ] = None,
-    if_range: Annotated[
-        _Header,
-        Header(
-            alias="If-Range",
-            description="the ETag of what the client has a part of: if the file has another one, "
-            'it comes whole; for example `"23ce787a"`',
-        ),
-    ] = None,
-    known: Annotated[_Header, Header(alias="If-None-Match", description=_KNOWN)] = None,
-) -> None:
-    """What `http.answers` reads."""
+def _told(headers: dict[str, str]) -> dict[str, Any]:
+    text = {"in": "header", "required": False, "schema": {"type": "string"}}
+    return {
+        "parameters": [
+            text | {"name": name, "description": about} for name, about in headers.items()
+        ]
+    }
 
 
-async def _of_what_is_known(
-    known: Annotated[_Header, Header(alias="If-None-Match", description=_KNOWN)] = None,
-) -> None:
-    """What `http.answers.unchanged` reads."""
-
-
-async def _of_bodies(
-    digest: Annotated[
-        _Header,
-        Header(
-            alias="Content-Digest",
-            description="sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise "
-            "is refused; for example `sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:`",
-        ),
-    ] = None,
-) -> None:
-    """What `http.bodies` reads."""
-
-
-FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = (
-    [Depends(one)] for one in (_of_files, _of_what_is_known, _of_bodies)
-)
-"""Headers that operations heed: for the argument `dependencies` of a route."""
+FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = map(_told, (_RANGE | _KNOWN, _KNOWN, _DIGEST))
+"""Headers that operations heed: for the argument `openapi_extra` of a route."""
 
 
 def json_request(*alternatives: tuple[type[BaseModel], Any]) -> dict[str, Any]:

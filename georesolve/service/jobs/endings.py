@@ -64,7 +64,7 @@ def clear(store: Store, library: Library, id: str) -> None:
     if row is None:
         return
     if row.status in LIVE:
-        store.rest_job(id)
+        store.update_live(id, held=False)
         return
     try:
         tidy(store, row)

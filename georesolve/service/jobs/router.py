@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import pools
-from georesolve.service.auth.access import OwnStore, part
+from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http import examples
@@ -104,11 +104,11 @@ async def dismiss_job(
     job: Job,
     request: Request,
     store: OwnStore,
-    library: Annotated[Library, part("library")],
+    library: Annotated[Library, own("library")],
     metrics: Annotated[Metrics, part("metrics")],
 ) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    await store.files(dismiss, store, library.of(store), metrics, job.id)
+    await store.files(dismiss, store, library, metrics, job.id)
     return StatusInfo.of(await pools.database(job_of, store, job.id), base_of(request))
 
 

@@ -233,7 +233,7 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     summary="A tile of a map of the result",
     response_class=Response,
     responses=_PNG | UNCHANGED,
-    dependencies=IF_NONE_MATCH,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
@@ -256,7 +256,7 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     summary="The observations of a tile",
     response_class=Response,
     responses=_FEATURES | UNCHANGED,
-    dependencies=IF_NONE_MATCH,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def get_tile_features(
     map: JobMap, tile: TileOfPath, request: Request, most: Most = MOST_FEATURES

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, NoReturn
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
+from georesolve.service.auth.access import own
 from georesolve.service.errors import NotReady
 from georesolve.service.http import examples
 from georesolve.service.http.answers import wanted_format
@@ -50,13 +51,7 @@ from georesolve.service.store.rows import LIVE, JobRow
 router = APIRouter(tags=["resolve"])
 
 
-async def service_of(request: Request) -> Service:
-    """The service as its caller sees it: called, it takes less time than as a dependency."""
-    whole: Service = request.app.state.service
-    return whole.of(request.state.store)
-
-
-ServiceContext = Annotated[Service, Depends(service_of)]
+ServiceContext = Annotated[Service, own("service")]
 """The service as the owner sees it whose key the request has: see `service.auth.access`."""
 
 TAKEN: Answers = {
@@ -94,7 +89,8 @@ async def nearest(request: Request) -> Response:
     query.
     """
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    service = await service_of(request)
+    # A dependency takes more time.
+    service: Service = request.app.state.service.of(request.state.store)
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == ARROW.media_type:
             inputs = await read_stream(request, folder.path)

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, BinaryIO, TypeVar
 
 import pyarrow as pa
-from fastapi import Depends, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
 from starlette.datastructures import Headers
@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import JSON, PARQUET, Format, up_to
 from georesolve.service import pools
+from georesolve.service.auth.access import own
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import (
     JobDismissed,
@@ -254,12 +255,7 @@ class Results:
         return b'{"matches":{"value":%b,%b}}' % (value.strip(), to_json(about)[1:-1])
 
 
-async def _own_results(request: Request) -> Results:
-    results: Results = request.app.state.results
-    return results.of(request.state.store)
-
-
-OwnResults = Annotated[Results, Depends(_own_results)]
+OwnResults = Annotated[Results, own("results")]
 
 
 @lru_cache(_KEPT_MANIFESTS)

@@ -36,7 +36,7 @@ _RESULT: Answers = {
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
-    dependencies=FILE_HEADERS,
+    openapi_extra=FILE_HEADERS,
 )
 async def get_result(job: Job, results: OwnResults, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -57,7 +57,7 @@ def _get_file(format: Format) -> Callable[..., Any]:
         summary=f"The result of a job as {format.name}",
         response_class=Response,
         responses=answers(matches_content(format), "the result"),
-        dependencies=FILE_HEADERS if is_file else None,
+        openapi_extra=FILE_HEADERS if is_file else None,
     )
 
 
@@ -109,7 +109,7 @@ async def get_parts(job: Job, results: OwnResults, request: Request) -> Parts:
     summary="A part of a result",
     response_class=Response,
     responses=file_answers({PARQUET.media_type: BYTES}, "the part"),
-    dependencies=FILE_HEADERS,
+    openapi_extra=FILE_HEADERS,
 )
 async def get_part(job: Job, name: PartName, results: OwnResults, request: Request) -> Response:
     """A part of the result of a job: a Parquet file of its own."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from georesolve.service.clock import now
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
@@ -60,9 +61,6 @@ class Delivery:
     output: str | None = None
 
 
-_OPTIONS = TypeAdapter(MatchOptions)
-
-
 @dataclass(frozen=True)
 class JobState:
     """How far a job is, as lists show it; `deaths` are those of runners since it last got on."""
@@ -100,7 +98,15 @@ class JobRow(JobState):
     report: dict[str, Any] | None
     request: str = ""
     held: bool = False
-    has_expired: bool = False
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its result is not given any more."""
+        return self.expires is not None and self.expires <= now()
+
+
+JOB, JOB_STATE = TypeAdapter(JobRow), TypeAdapter(JobState)
+"""Make a job of a row of its table."""
 
 
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:
@@ -123,18 +129,6 @@ def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
     )
     own = {field.name: row[field.name] for field in fields(DatasetRow)}
     return DatasetRow(**{**own, "dataset": dataset})
-
-
-def job_state(row: sa.RowMapping) -> JobState:
-    """What lists show of a row of the table of jobs."""
-    return JobState(**{**row, "delivery": Delivery(**row["delivery"])})
-
-
-def job_row(row: sa.RowMapping, time: str) -> JobRow:
-    """A row of the table of jobs, as it is at a time."""
-    options = _OPTIONS.validate_python(row["options"])
-    own = {**row, "options": options, "delivery": Delivery(**row["delivery"])}
-    return JobRow(**own, has_expired=row["expires"] is not None and row["expires"] <= time)
 
 
 class Repeat(NamedTuple):

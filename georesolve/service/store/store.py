@@ -27,6 +27,8 @@ from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import ALL, Page, Selection
 from georesolve.service.store.names import Names, is_newest
 from georesolve.service.store.rows import (
+    JOB,
+    JOB_STATE,
     LIVE,
     REMOVED,
     DatasetRow,
@@ -37,8 +39,6 @@ from georesolve.service.store.rows import (
     Kept,
     Repeat,
     dataset_row,
-    job_row,
-    job_state,
     stored_dataset,
 )
 from georesolve.service.store.schema import is_registered, jobs, kept, names, store
@@ -361,13 +361,13 @@ class Store(Queries):
         if _NUL in id:
             return None
         row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
-        return job_row(row, now()) if row else None
+        return JOB.validate_python({**row}) if row else None
 
     def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
         query = sa.select(*_STATE).where(self._seen(jobs))
         query = selection.of(query, now(), self._engine.dialect.name)
-        return [job_state(row) for row in self._rows(page.of(query, jobs))]
+        return [JOB_STATE.validate_python({**row}) for row in self._rows(page.of(query, jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
@@ -382,7 +382,8 @@ class Store(Queries):
     def live_jobs(self) -> list[JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
         query = sa.select(*_STATE).where(jobs.c.status.in_(LIVE) & self._seen(jobs))
-        return [job_state(row) for row in self._rows(query.order_by(jobs.c.created))]
+        rows = self._rows(query.order_by(jobs.c.created))
+        return [JOB_STATE.validate_python({**row}) for row in rows]
 
     def forget_jobs(self, before: str) -> list[str]:
         """Forget jobs that ended before a time and keep no result; returns their ids."""
@@ -444,11 +445,7 @@ class Store(Queries):
         # It began when it first did: what it waits when it is taken up again is no queue.
         started = sa.func.coalesce(jobs.c.started, now())
         values = {"status": "running", "started": started, "message": "starting"}
-        return self._update_live(id, **values, rows_a_second=None, held=True)
-
-    def rest_job(self, id: str) -> None:
-        """Note that a live job does not run for now, though its service lives."""
-        self._update_live(id, held=False)
+        return self.update_live(id, **values, rows_a_second=None, held=True)
 
     def note_death(self) -> None:
         """Count the death of a runner for the jobs it ran; called when the next one starts."""
@@ -461,7 +458,7 @@ class Store(Queries):
         """Note how far a running job is, and how fast it goes; with more rows, it has got on."""
         deaths = sa.case((jobs.c.rows_done < rows_done, 0), else_=jobs.c.deaths)
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
-        self._update_live(id, **values, deaths=deaths)
+        self.update_live(id, **values, deaths=deaths)
 
     def finish_job(
         self,
@@ -485,7 +482,7 @@ class Store(Queries):
             row = connection.execute(query).mappings().first()
             if row is None:
                 return None
-            job = job_row(row, now())
+            job = JOB.validate_python({**row})
             is_here = status == "successful" and not job.delivery.output
             size_bytes = (report or {}).get("size_bytes", 0) if is_here else 0
             # Its workers may have chunks of it in hand still.
@@ -502,7 +499,8 @@ class Store(Queries):
         is_live = (jobs.c.id == id) & jobs.c.status.in_(LIVE)
         return jobs.update().where(is_live & self._seen(jobs) & self._fence)
 
-    def _update_live(self, id: str, **values: Any) -> bool:
+    def update_live(self, id: str, **values: Any) -> bool:
+        """Note something of a live job, such as that it is not `held`; False of another."""
         return bool(self._change(self._live(id).values(updated=now(), **values)))
 
     def dismiss_finished_job(self, id: str) -> bool:
