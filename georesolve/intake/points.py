@@ -18,7 +18,7 @@ from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
 from georesolve.workers.datasets import Dataset, PointSet, write_dataset
-from georesolve.workers.evidence import Evidence, InvalidRow, slices
+from georesolve.workers.evidence import Evidence, slices
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -152,9 +152,9 @@ def check_numeric(field: pa.Field, file: str, what: str = "degrees") -> None:
         )
 
 
-@dataclass(frozen=True)
-class Points:
-    """A point set in memory: most is as in `workers.datasets.Dataset`.
+@dataclass(frozen=True, kw_only=True)
+class Points(PointSet):
+    """A point set in memory.
 
     `lat_deg` and `lon_deg` are float64 arrays of shape (rows,), NaN where there is no number.
     `kept` has the columns that a result may carry, `columns` the names of all that the table had.
@@ -163,19 +163,6 @@ class Points:
     lat_deg: np.ndarray
     lon_deg: np.ndarray
     kept: pa.Table
-    columns: Sequence[str]
-    rows: int
-    invalid_rows: int
-    first_invalid: Sequence[InvalidRow]
-    lat: str
-    lon: str
-    id: str | None
-    bbox: tuple[float, float, float, float] | None = None
-
-    @property
-    def valid_rows(self) -> int:
-        """Number of rows whose coordinates are valid."""
-        return self.rows - self.invalid_rows
 
     @cached_property
     def sha256(self) -> str:
@@ -208,19 +195,15 @@ def gather(
         pieces.append(batch.select(names))
     schema = pa.schema([table.schema.field(name) for name in names])
     lat_deg, lon_deg = map(_joined, arrays)
-    seen = table.findings.evidence
     points = Points(
         lat_deg=lat_deg,
         lon_deg=lon_deg,
         kept=pa.Table.from_batches(pieces, schema).combine_chunks(),
         columns=tuple(columns or table.schema.names),
-        rows=seen.seen,
-        invalid_rows=seen.invalid_rows,
-        first_invalid=tuple(seen.first_invalid),
         lat=lat,
         lon=lon,
         id=id,
-        bbox=seen.bbox,
+        **table.findings.evidence.facts,
     )
     table.refuse_invalid(points)
     return points

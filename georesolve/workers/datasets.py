@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -81,30 +81,9 @@ class ColumnSize(NamedTuple):
     encoded: int
 
 
-class PointSet(Protocol):
-    """What is known of points whose rows have been counted: see `Dataset`."""
-
-    @property
-    def rows(self) -> int: ...  # noqa: D102
-    @property
-    def invalid_rows(self) -> int: ...  # noqa: D102
-    @property
-    def first_invalid(self) -> Sequence[InvalidRow]: ...  # noqa: D102
-    @property
-    def lat(self) -> str: ...  # noqa: D102
-    @property
-    def lon(self) -> str: ...  # noqa: D102
-    @property
-    def id(self) -> str | None: ...  # noqa: D102
-    @property
-    def columns(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def sha256(self) -> str: ...  # noqa: D102
-
-
 @dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What is known of a point set in canonical Parquet, wherever it lies: numbers and names."""
+class PointSet:
+    """What is known of points whose rows have been counted, wherever these lie."""
 
     rows: int
     invalid_rows: int
@@ -114,15 +93,31 @@ class Facts:
     id: str | None
     """The column of ids, if there is one."""
     columns: tuple[str, ...]
-    """Names of all columns, in the order of the file."""
-    bbox: tuple[float, float, float, float] | None
+    """Names of all columns, in their order."""
+    bbox: tuple[float, float, float, float] | None = None
     """West, south, east and north in degrees over the valid rows; None when there are none."""
     first_invalid: tuple[InvalidRow, ...]
     """The first few rows with invalid coordinates."""
-    widths: tuple[Width, ...]
-    """What each column takes in memory, in the order of `columns`."""
     null_island: NullIsland = field(default_factory=NullIsland)
     """Rows at exactly (0, 0); none where they were not counted."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the content: equal sets have an equal one."""
+        raise NotImplementedError
+
+    @property
+    def valid_rows(self) -> int:
+        """Number of rows whose coordinates are valid."""
+        return self.rows - self.invalid_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(PointSet):
+    """What is known of a point set in canonical Parquet: numbers and names."""
+
+    widths: tuple[Width, ...]
+    """What each column takes in memory, in the order of `columns`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +143,6 @@ class Dataset(Facts):
             assert isinstance(self.file, InMemory), "it has been counted"
             return self.file.sha256
         return self.digest
-
-    @property
-    def valid_rows(self) -> int:
-        """Number of rows whose coordinates are valid."""
-        return self.rows - self.invalid_rows
 
     @property
     def lies_elsewhere(self) -> bool:
