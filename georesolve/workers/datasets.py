@@ -156,28 +156,17 @@ class Dataset(Facts):
         return reduce(Width.beside, (widths[name] for name in names), Width())
 
 
-class _Tally:
-    """Adds up what the columns of row groups take in memory."""
-
-    def __init__(self, columns: Iterable[str]) -> None:
-        self._widths = dict.fromkeys(columns, Width())
-
-    def add(self, group: pa.Table) -> None:
-        """Count a row group."""
-        for name, column in zip(group.schema.names, group.columns, strict=True):
-            total = widest = 0
-            for values in column.chunks:
-                each = value_bytes(values)
-                if isinstance(each, int):
-                    total, most = total + each * len(values), each if len(values) else 0
-                else:
-                    total, most = total + int(each.sum()), int(each.max(initial=0))
-                widest = max(widest, most)
-            self._widths[name] = self._widths[name].with_group(total, widest)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        return tuple(self._widths.values())
+def _width_of(column: pa.ChunkedArray) -> Width:
+    """What a column of one row group takes in memory."""
+    total = widest = 0
+    for values in column.chunks:
+        each = value_bytes(values)
+        if isinstance(each, int):
+            total, most = total + each * len(values), each if len(values) else 0
+        else:
+            total, most = total + int(each.sum()), int(each.max(initial=0))
+        widest = max(widest, most)
+    return Width(total, total, widest)
 
 
 def write_dataset(
@@ -199,7 +188,7 @@ def write_dataset(
     `evidence` is what the rows have shown once all batches are taken; without it they are looked at
     here.
     """
-    seen, tally = evidence or Evidence(), _Tally(schema.names)
+    seen, widths = evidence or Evidence(), dict.fromkeys(schema.names, Width())
     own = {"id": id, "lat": lat, "lon": lon}
     schema = pa.schema(
         [
@@ -216,7 +205,8 @@ def write_dataset(
                 seen.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
             table = pa.Table.from_arrays(columns, schema=schema)
-            tally.add(table)
+            for name, column in zip(schema.names, table.columns, strict=True):
+                widths[name] = widths[name].followed(_width_of(column))
             yield table
 
     file: Path | InMemory
@@ -234,7 +224,7 @@ def write_dataset(
         lon=lon,
         id=id,
         columns=tuple(schema.names),
-        widths=tally.widths,
+        widths=tuple(widths.values()),
         **seen.facts,
     )
 

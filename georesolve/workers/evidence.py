@@ -1,30 +1,6 @@
 """Coordinates that cannot be degrees: metres, scaled degrees, swapped axes, radians, by evidence.
 
-Each of them is a whole table gone wrong, and resolving it would give distances that look right. A
-table is refused when its numbers prove it, also with ``on_invalid="null"``, which keeps single
-rows that are bad. One row alone proves nothing, and rows with a missing number do not count, nor
-do those at exactly (0, 0), which is what devices say that know no better.
-
-Metres
-    Not one row is valid, and most are beyond 1 000 in one number, the two numbers not equal (they
-    are where -9999 or 999999 stands for "none"). No answer is lost: nothing could have matched.
-Scaled degrees
-    The same, and all are whole numbers, one of them larger than a projection's metres can be: 2.1e7
-    in latitude, 6.1e7 in longitude (eastings with the number of their zone before them). They are
-    degrees times a power of ten, as devices store them: 422586842 is 42.2586842.
-Swapped axes
-    Every row is valid once its numbers are swapped, and either no row is valid as it is, or at
-    least 10 different latitudes in at least a tenth of the rows are beyond 90. A swapped table
-    whose longitudes all are within 90 looks like any other: that of Europe passes.
-Radians
-    The columns are named so (`lat_rad`) and all numbers are within pi/2 and pi; or there are at
-    least 100 rows, none beyond pi/2 and pi, that come within 0.1 of both ends of longitude, -pi
-    and pi, and span 1.5 in latitude. That is a set of the whole globe. In degrees it would be a
-    piece of the Gulf of Guinea cut to the fourth digit at 3.1416. The radians of a city or a
-    country look like a place in that gulf, and pass.
-
-The last proof is only nearly one, so ``coordinates="trust"`` takes numbers for the degrees that the
-client says they are.
+`docs/input-output.md` has the rules and their reasons.
 """
 
 import math
@@ -53,6 +29,9 @@ _NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 _Point = tuple[float, float]
+_Bounds = tuple[_Point, _Point]
+"""The least latitude and longitude, and the greatest."""
+_NOWHERE: _Bounds = ((math.inf, math.inf), (-math.inf, -math.inf))
 
 
 class NullIsland(NamedTuple):
@@ -116,12 +95,10 @@ class Evidence:
     """Of those that count: valid with their axes swapped alone."""
     latitudes: set[float] = field(default_factory=set)
     """Some different latitudes of `swapped`."""
-    low: _Point = (math.inf, math.inf)
-    """Bounds of latitude and longitude of those that count."""
-    high: _Point = (-math.inf, -math.inf)
-    south_west: _Point = (math.inf, math.inf)
-    """Bounds of latitude and longitude of all valid rows."""
-    north_east: _Point = (-math.inf, -math.inf)
+    bounds: _Bounds = _NOWHERE
+    """Of those that count."""
+    valid_bounds: _Bounds = _NOWHERE
+    """Of all valid rows."""
     are_whole: bool = True
     """Whether all are whole numbers."""
     examples: dict[str, tuple[int, float, float]] = field(default_factory=dict)
@@ -156,8 +133,8 @@ class Evidence:
         for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.latitudes |= other.latitudes
-        self._widen(other.low, other.high)
-        self._widen_box(other.south_west, other.north_east)
+        self.bounds = _wider(self.bounds, other.bounds)
+        self.valid_bounds = _wider(self.valid_bounds, other.valid_bounds)
         self.are_whole = self.are_whole and other.are_whole
 
     def add(self, lat: Array, lon: Array) -> None:
@@ -166,7 +143,7 @@ class Evidence:
             return
         on_globe = is_valid(lat, lon)
         if on_globe.any():
-            self._widen_box(*bounds(lat[on_globe], lon[on_globe]))
+            self.valid_bounds = _wider(self.valid_bounds, _bounds(lat[on_globe], lon[on_globe]))
         for i in np.flatnonzero(~on_globe)[: _FIRST_SHOWN - len(self.first_invalid)]:
             row = InvalidRow(self.seen + int(i), float(lat[i]), float(lon[i]))
             self.first_invalid.append(row)
@@ -180,7 +157,7 @@ class Evidence:
         self.rows += lat.size
         self.valid += int(valid.sum())
         if lat.size:
-            self._widen(*bounds(lat, lon))
+            self.bounds = _wider(self.bounds, _bounds(lat, lon))
             self._note_whole(lat, lon)
             self._note("radians", 0, counted, lat, lon)
         swapped = is_valid(lon, lat)
@@ -199,17 +176,10 @@ class Evidence:
         more = (self.seen + row for row in rows[: _FIRST_SHOWN - len(first)])
         self.null_island = NullIsland(known + number, (*first, *more))
 
-    def _widen(self, low: _Point, high: _Point) -> None:
-        self.low, self.high = _least(self.low, low), _most(self.high, high)
-
-    def _widen_box(self, low: _Point, high: _Point) -> None:
-        self.south_west = _least(self.south_west, low)
-        self.north_east = _most(self.north_east, high)
-
     @property
     def bbox(self) -> tuple[float, float, float, float] | None:
         """West, south, east and north of the valid rows; None when there are none."""
-        (south, west), (north, east) = self.south_west, self.north_east
+        (south, west), (north, east) = self.valid_bounds
         return (west, south, east, north) if south <= north else None
 
     def as_json(self) -> dict[str, Any]:
@@ -220,7 +190,7 @@ class Evidence:
         """Take rows that all count and are valid, as most are; False where they are to be seen."""
         if not lat.size:
             return False
-        low, high = bounds(lat, lon)
+        low, high = seen = _bounds(lat, lon)
         if not (is_valid(*low) and is_valid(*high)):
             return False
         may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
@@ -229,8 +199,8 @@ class Evidence:
         self.rows += lat.size
         self.valid += lat.size
         self.valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
-        self._widen(low, high)
-        self._widen_box(low, high)
+        self.bounds = _wider(self.bounds, seen)
+        self.valid_bounds = _wider(self.valid_bounds, seen)
         self._note_whole(lat, lon)
         if "radians" not in self.examples:
             self.examples["radians"] = self.seen, float(lat[0]), float(lon[0])
@@ -300,10 +270,11 @@ class Evidence:
                 how_to_swap,
             )
         if self._looks_like_radians(names):
+            (south, west), (north, east) = self.bounds
             return self._verdict(
                 "radians",
-                f"radians: latitudes are from {self.low[0]:.6g} to {self.high[0]:.6g}, "
-                f"longitudes from {self.low[1]:.6g} to {self.high[1]:.6g}",
+                f"radians: latitudes are from {south:.6g} to {north:.6g}, "
+                f"longitudes from {west:.6g} to {east:.6g}",
                 "multiply them by 180/pi",
             )
         return None
@@ -327,7 +298,8 @@ class Evidence:
 
     def _largest(self) -> Array:
         """The largest latitude and longitude, whatever their signs."""
-        largest: Array = np.maximum(np.negative(self.low), self.high)
+        low, high = self.bounds
+        largest: Array = np.maximum(np.negative(low), high)
         return largest
 
     def _looks_swapped(self) -> bool:
@@ -342,10 +314,9 @@ class Evidence:
             return False
         if all(_NAMED_RADIANS.fullmatch(name) for name in names):
             return True
-        ends = np.array([-self.low[1], self.high[1]])
-        is_globe = (ends >= math.pi - _GLOBE_END).all()
-        spans = bool(self.high[0] - self.low[0] >= _GLOBE_SPAN)
-        return self.rows >= _GLOBE_ROWS and bool(is_globe) and spans
+        (south, west), (north, east) = self.bounds
+        is_globe = min(-west, east) >= math.pi - _GLOBE_END and north - south >= _GLOBE_SPAN
+        return self.rows >= _GLOBE_ROWS and is_globe
 
 
 def slices(rows: int) -> Iterator[slice]:
@@ -353,22 +324,21 @@ def slices(rows: int) -> Iterator[slice]:
     return (slice(start, start + _AT_ONCE) for start in range(0, rows, _AT_ONCE))
 
 
-def _least(one: _Point, other: _Point) -> _Point:
-    return min(one[0], other[0]), min(one[1], other[1])
+def _wider(one: _Bounds, other: _Bounds) -> _Bounds:
+    """Bounds of all that is within either."""
+    lows, highs = zip(one, other, strict=True)
+    (south, west), (north, east) = map(min, *lows), map(max, *highs)
+    return (south, west), (north, east)
 
 
-def _most(one: _Point, other: _Point) -> _Point:
-    return max(one[0], other[0]), max(one[1], other[1])
-
-
-def bounds(lat: Array, lon: Array) -> tuple[_Point, _Point]:
-    """The least and the greatest latitude and longitude; NaN where there is one among them."""
+def _bounds(lat: Array, lon: Array) -> _Bounds:
+    """Bounds of some rows; NaN where there is one among them."""
     return (float(lat.min()), float(lon.min())), (float(lat.max()), float(lon.max()))
 
 
 def are_degrees(lat: Array, lon: Array) -> bool:
     """Whether all rows are valid, which shows in their bounds."""
-    return not lat.size or all(is_valid(*corner) for corner in bounds(lat, lon))
+    return not lat.size or all(is_valid(*corner) for corner in _bounds(lat, lon))
 
 
 def valid_rows(lat_deg: Array, lon_deg: Array) -> np.ndarray:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from georesolve.kernels.hilbert import spread
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.workers import map_cells_cpu
 from georesolve.workers.datasets import Dataset, read_rows
@@ -135,20 +136,12 @@ def _shift(z: int) -> int:
 
 def _first(z: int, x: int, y: int) -> int:
     """The first cell of a tile."""
-    bits = sum((x >> i & 1) << 2 * i | (y >> i & 1) << (2 * i + 1) for i in range(z))
-    return bits << (_shift(z) + 16)
+    return int(_spread(x) | _spread(y) << 1) << (_shift(z) + 16)
 
 
-def _order() -> np.ndarray:
-    """Where the pixels of a tile stand along the curve, by row and column."""
-    bits = np.zeros(256, np.int64)
-    for i in range(8):
-        bits |= (np.arange(256) >> i & 1) << 2 * i
-    order: np.ndarray = bits[None, :] | bits[:, None] << 1
-    return order
-
-
-_ORDER = _order()
+_spread = spread.py_func
+_ORDER = _spread(np.arange(256))[None, :] | _spread(np.arange(256))[:, None] << 1
+"""Where the pixels of a tile stand along the curve, by row and column."""
 
 
 def map_bytes(manifest: Manifest) -> int:

@@ -18,6 +18,10 @@ _MEMBER_BYTES = 8
 """Of a member of a struct at least: a bit of it is decoded as a number with a level."""
 _RECORD_BYTES = 16
 """Of a struct beside its members: as an object of Python it takes many times what they do."""
+_TEXTS = (
+    *(pa.types.is_string, pa.types.is_binary),
+    *(pa.types.is_large_string, pa.types.is_large_binary),
+)
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
@@ -36,13 +40,9 @@ class Width(NamedTuple):
         return Width(*map(sum, zip(self, other, strict=True)))
 
     def followed(self, other: "Width") -> "Width":
-        """The same column with the row groups of another file behind its own."""
+        """The same column with other row groups behind its own."""
         group, row = max(self.group, other.group), max(self.row, other.row)
         return Width(self.total + other.total, group, row)
-
-    def with_group(self, total: int, row: int) -> "Width":
-        """The same column with one more row group."""
-        return self.followed(Width(total, total, row))
 
 
 class Carried(NamedTuple):
@@ -80,20 +80,10 @@ def value_bytes(array: pa.Array) -> "int | np.ndarray":
         return total
     if pa.types.is_nested(type):
         return _list_bytes(array)
-    if _is_text(type):
+    if any(is_one(type) for is_one in _TEXTS):
         return _host(pc.binary_length(array)) + _OFFSET_BYTES
     # What takes no memory itself is spelled out in JSON.
     return 1 if pa.types.is_null(type) else max(1, type.bit_width // 8)
-
-
-def _is_text(type: pa.DataType) -> bool:
-    is_it = (
-        pa.types.is_string,
-        pa.types.is_binary,
-        pa.types.is_large_string,
-        pa.types.is_large_binary,
-    )
-    return any(one(type) for one in is_it)
 
 
 def _taken(each: "int | np.ndarray", indices: pa.Array) -> "int | np.ndarray":
