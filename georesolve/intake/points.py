@@ -186,19 +186,17 @@ def gather(
         for field in table.schema
         if keep is None or field.name == id or field.name in keep
     ]
-    pieces = []
-    arrays: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-    for batch in table.batches():
-        pair = [degrees(batch[name]) for name in (lat, lon)]
-        for column, array in zip(arrays, pair, strict=True):
-            column.append(array)
-        pieces.append(batch.select(names))
-    schema = pa.schema([table.schema.field(name) for name in names])
-    lat_deg, lon_deg = map(_joined, arrays)
+    taken = list(dict.fromkeys([*names, lat, lon]))
+    schema = pa.schema([table.schema.field(name) for name in taken])
+    pieces = [batch.select(taken) for batch in table.batches()]
+    whole = pa.Table.from_batches(pieces, schema).combine_chunks()
+    lat_deg, lon_deg = (
+        degrees(whole[name].chunk(0)) if pieces else np.empty(0) for name in (lat, lon)
+    )
     points = Points(
         lat_deg=lat_deg,
         lon_deg=lon_deg,
-        kept=pa.Table.from_batches(pieces, schema).combine_chunks(),
+        kept=whole.select(names),
         columns=tuple(columns or table.schema.names),
         lat=lat,
         lon=lon,
@@ -207,10 +205,6 @@ def gather(
     )
     table.refuse_invalid(points)
     return points
-
-
-def _joined(pieces: list[np.ndarray]) -> np.ndarray:
-    return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0), *pieces])
 
 
 def write_points(points: Points, path: Path) -> Dataset:

@@ -18,34 +18,22 @@ from georesolve.intake.geometry import Geometry
 BATCH_ROWS = 65_536
 InputFormat = Literal["parquet", "arrow", "csv", "geojson", "layer"]
 """A layer is what GDAL reads, of files of one's own alone: `is_layer`."""
-_BY_MEDIA_TYPE: dict[str, InputFormat] = {
-    "application/vnd.apache.parquet": "parquet",
-    "application/x-parquet": "parquet",
-    "application/vnd.apache.arrow.stream": "arrow",
-    "application/vnd.apache.arrow.file": "arrow",
-    "text/csv": "csv",
-    "application/csv": "csv",
-    "text/tab-separated-values": "csv",
-    "application/geo+json": "geojson",
-    "application/json": "geojson",
+_MEDIA_TYPES: dict[InputFormat, set[str]] = {
+    "parquet": {"application/vnd.apache.parquet", "application/x-parquet"},
+    "arrow": {"application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"},
+    "csv": {"text/csv", "application/csv", "text/tab-separated-values"},
+    "geojson": {"application/geo+json", "application/json"},
 }
-_BY_SUFFIX: dict[str, InputFormat] = {
-    "parquet": "parquet",
-    "pq": "parquet",
-    "geoparquet": "parquet",
-    "arrows": "arrow",
-    "arrow": "arrow",
-    "feather": "arrow",
-    "csv": "csv",
-    "tsv": "csv",
-    "geojson": "geojson",
-    "json": "geojson",
+_SUFFIXES: dict[InputFormat, set[str]] = {
+    "parquet": {"parquet", "pq", "geoparquet"},
+    "arrow": {"arrows", "arrow", "feather"},
+    "csv": {"csv", "tsv"},
+    "geojson": {"geojson", "json"},
 }
 # Each in full, so that no text can begin with it.
-_BY_FIRST_BYTES: dict[bytes, InputFormat] = {
-    b"PAR1\x15": "parquet",
-    b"ARROW1\0\0": "arrow",
-    b"\xff\xff\xff\xff": "arrow",
+_FIRST_BYTES: dict[InputFormat, tuple[bytes, ...]] = {
+    "parquet": (b"PAR1\x15",),
+    "arrow": (b"ARROW1\0\0", b"\xff\xff\xff\xff"),
 }
 HEAD_BYTES = 128
 """So many first bytes tell what a file is."""
@@ -173,8 +161,8 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
 
     General media types such as octet-stream say nothing.
     """
-    for first_bytes, format in _BY_FIRST_BYTES.items():
-        if head.startswith(first_bytes):
+    for format, beginnings in _FIRST_BYTES.items():
+        if head.startswith(beginnings):
             return format
     for beginning, what, advice in _OTHERS:
         if re.match(beginning, head, re.DOTALL):
@@ -182,11 +170,11 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
                 f"{file}: the file is {what}: {advice}", [{"file": file, "detail": what}]
             )
     essence = (media_type or "").partition(";")[0].strip().lower()
-    if essence in _BY_MEDIA_TYPE:
-        return _BY_MEDIA_TYPE[essence]
     suffix = (name or "").rpartition(".")[2].lower()
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
+    for told, known in ((essence, _MEDIA_TYPES), (suffix, _SUFFIXES)):
+        for format, names in known.items():
+            if told in names:
+                return format
     if name is None:
         # A body has none.
         raise UnsupportedFormat(
