@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -72,28 +71,25 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                 store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
                 checks = Checks()
-                parts: dict[str, Any] = {
-                    "settings": settings,
-                    "disk": disk,
-                    "metrics": metrics,
-                    "store": store,
-                    "ingest": ingest,
-                    "quotas": Quotas(settings),
-                    "library": library,
-                    "cluster": cluster,
-                    "results": Results(store, library, checks, settings.inline_bytes),
-                }
                 service = Service(
-                    **parts,
+                    settings=settings,
+                    store=store,
+                    ingest=ingest,
                     sinks=Sinks(settings.sinks),
+                    library=library,
+                    results=Results(store, library, checks, settings.inline_bytes),
+                    cluster=cluster,
                     at_hand=at_hand,
+                    disk=disk,
                     memory=Memory(settings),
+                    quotas=Quotas(settings),
+                    metrics=metrics,
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
                 )
                 # What each is called where a room takes it: see `service.auth.access.part`.
-                parts |= {"checks": checks, "maps": open_maps, "service": service}
-                for name, part in parts.items():
+                others = {"checks": checks, "maps": open_maps, "service": service}
+                for name, part in {**vars(service), **others}.items():
                     setattr(app.state, name, part)
                 keep_what_is_loaded()
                 yield

@@ -88,8 +88,8 @@ class Verification(BaseModel):
     )
 
 
-class Account(BaseModel):
-    """What a finished job did, as far as it is known when it ends."""
+class Report(BaseModel):
+    """What a finished job did."""
 
     counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
     seconds: dict[str, float] = Field(
@@ -117,11 +117,6 @@ class Account(BaseModel):
     remarks: list[str] = Field(
         default=[], description="what looks wrong with the sets, which were resolved all the same"
     )
-
-
-class Report(Account):
-    """What a finished job did."""
-
     measure: str = Field(
         default="great-circle metres on a sphere of radius 6371008.8 m, exact in float64",
         description="what `distance_m` is, and what nearest means",

@@ -91,7 +91,7 @@ async def get_report(job: Job) -> Report:
             f"the job {job.id!r} of the process {job.process!r} is {job.status} and has no report: "
             "one comes with the result of 'nearest'"
         )
-    return Report(**{**job.report, "options": job.options})
+    return Report(**job.report)
 
 
 @router.delete(

@@ -29,7 +29,7 @@ from georesolve.service.errors import (
 )
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
-from georesolve.service.jobs.models import Account
+from georesolve.service.jobs.models import Report
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow, JobRow
@@ -175,7 +175,8 @@ class Supervisor:
         """Run a job; no error passes but those of the database. False when it is to run again."""
         try:
             if self._disk.is_low():
-                self._note_wait(id, "waiting for room on the disk")
+                wait = "waiting for room on the disk"
+                self._store.update_live(id, rows_a_second=None, message=wait)
                 return False
             if self._store.start_job(id):
                 self._run_started(id, cluster)
@@ -186,7 +187,7 @@ class Supervisor:
         except Exception as error:
             if (obstacle := _obstacle(error, cluster)) is not None:
                 logger.warning("job %s is %s: %s", id, obstacle, error)
-                self._note_wait(id, obstacle)
+                self._store.update_live(id, rows_a_second=None, message=obstacle)
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or _problem_of_failure(error)
@@ -199,10 +200,6 @@ class Supervisor:
         finally:
             clear(self._store, self._library, id)
         return True
-
-    def _note_wait(self, id: str, message: str) -> None:
-        row = self._store.job(id)
-        self._store.report_progress(id, row.rows_done if row else 0, None, message)
 
     def _damage(self, id: str) -> Problem | None:
         """What is wrong with the files of a job that failed, which may be why; None for nothing."""
@@ -236,13 +233,13 @@ class Supervisor:
             # Of a job that was taken up again nobody knows how long the whole takes.
             seconds = time.monotonic() - start
             self.keeper.pace.note(cluster, job, seconds, progress.compared)
-        account = _account_of(job, result, progress, cluster.device)
-        account.seconds |= _seconds_before(row, observations, references)
+        report = _report_of(job, result, progress, cluster.device)
+        report.seconds |= _seconds_before(row, observations, references)
         expires = in_hours(self._settings.result_hours)
-        outcome = {"report": account.model_dump(), "expires": expires}
+        outcome = {"report": report.model_dump(), "expires": expires}
         if end(self._store, self._metrics, id, "successful", "done", **outcome):
-            self._metrics.count_rows("job", progress.rows_done, account.counts)
-            logger.info("job %s successful: %s", id, account.counts)
+            self._metrics.count_rows("job", progress.rows_done, report.counts)
+            logger.info("job %s successful: %s", id, report.counts)
 
 
 def _obstacle(error: Exception, cluster: Cluster) -> str | None:
@@ -255,9 +252,9 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
     return "waiting for the object store" if isinstance(error, StoreFailed) else None
 
 
-def _account_of(
+def _report_of(
     job: Job, result: Manifest, progress: Progress, device: Literal["cpu", "cuda"]
-) -> Account:
+) -> Report:
     """What a job did, from what its parts and its result say."""
     observations = job.observations
     if (seen := progress.evidence) is not None:
@@ -277,8 +274,9 @@ def _account_of(
         "verification": {"observations": progress.verified},
         "versions": _VERSIONS,
         "remarks": remarks(observations, job.references),
+        "options": job.options,
     }
-    return Account.model_validate(vars(progress) | own)
+    return Report.model_validate(vars(progress) | own)
 
 
 def _seconds_before(

@@ -40,10 +40,6 @@ class Child(NamedTuple):
     number: int
 
 
-class NotStarted(Exception):
-    """The server started no child in time; it has been replaced."""
-
-
 class Children:
     """Gives out processes that run a function of a module, each once.
 
@@ -66,7 +62,7 @@ class Children:
 
     @contextmanager
     def child(self, seconds: float) -> Iterator[Child]:
-        """A process of one's own, which is killed on exit; raises NotStarted or NotReady."""
+        """A process of one's own, which is killed on exit; raises NotReady."""
         child = self._taken(seconds)
         self._given.add(child)
         try:
@@ -164,7 +160,10 @@ class Children:
             connection, server = self._ready.pop()
         # It is for who comes next.
         self._ready.append((connection, server))
-        raise NotStarted
+        raise NotReady(
+            f"no process to decode with started within the {seconds:.0f} s that were left, so what "
+            "starts them was replaced: send it again"
+        )
 
 
 def run_forkserver(work: str, preload: list[str]) -> NoReturn:

@@ -21,9 +21,9 @@ from georesolve.intake.columns import Columns
 from georesolve.intake.errors import Refused
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Range, Source
-from georesolve.service.errors import NotReady, TooLarge, problem_of
+from georesolve.service.errors import TooLarge, problem_of
 from georesolve.service.receiving import sandbox
-from georesolve.service.receiving.children import Child, Children, NotStarted
+from georesolve.service.receiving.children import Child, Children
 from georesolve.service.receiving.decoding import REFUSALS, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.evidence import Evidence
@@ -178,15 +178,9 @@ def _answer_to(task: Task, kind: type[_A], budget: _Budget) -> _A:
     # The process may write these files, and make none.
     for path in task.files[1]:
         path.touch()
-    try:
-        with budget.children.child(budget.seconds_left) as child:
-            child.connection.send((task, budget.limits))
-            return _answer_of(_content(child, budget), kind, child, budget)
-    except NotStarted:
-        raise NotReady(
-            f"{budget.source.file}: no process to decode it started within the limit of "
-            f"{budget.limits.seconds:g} s, so what starts them was replaced: send it again"
-        ) from None
+    with budget.children.child(budget.seconds_left) as child:
+        child.connection.send((task, budget.limits))
+        return _answer_of(_content(child, budget), kind, child, budget)
 
 
 def _content(child: Child, budget: _Budget) -> bytes:
