@@ -73,7 +73,7 @@ class Metrics:
             buckets=_REQUEST_SECONDS,
         )
         self._received = counter("georesolve_received_bytes", "Bytes of the bodies of requests.")
-        self._wrong_keys = counter(
+        self.wrong_keys = counter(
             "georesolve_wrong_keys", "Requests with a key that opens nothing."
         )
         self._jobs = counter(
@@ -113,10 +113,6 @@ class Metrics:
         known = method if method in _METHODS else "other"
         self._requests.labels(route, known, status).observe(seconds)
         self._received.inc(received_bytes)
-
-    def count_wrong_key(self) -> None:
-        """Count a request whose key was refused."""
-        self._wrong_keys.inc()
 
     def count_job(
         self,

@@ -5,6 +5,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -186,17 +187,13 @@ class Settings(BaseSettings, ClusterOptions):
         return cls(**{"_secrets_dir": SECRETS if SECRETS.is_dir() else None, **given})
 
     @model_validator(mode="after")
-    def _dashboard_on_loopback_only(self) -> Self:
+    def _fit_together(self) -> Self:
         dashboard = self.dashboard_address.rpartition(":")[0]
         if not self.insecure and not _is_loopback(dashboard):
             raise ValueError(
                 f"dashboard_address is {self.dashboard_address!r}: the Dask dashboard knows no "
                 "passwords, so it listens on loopback (127.0.0.1:8787) unless insecure is set"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _store_is_its_own(self) -> Self:
         own = {"data_dir": _resolved("file", str(self.data_dir))}
         own |= {"store": self.store} if self.store else {}
         for name, listed in (("sources", self.sources), ("sinks", self.sinks)):
@@ -214,10 +211,6 @@ class Settings(BaseSettings, ClusterOptions):
                 f"store is {self.store} and role is {self.role!r}: processes that share no folder "
                 "meet in a Postgres database; name it with database_url"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_scheduler(self) -> Self:
         if self.scheduler is not None and self.scheduler_file is not None:
             raise ValueError(
                 f"scheduler is {self.scheduler!r} and scheduler_file is "
@@ -240,7 +233,8 @@ class Settings(BaseSettings, ClusterOptions):
         if self.allowed_hosts is not None:
             return _listed(self.allowed_hosts)
         # Whoever listens on all addresses is called by any name.
-        own = "*" if _is_unspecified(self.host) else self.host.lower()
+        is_any = self.host == "" or ((at := _address(self.host)) and at.is_unspecified)
+        own = "*" if is_any else self.host.lower()
         return tuple(dict.fromkeys((*_LOOPBACK_NAMES, own)))
 
     def origins(self) -> tuple[str, ...]:
@@ -277,15 +271,11 @@ def _resolved(scheme: Scheme, path: str) -> str:
     )
 
 
-def _is_unspecified(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return not host
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost" if (at := _address(host)) is None else at.is_loopback

@@ -134,7 +134,7 @@ class Access:
 
     def _refusal(self, connection: HTTPConnection) -> Problem:
         """The answer to a wrong key; the right one is taken from any address, at any time."""
-        self._metrics.count_wrong_key()
+        self._metrics.wrong_keys.inc()
         address = address_of(connection.scope)
         seconds = self._wrong_keys.count(address)
         if seconds:

@@ -131,8 +131,16 @@ class Memory:
 
         def grow(more: int) -> None:
             nonlocal size
-            self._refuse_without_room(owner, more)
-            self._held[owner] += more
+            held, own = self._held.total() + more, self._held[owner] + more
+            left = self._most - held
+            if left < 0 or (owner and own > left):
+                whose = f"of this key have {own} bytes, which is more than is left for others"
+                raise TooManyBodies(
+                    "the JSON bodies that one front is reading "
+                    f"{f'have {held} bytes' if left < 0 else whose}, and all may have "
+                    f"{self._most}: send fewer at a time, or files"
+                )
+            self._held[owner] = own
             size += more
 
         try:
@@ -141,19 +149,6 @@ class Memory:
             self._held[owner] -= size
             if not self._held[owner]:
                 del self._held[owner]
-
-    def _refuse_without_room(self, owner: str, more: int) -> None:
-        held, own = self._held.total() + more, self._held[owner] + more
-        left = self._most - held
-        if left >= 0 and (not owner or own <= left):
-            return
-        whose = f"of this key have {own} bytes, which is more than is left for others"
-        if left < 0:
-            whose = f"have {held} bytes"
-        raise TooManyBodies(
-            f"the JSON bodies that one front is reading {whose}, and all may have {self._most}: "
-            "send fewer at a time, or files"
-        )
 
 
 @dataclass(frozen=True)

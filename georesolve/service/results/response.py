@@ -274,8 +274,15 @@ async def _stream_response(
 ) -> StreamingResponse:
     """Answer with pieces, which `run` has made in a thread; raises what the first one does."""
     first = await run(next, pieces, None)
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        piece = first
+        while piece is not None:
+            yield piece
+            piece = await run(next, pieces, None)
+
     return StreamingResponse(
-        _all(run, first, pieces),
+        all_pieces(),
         media_type=format.media_type,
         headers={
             "Accept-Ranges": "none",
@@ -284,13 +291,6 @@ async def _stream_response(
             **headers,
         },
     )
-
-
-async def _all(run: Run, first: bytes | None, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    piece = first
-    while piece is not None:
-        yield piece
-        piece = await run(next, pieces, None)
 
 
 async def _by_turns(run: Run, function: Callable[..., T], *given: Any) -> T:

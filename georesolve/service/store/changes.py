@@ -148,10 +148,8 @@ class Bell:
         """Wake the runner, if there is one on this machine."""
         with suppress(OSError):
             pipe = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                os.write(pipe, b"\0")
-            finally:
-                os.close(pipe)
+            with os.fdopen(pipe, "wb", buffering=0) as rung:
+                rung.write(b"\0")
 
     @contextmanager
     def heard(self, wake: Callable[[], None]) -> Iterator[None]:
