@@ -179,7 +179,9 @@ def _answer_to(task: Task, kind: type[_A], budget: _Budget) -> _A:
     for path in task.files[1]:
         path.touch()
     with budget.children.child(budget.seconds_left) as child:
-        child.connection.send((task, budget.limits))
+        # One that has ended meanwhile is told of below.
+        with suppress(ConnectionError):
+            child.connection.send((task, budget.limits))
         return _answer_of(_content(child, budget), kind, child, budget)
 
 

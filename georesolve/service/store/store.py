@@ -460,19 +460,12 @@ class Store(Queries):
         values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
         self.update_live(id, **values, deaths=deaths)
 
-    def finish_job(
-        self,
-        id: str,
-        status: JobStatus,
-        message: str,
-        *,
-        problem: dict[str, Any] | None = None,
-        report: dict[str, Any] | None = None,
-        expires: str | None = None,
-    ) -> JobRow | None:
-        """End a live job, and return it; a job ends once, and who comes second is told None."""
-        values: dict[str, Any] = {"status": status, "finished": now(), "message": message}
-        values |= {"problem": problem, "report": report, "expires": expires}
+    def finish_job(self, id: str, status: JobStatus, message: str, **outcome: Any) -> JobRow | None:
+        """End a live job with its `problem`, or its `report` and when that `expires`.
+
+        A job ends once, and who comes second is told None.
+        """
+        values = {"status": status, "finished": now(), "message": message, **outcome}
         if status == "successful":
             values["rows_done"] = jobs.c.rows
         if status == "dismissed":
@@ -484,14 +477,14 @@ class Store(Queries):
                 return None
             job = JOB.validate_python({**row})
             is_here = status == "successful" and not job.delivery.output
-            size_bytes = (report or {}).get("size_bytes", 0) if is_here else 0
+            size_bytes = (job.report or {}).get("size_bytes", 0) if is_here else 0
             # Its workers may have chunks of it in hand still.
-            look = min(filter(None, (now(_LET_GO_SECONDS), expires)))
+            look = min(filter(None, (now(_LET_GO_SECONDS), job.expires)))
             result = kept.update().where(kept.c.id == id)
             connection.execute(result.values(size_bytes=size_bytes, expires=look))
             keeps_sets = status == "successful" and job.delivery.keeps_sets
             inputs = (kept.c.needed_by == id) & (kept.c.kind == "input")
-            until = expires if keeps_sets else LONG_AGO
+            until = job.expires if keeps_sets else LONG_AGO
             connection.execute(kept.update().where(inputs).values(expires=until))
         return job
 
