@@ -13,23 +13,22 @@ class Turns:
         self._places = self._free = places
         self._most_of_one = most_of_one or places
         self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._alone: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
 
     @asynccontextmanager
     async def place(self, owner: str, *, alone: bool = False) -> AsyncIterator[None]:
-        """Wait for a place, and hold it; `alone` holds all of them, and nobody passes it over."""
-        await self.take(owner, alone=alone)
+        """Wait for a place, and hold it; `alone` holds all of them."""
+        places = self._places if alone else 1
+        await self.take(owner, places)
         try:
             yield
         finally:
-            self.give_back(owner, alone=alone)
+            self.give_back(owner, places)
 
-    async def take(self, owner: str, *, alone: bool = False) -> None:
-        """Wait for a place; its holder gives it back."""
+    async def take(self, owner: str, places: int = 1) -> None:
+        """Wait for places; their holder gives them back."""
         turn = asyncio.get_running_loop().create_future()
-        waiting = self._alone if alone else self._waiting.setdefault(owner, deque())
-        waiting.append(turn)
+        self._waiting.setdefault(owner, deque()).append((turn, places))
         self._give()
         try:
             await turn
@@ -38,37 +37,30 @@ class Turns:
             if turn.cancelled():
                 self._give()
             else:
-                self.give_back(owner, alone=alone)
+                self.give_back(owner, places)
             raise
 
-    def give_back(self, owner: str, *, alone: bool = False) -> None:
-        """Give a place back."""
-        if alone:
-            self._free = self._places
-        else:
-            self._free += 1
-            self._held[owner] -= 1
-            if not self._held[owner]:
-                del self._held[owner]
+    def give_back(self, owner: str, places: int = 1) -> None:
+        """Give places back."""
+        self._free += places
+        self._held[owner] -= places
+        if not self._held[owner]:
+            del self._held[owner]
         self._give()
 
     def _give(self) -> None:
-        while self._alone and self._alone[0].cancelled():
-            self._alone.popleft()
-        if self._alone:
-            if self._free == self._places:
-                self._free = 0
-                self._alone.popleft().set_result(None)
-            return
-        while self._free and self._waiting:
+        while self._waiting:
             owner = min(self._waiting, key=self._held.__getitem__)
-            if self._held[owner] >= self._most_of_one:
-                return
-            turns = self._waiting.pop(owner)
-            turn = turns.popleft()
+            turns = self._waiting[owner]
+            turn, places = turns[0]
+            if not turn.cancelled():
+                # Nobody passes over one who waits for several.
+                if places > self._free or self._held[owner] + places > self._most_of_one:
+                    return
+                self._free -= places
+                self._held[owner] += places
+                turn.set_result(None)
+            turns.popleft()
+            del self._waiting[owner]
             if turns:
                 self._waiting[owner] = turns
-            if not turn.cancelled():
-                self._free -= 1
-                self._held[owner] += 1
-                turn.set_result(None)
