@@ -49,7 +49,13 @@ def bounded(scope: Scope, headers: Headers, receive: Receive, settings: Settings
         return body.receive
     for name in ("content-encoding", "content-length"):
         del MutableHeaders(scope=scope)[name]
-    return body.unpacking(encoding)
+    messages = body.unpacked(encoding)
+
+    async def unpacked() -> Message:
+        # What comes behind the body is not packed.
+        return await anext(messages, None) or await body.receive()
+
+    return unpacked
 
 
 def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
@@ -119,30 +125,18 @@ class _Body:
                 f"{self._size} bytes of the body came, more than the limit of {self._limit} bytes, "
                 f"and no more are taken: {self._advice}"
             )
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            self._check_digests()
-        return message
-
-    def _check_digests(self) -> None:
-        for name, (digest, counted) in self._digests.items():
+        is_last = message["type"] == "http.request" and not message.get("more_body", False)
+        for name, (digest, counted) in self._digests.items() if is_last else ():
             found = base64.b64encode(counted.digest()).decode()
             if found != digest:
                 raise InvalidRequest(
                     f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
                     f"{name}=:{found}: send it again"
                 )
+        return message
 
-    def unpacking(self, encoding: str) -> Receive:
-        """What receives the same body unpacked; `encoding` is how it was packed."""
-        messages = self._unpacked(encoding)
-
-        async def receive() -> Message:
-            # What comes behind the body is not packed.
-            return await anext(messages, None) or await self.receive()
-
-        return receive
-
-    async def _unpacked(self, encoding: str) -> AsyncIterator[Message]:
+    async def unpacked(self, encoding: str) -> AsyncIterator[Message]:
+        """The same body unpacked; `encoding` is how it was packed."""
         if encoding not in _GZIP:
             raise UnsupportedFormat(
                 f"the Content-Encoding {encoding[:80]!r} is not supported: send gzip, or none",

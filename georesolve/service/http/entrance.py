@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import quote
@@ -32,16 +31,6 @@ _CLIENT_HAS_GONE = 499
 """What proxies write into their logs for a client that did not wait for its answer."""
 
 
-@dataclass
-class _Entry:
-    """What came of a request."""
-
-    status: int = _CLIENT_HAS_GONE
-    job: str | None = None
-    received_bytes: int = 0
-    has_answer: bool = False
-
-
 class Entrance:
     """Stands around all else that a request passes, and is passed once each way.
 
@@ -66,19 +55,21 @@ class Entrance:
         headers = Headers(scope=scope)
         given = headers.get(HEADER, "")
         id = given if _SANE_ID.fullmatch(given) else new_id()
-        entry = _Entry()
+        status: int | None = None
+        job, received_bytes = _job_of(scope["path"]), 0
 
         async def counted() -> Message:
+            nonlocal received_bytes
             message = await receive()
-            entry.received_bytes += len(message.get("body", b""))
+            received_bytes += len(message.get("body", b""))
             return message
 
         async def noted(message: Message) -> None:
+            nonlocal status, job
             if message["type"] == "http.response.start":
                 answered = MutableHeaders(scope=message)
                 answered[HEADER] = id
-                entry.status, entry.has_answer = message["status"], True
-                entry.job = _job_of(answered.get("location", ""))
+                status, job = message["status"], job or _job_of(answered.get("location", ""))
             await send(message)
 
         taken: Receive = counted
@@ -90,34 +81,35 @@ class Entrance:
             try:
                 await self._app(scope, taken, noted)
             except Exception:
-                if entry.has_answer:
+                if status is not None:
                     raise
                 # Here, and not by Starlette outside of this: the answer must have its id.
                 logger.exception("the request failed")
                 problem = Problem("an error of the service; its log has the details")
                 await problem_response(problem, HTTPConnection(scope))(scope, taken, noted)
             finally:
-                self._write(method, scope, entry, time.perf_counter() - start)
+                status, seconds = status or _CLIENT_HAS_GONE, time.perf_counter() - start
+                self._write(method, scope, status, job, seconds)
+                route = _route_of(scope)
+                self._metrics.count_request(route, method, status, seconds, received_bytes)
 
-    def _write(self, method: str, scope: Scope, entry: _Entry, seconds: float) -> None:
+    def _write(
+        self, method: str, scope: Scope, status: int, job: str | None, seconds: float
+    ) -> None:
         # As it came: what is decoded could break the line.
-        path = quote(scope["path"])[:_LONGEST_PATH]
-        client = address_of(scope)
+        path, client = quote(scope["path"])[:_LONGEST_PATH], address_of(scope)
         fields = {
             "client": client,
             "method": method,
             "path": path,
-            "status": entry.status,
+            "status": status,
             "seconds": round(seconds, 6),
             "owner": scope.get("state", {}).get("owner"),
-            "job": _job_of(scope["path"]) or entry.job,
+            "job": job,
         }
         known = {name: value for name, value in fields.items() if value not in (None, "")}
         line = "%s %s %s %d in %.3f s"
-        logger.info(line, client, method, path, entry.status, seconds, extra=known)
-        self._metrics.count_request(
-            _route_of(scope), method, entry.status, seconds, entry.received_bytes
-        )
+        logger.info(line, client, method, path, status, seconds, extra=known)
 
 
 def _put_below(root: str, scope: Scope) -> None:
