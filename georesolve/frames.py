@@ -18,7 +18,7 @@ from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
 from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.layers import refuse_layer
 from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
 from georesolve.searches import (

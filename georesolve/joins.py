@@ -13,7 +13,7 @@ from georesolve.frames import given
 from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.points import Points
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.searches import Batch, Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device

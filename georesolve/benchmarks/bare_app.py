@@ -19,7 +19,7 @@ from fastapi import FastAPI, Response
 
 from georesolve import kernels
 from georesolve.intake.representations import PARQUET
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.service.resolve.models import Arrays, NearestInputs
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.plan import Chunk

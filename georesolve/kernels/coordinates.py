@@ -1,30 +1,12 @@
-"""Degrees to unit vectors, and which coordinates are valid. The only place where degrees exist."""
+"""Degrees to unit vectors. The only place where degrees exist."""
 
 import math
-from typing import Any
 
 from numba import njit
 
 from georesolve.kernels.arithmetic import product
+from georesolve.kernels.query import is_valid
 from georesolve.kernels.trig import sine_cosine_deg
-
-LATITUDE_DEG = (-90.0, 90.0)
-LONGITUDE_DEG = (-180.0, 360.0)
-
-
-def is_valid(lat_deg: Any, lon_deg: Any) -> Any:
-    """Whether coordinates lie on the globe: latitude -90 to 90, longitude -180 to 360, both finite.
-
-    One source for a pair of numbers in compiled code and for whole arrays of numpy or CuPy: NaN
-    and the infinities fail the comparisons.
-    """
-    return (
-        (lat_deg >= LATITUDE_DEG[0])
-        & (lat_deg <= LATITUDE_DEG[1])
-        & (lon_deg >= LONGITUDE_DEG[0])
-        & (lon_deg <= LONGITUDE_DEG[1])
-    )
-
 
 _is_valid = njit(inline="always")(is_valid)
 

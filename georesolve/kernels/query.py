@@ -5,13 +5,15 @@ Every search module, for a CPU or a GPU, has ``search(index, degrees, query, mea
 ``count(index, degrees, within, by)`` and ``pairs(index, degrees, within, by)``.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from georesolve.kernels.devices import Array
 
 MAX_K = 64
+LATITUDE_DEG = (-90.0, 90.0)
+LONGITUDE_DEG = (-180.0, 360.0)
 
 
 class StepsSpent(RuntimeError):
@@ -26,6 +28,20 @@ class Degrees(NamedTuple):
 
     lat_deg: Array
     lon_deg: Array
+
+
+def is_valid(lat_deg: Any, lon_deg: Any) -> Any:
+    """Whether coordinates lie on the globe: latitude -90 to 90, longitude -180 to 360, both finite.
+
+    One source for a pair of numbers in compiled code and for whole arrays of numpy or CuPy: NaN
+    and the infinities fail the comparisons.
+    """
+    return (
+        (lat_deg >= LATITUDE_DEG[0])
+        & (lat_deg <= LATITUDE_DEG[1])
+        & (lon_deg >= LONGITUDE_DEG[0])
+        & (lon_deg <= LONGITUDE_DEG[1])
+    )
 
 
 class Query(NamedTuple):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.workers.evidence import Evidence, InvalidRow, NullIsland
 from georesolve.workers.files import Look, look_at, sha256_of
 from georesolve.workers.places import Object, StoreFailed

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 
 _METRES = 1_000
 _MOST_METRES = np.array([2.1e7, 6.1e7])

@@ -13,7 +13,7 @@ import pyarrow as pa
 from distributed import get_worker
 
 from georesolve import __version__
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import Frame, backend, read_points

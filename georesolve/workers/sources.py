@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.kernels.coordinates import is_valid
+from georesolve.kernels.query import is_valid
 from georesolve.workers.evidence import Evidence, are_degrees, slices
 from georesolve.workers.https import HttpsFile
 from georesolve.workers.objects import ObjectFile
