@@ -155,6 +155,12 @@ def _main():
         for module in _LOADED:
             import_module(module)
         loop_guard = import_module("tests.loop_guard")
+        # The machine code of the kernels, which each front and each runner reads. In one thread: a
+        # fork has no other.
+        import_module("georesolve.kernels.threads_cpu").allowed.threads = 1
+        import_module("georesolve.workers.at_hand").prepare(None)
+        import_module("georesolve.workers.sampling").load()
+        del sys.modules["georesolve.kernels.threads_cpu"].allowed.threads
         gc.freeze()
         request = _forked(requests)
     if request is not None:
