@@ -55,6 +55,8 @@ fine tree that gets long gives up, and `kernels.precise_cuda` goes down the same
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -65,7 +67,6 @@ from numba.cuda import libdevice
 from numba.extending import intrinsic
 
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.order_cuda import box_corners, extent, order
 from georesolve.kernels.query import MAX_K, Degrees
@@ -93,18 +94,18 @@ _SLACK = np.float32(2.0**-22)
 UNDERFLOW = np.float32(1e-18)
 _BOX_ROUNDING = np.float32(2.0**-23)
 
-_CROWDED = 1
-_NARROW = 2
+_CROWDED = np.uint32(1)
+_NARROW = np.uint32(2)
 """What `fill_leaves` notices."""
 _SMALL = np.float32(2.0**-20)
 """Of the radius, somewhat more than the slack around a point."""
 _MANY = 3 * WARP
 _ALIKE = 4
-_TOO_MANY = 128 * WARP
-_LOOKS = 128
+_TOO_MANY = 256 * WARP
+_LOOKS = 8
 """References crowd where more than so many share a cell of the curve, and so many neighbours in a
-leaf of it are a small way apart; or where still more share a cell, which is looked at in one leaf
-of so many."""
+leaf of it are a small way apart; or where still more share a cell. One leaf of so many is looked
+at: where references crowd, many tell so."""
 
 
 class Tree(NamedTuple):
@@ -119,7 +120,7 @@ class Tree(NamedTuple):
       leaves up, relative to the origin, or, of a fine tree, to the first point in the box. A level
       is padded to whole groups of 32 with boxes that enclose nothing.
     - `starts`, int32 (n_levels,): where each level starts in `boxes`.
-    - `box`, int32 (7,): the box of all references, from `kernels.order_cuda.bound`, its centre the
+    - `box`, uint32 (7,): the box of all references, from `kernels.order_cuda.bound`, its centre the
       origin; then bits that say whether leaves are `_CROWDED` or `_NARROW`.
     - `fine`: whether boxes and corners are relative to points near by, and not to the origin.
     - `whole`: whether all references are there, copies of a point that no list can hold, too.
@@ -288,6 +289,10 @@ def fill_leaves(  # type: ignore[no-untyped-def]
     if corner_x != corner_x:
         low_x = low_y = low_z = INFINITY
         high_x = high_y = high_z = -INFINITY
+    wide2 = _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
+    # A warp's branch: all of its lanes must take part in its shuffles.
+    if leaf % _LOOKS != 0:
+        return
     apart2 = square(
         corner_x - cuda.shfl_down_sync(ALL_LANES, corner_x, 1),
         corner_y - cuda.shfl_down_sync(ALL_LANES, corner_y, 1),
@@ -295,16 +300,12 @@ def fill_leaves(  # type: ignore[no-untyped-def]
     )
     small = radius * _SMALL
     alike = cuda.popc(ballot(lane < WARP - 1 and apart2 <= small * small)) >= _ALIKE
-    # Outside of any branch: all lanes of a warp must take part in its shuffles.
-    wide2 = _store_box(boxes, leaf, low_x, low_y, low_z, high_x, high_y, high_z)
     if lane == 0 and corner_x == corner_x and i + _MANY < rows.size:
         # Copies of one point are no reason: few of them stay in the tree.
         if ZERO < wide2 <= small * small:
             cuda.atomic.or_(box, 6, _NARROW)
-        # Places lie anywhere: most leaves need not wait for them.
         many = _MANY if alike else _TOO_MANY
-        looks = (alike or leaf % _LOOKS == 0) and i + many < rows.size
-        if looks and places[rows[i + many]] == places[row]:
+        if i + many < rows.size and places[rows[i + many]] == places[row]:
             cuda.atomic.or_(box, 6, _CROWDED)
 
 
@@ -371,21 +372,38 @@ def beyond(low, high, x):  # type: ignore[no-untyped-def]
 
 def build(
     lat_deg: cp.ndarray, lon_deg: cp.ndarray, *, copies: bool = False
-) -> tuple[cp.ndarray, Tree]:
+) -> tuple[cp.ndarray, Callable[[], Tree]]:
     """Sort references into leaves and enclose them in boxes.
 
-    Gives unit vectors in row order, shape (3, n), NaN where a reference is not valid, and the tree.
+    Gives unit vectors in row order, shape (3, n), NaN where a reference is not valid, and what
+    gives the tree: only then the host waits for the device to tell whether references crowd.
     """
     import cupy as cp
+    import cupyx
 
     check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
+    vectors = cp.empty((3, lat_deg.size))
     box = extent(references)
-    rows, by_row, places = order(references, box)
+    rows, by_row, places = order(references, box, by_axis=vectors)
     tree = _tree(rows, by_row, places, box)
-    # Launched before the host waits for the box: so the device does not wait for the host.
-    vectors = unit_vectors(lat_deg, lon_deg)
-    if box.get()[-1] & _CROWDED:
+    seen = cupyx.empty_pinned(box.shape, box.dtype)
+    box.get(out=seen, blocking=False)
+    told = cp.cuda.Event(disable_timing=True)
+    told.record()
+    return vectors, partial(_settled, references, tree, rows, by_row, places, seen, told, copies)
+
+
+def _settled(
+    references: Degrees, tree: Tree, rows: cp.ndarray, by_row: cp.ndarray, places: cp.ndarray,
+    seen: np.ndarray, told: cp.cuda.Event, copies: bool,
+) -> Tree:  # fmt: skip
+    """The tree, or a better one where references crowd."""
+    import cupy as cp
+
+    told.synchronize()
+    box = tree.box
+    if seen[-1] & _CROWDED:
         rows, by_row, _ = order(references, box, finely=True)
         if not copies:
             kept = cp.empty(rows.size, cp.bool_)
@@ -395,7 +413,7 @@ def build(
         tree = _tree(rows, by_row, places, box)
         if box.get()[-1] & _NARROW:
             tree = _tree(rows, by_row, places, box, fine=True)
-    return vectors, tree._replace(whole=rows.size == lat_deg.size)
+    return tree._replace(whole=rows.size == references.lat_deg.size)
 
 
 def whole(vectors: cp.ndarray, tree: Tree) -> bool:

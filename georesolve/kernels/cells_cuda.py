@@ -62,14 +62,13 @@ from georesolve.kernels.descent_cuda import (
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import blocks_for, launch, stride
-from georesolve.kernels.order_cuda import EMPTY, frame, spread, turned, widen
+from georesolve.kernels.order_cuda import frame, largest, spread, turned, widen
 from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,
-    decode,
     first_lane,
     warp_max,
     without_first,
@@ -121,8 +120,8 @@ def _on_square(main, side, x, y, z):  # type: ignore[no-untyped-def]
 def bound_square(vectors, box, square):  # type: ignore[no-untyped-def]
     """Enclose references on the octahedral square, a thread a reference.
 
-    The tree's box says where the square has its middle. `square`, which holds the least int32,
-    becomes the largest u, v, -u, -v, encoded.
+    The tree's box says where the square has its middle. `square`, which holds 0, becomes the
+    largest u, v, -u, -v, encoded.
     """
     main, side, _, _, _ = frame(box)
     high_u = high_v = low_u = low_v = float32(-2.0)
@@ -141,10 +140,10 @@ def bound_square(vectors, box, square):  # type: ignore[no-untyped-def]
 @cuda.jit(device=True, forceinline=True)
 def _grid(square, bits):  # type: ignore[no-untyped-def]
     # Where cells begin on the square, and their sides. A side is longer than float32's rounding.
-    first_u, first_v = -float(decode(square[2])), -float(decode(square[3]))
+    first_u, first_v = -float(largest(square, 2)), -float(largest(square, 3))
     cells = float(int64(1) << bits)
-    step_u = max(float(decode(square[0])) - first_u, _LEAST_EXTENT) / cells
-    step_v = max(float(decode(square[1])) - first_v, _LEAST_EXTENT) / cells
+    step_u = max(float(largest(square, 0)) - first_u, _LEAST_EXTENT) / cells
+    step_v = max(float(largest(square, 1)) - first_v, _LEAST_EXTENT) / cells
     return first_u, first_v, step_u, step_v
 
 
@@ -370,7 +369,7 @@ def search(
 
     bits = max(_LEAST_BITS, ((index.vectors.shape[1] - 1).bit_length() + 4) // 2)
     box = index.tree.box
-    square = cp.full(4, EMPTY, cp.int32)
+    square = cp.zeros(4, cp.uint32)
     stride(bound_square, index.vectors.shape[1], index.vectors, box, square)
     if not _spread_evenly(index, square, bits - 2):
         return None

@@ -1,11 +1,16 @@
 """Which module does which step on which device; the arrays decide the device."""
 
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
+
 Array = Any
 """An array of numpy or CuPy. CuPy is not installed everywhere, so the type cannot be named."""
+
+_FLOAT64 = np.dtype(np.float64)
 
 Device = Literal["cpu", "cuda"]
 Step = Literal["coordinates", "brute", "tree", "within", "merge"]
@@ -38,6 +43,7 @@ def device_of(array: Array) -> Device:
     return _DEVICE_OF_LIBRARY[library]
 
 
+@cache
 def implementation(device: Device, step: Step) -> ModuleType:
     """The module that does a step on a device."""
     return import_module(_MODULES[device][step])
@@ -59,6 +65,8 @@ def coordinate_pair(lat_deg: Array, lon_deg: Array) -> tuple[Array, Array, Devic
     for name, array in (("lat_deg", lat_deg), ("lon_deg", lon_deg)):
         if array.dtype.kind not in "fiu":
             raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}")
-        # astype, not np.ascontiguousarray: a method of the array exists on either device.
-        arrays.append(array.astype("float64", order="C", copy=False))
+        # Asked first: on a GPU a method of an array takes long for what it need not do.
+        if array.dtype != _FLOAT64 or not array.flags.c_contiguous:
+            array = array.astype(_FLOAT64, order="C")
+        arrays.append(array)
     return arrays[0], arrays[1], device

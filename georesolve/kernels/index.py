@@ -1,11 +1,11 @@
 """The reference set as the searches want it."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from georesolve.kernels.devices import Array, Device, coordinate_pair, device_of, implementation
 
 
-class ReferenceIndex(NamedTuple):
+class ReferenceIndex:
     """References ready to be searched, on the device of their arrays.
 
     Attributes
@@ -16,8 +16,21 @@ class ReferenceIndex(NamedTuple):
         What the device's pruned search made of the vectors; only that search looks into it.
     """
 
-    vectors: Array
-    tree: Any
+    def __init__(self, vectors: Array, tree: Any) -> None:
+        self.vectors = vectors
+        self._tree = tree
+
+    @property
+    def tree(self) -> Any:
+        """The tree. A GPU's is settled when it is first asked for: its build has ended by then."""
+        tree = self._tree
+        if callable(tree):
+            # Two threads that ask at once settle it twice, to the same.
+            self._tree = tree = tree()
+        return tree
+
+    def __reduce__(self) -> Any:
+        return ReferenceIndex, (self.vectors, self.tree)
 
     @property
     def device(self) -> Device:

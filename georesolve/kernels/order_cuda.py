@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from numba import cuda, float32, float64, int64, uint32, uint64
+from numba import cuda, float32, float64, int32, int64, uint32, uint64
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.hilbert import octahedral
@@ -37,29 +37,37 @@ _NOWHERE = 0xFFFFFFFF
 """Place of a point that is not valid."""
 _GOLDEN = 0x9E3779B9
 """2^32 divided by the golden ratio."""
-EMPTY = -0x80000000
-"""Code of "nothing yet" in a box: below every number."""
+_SIGN = 0x80000000
 
 
 @cuda.jit(device=True, forceinline=True)
 def box_corners(box):  # type: ignore[no-untyped-def]
     """Least and largest x, y and z of a box of `bound`, in float32; NaN where it is empty."""
     return (
-        -decode(box[3]),
-        -decode(box[4]),
-        -decode(box[5]),
-        decode(box[0]),
-        decode(box[1]),
-        decode(box[2]),
+        -largest(box, 3),
+        -largest(box, 4),
+        -largest(box, 5),
+        largest(box, 0),
+        largest(box, 1),
+        largest(box, 2),
     )
 
 
 @cuda.jit(device=True, forceinline=True)
+def largest(box, place):  # type: ignore[no-untyped-def]
+    """The largest number that `widen` was given for a place of a box; NaN where there was none."""
+    return decode(int32(box[place] ^ uint32(_SIGN)))
+
+
+@cuda.jit(device=True, forceinline=True)
 def widen(box, place, value):  # type: ignore[no-untyped-def]
-    """Make the code at a place of a box the largest of it and of the warp's numbers."""
+    """Make the code at a place of a box the largest of it and of the warp's numbers.
+
+    Codes are unsigned, so that 0 stands for nothing yet: memory is filled with it without a kernel.
+    """
     value = warp_max(value)
     if cuda.threadIdx.x % WARP == 0:
-        cuda.atomic.max(box, place, encode(value))
+        cuda.atomic.max(box, place, uint32(encode(value)) ^ uint32(_SIGN))
 
 
 @cuda.jit(cache=True)
@@ -67,8 +75,8 @@ def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
     """Enclose points in a box, rounded to float32; those that are not valid are left out.
 
     `looked_at` of them, all or some that are spread evenly over the rows: their fractions follow
-    the golden ratio, so that no period in the rows hides a part of them. `box`, which holds the
-    least int32, becomes the largest x, y, z, -x, -y, -z, encoded.
+    the golden ratio, so that no period in the rows hides a part of them. `box`, which holds 0,
+    becomes the largest x, y, z, -x, -y, -z, encoded.
     """
     low_x = low_y = low_z = high_x = high_y = high_z = float32(-2.0)
     seen = False
@@ -200,13 +208,13 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def place(lat_deg, lon_deg, box, finer, places, vectors):  # type: ignore[no-untyped-def]
+def place(lat_deg, lon_deg, box, finer, places, vectors, by_axis):  # type: ignore[no-untyped-def]
     """Find every point's place on the Hilbert curve over a box, and its unit vector.
 
     Points that are not valid come last, with NaN. A side of a cell is cut into `finer` parts: 1, or
     a power of 2^16 for the place on a curve over one of the cells of the curve before. `vectors`
     becomes x, y, z and 0 of each point side by side, so that one memory transaction fetches a point
-    in whatever order they are wanted.
+    in whatever order they are wanted. So does `by_axis`, of shape (3, n), or (3, 0) for no need.
     """
     # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
     stage = cuda.shared.array((_WARPS, _STAGE), float64)
@@ -235,6 +243,10 @@ def place(lat_deg, lon_deg, box, finer, places, vectors):  # type: ignore[no-unt
             key = min(int64(hilbert(column & (_CELLS - 1), row & (_CELLS - 1))), _NOWHERE - 1)
         if i < n:
             places[i] = uint32(key)
+            if by_axis.shape[1] > 0:
+                by_axis[0, i] = x
+                by_axis[1, i] = y
+                by_axis[2, i] = z
         cuda.syncwarp()
         for part in range(4):
             at = 4 * (i - lane) + WARP * part + lane
@@ -247,7 +259,7 @@ def extent(points: Degrees, most: int | None = None) -> cp.ndarray:
     """The box of points, as `bound` writes it, or of so many of them; and a place behind it."""
     import cupy as cp
 
-    box = cp.full(7, EMPTY, cp.int32)
+    box = cp.zeros(7, cp.uint32)
     n = points.lat_deg.size
     looked_at = n if most is None else min(n, most)
     stride(bound, looked_at, *points, looked_at, box)
@@ -255,13 +267,14 @@ def extent(points: Degrees, most: int | None = None) -> cp.ndarray:
 
 
 def order(
-    points: Degrees, box: cp.ndarray, *, finely: bool = False
+    points: Degrees, box: cp.ndarray, *, finely: bool = False, by_axis: cp.ndarray | None = None
 ) -> tuple[cp.ndarray, cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over a box; what lies beyond goes to its edge.
 
     `finely`, the points of a cell lie along a curve over it, and again: then equal points follow
     each other. That takes three times as long, and pays where points crowd. Equal places are by
-    ascending row. Gives rows, and by row unit vectors (n, 4) and places on the first curve.
+    ascending row. Gives rows, and by row unit vectors (n, 4) and places on the first curve; unit
+    vectors are written into `by_axis` (3, n), too.
     """
     import cupy as cp
 
@@ -269,8 +282,10 @@ def order(
     places = cp.empty(n, cp.uint32)
     vectors = cp.empty(4 * n)
     rows = cp.empty(0, cp.int64)
+    if by_axis is None:
+        by_axis = cp.empty((3, 0))
     for curve in reversed(range(_CURVES if finely else 1)):
-        stride(place, n, *points, box, 1 << _BITS * curve, places, vectors)
+        stride(place, n, *points, box, 1 << _BITS * curve, places, vectors, by_axis)
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
         rows = rows[places[rows].argsort()] if rows.size else places.argsort()
     return rows, vectors.reshape(n, 4), places

@@ -58,7 +58,7 @@ def search(
     ):
         width = _width(n, n_references, query)
         # Of copies few points are left, which tie: lanes settle ties of 32 observations at a time.
-        if n >= _COPIES and n_references > WARP**2 >= index.tree.points.shape[0]:
+        if width == 1 and n >= _COPIES and n_references > WARP**2 >= index.tree.points.shape[0]:
             width = WARP
         _walk(index, observations, query, width, found, measure)
     return Answer(*found) if measure else found
@@ -80,7 +80,10 @@ def _walk(
 ) -> None:
     if width > 1:
         box = extent(observations, SAMPLE)
-        rows, vectors, _ = order(observations, box, finely=index.tree.fine)
+        rows, vectors, _ = order(observations, box)
+        # The device sorts by the time that the index's tree is asked for.
+        if index.tree.fine:
+            rows, vectors, _ = order(observations, box, finely=True)
         launch_walk(index, vectors, query, found, rows=rows, width=width, measure=measure)
     else:
         vectors = unit_vectors(*observations)

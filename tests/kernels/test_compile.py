@@ -39,12 +39,12 @@ QUERY = (types.int64, types.boolean, types.int64)
 KERNELS = {
     "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
     "measure": (coordinates_cuda.measure, (F8_1,)),
-    "bound": (order_cuda.bound, (F8_1, F8_1, types.int64, I4_1)),
-    "place": (order_cuda.place, (F8_1, F8_1, I4_1, types.int64, U4_1, F8_1)),
+    "bound": (order_cuda.bound, (F8_1, F8_1, types.int64, U4_1)),
+    "place": (order_cuda.place, (F8_1, F8_1, U4_1, types.int64, U4_1, F8_1, F8_2)),
     "mark_kept": (boxes_cuda.mark_kept, (F8_2, I8_1, array(types.boolean, 1))),
     "fill_leaves": (
         boxes_cuda.fill_leaves,
-        (F8_2, I8_1, U4_1, I4_1, types.boolean, F8_2, F4_2, F4_2, types.int64),
+        (F8_2, I8_1, U4_1, U4_1, types.boolean, F8_2, F4_2, F4_2, types.int64),
     ),
     "fill_boxes": (boxes_cuda.fill_boxes, (F8_2, types.boolean, F4_2, I4_1, *[types.int64] * 5)),
     "walk_one": (
@@ -54,7 +54,7 @@ KERNELS = {
             F4_2,
             F4_2,
             I4_1,
-            I4_1,
+            U4_1,
             F8_1,
             *[types.int64] * 2,
             I8_1,
@@ -92,15 +92,15 @@ KERNELS["walk_precisely"] = (
 )
 TREE = KERNELS["walk_one"][1][:5]
 KERNELS |= {
-    "bound_square": (cells_cuda.bound_square, (F8_2, I4_1, I4_1)),
-    "count_occupied": (cells_cuda.count_occupied, (F8_2, I4_1, I4_1, types.int64, I4_1, I4_1)),
-    "fill_middles": (cells_cuda.fill_middles, (I4_1, I4_1, types.int64, F8_2, F8_1)),
+    "bound_square": (cells_cuda.bound_square, (F8_2, U4_1, U4_1)),
+    "count_occupied": (cells_cuda.count_occupied, (F8_2, U4_1, U4_1, types.int64, I4_1, I4_1)),
+    "fill_middles": (cells_cuda.fill_middles, (U4_1, U4_1, types.int64, F8_2, F8_1)),
     "collect": (cells_cuda.collect(False), (*TREE, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
     "collect_finely": (cells_cuda.collect(True), (*TREE, F8_2, F8_2, F8_1, I8_2, F8_2, I4_2)),
     "look_up": (
         cells_cuda.look_up,
         (
-            *(F8_1, F8_1, I4_1, I4_1, types.int64, I4_2, F8_2, types.boolean),
+            *(F8_1, F8_1, U4_1, U4_1, types.int64, I4_2, F8_2, types.boolean),
             *(I8_2, F8_2, I8_1, F8_1, F8_1, I4_1),
         ),
     ),
