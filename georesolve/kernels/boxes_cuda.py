@@ -253,9 +253,9 @@ def fill_leaves(  # type: ignore[no-untyped-def]
 ):
     """Copy the references into leaves and enclose each leaf, a warp a leaf.
 
-    Unit vectors (n, 4), rows and places come from `kernels.order_cuda.order`, the rows in the order
-    of the leaves. Writes what a `Tree` has, of its boxes the `n_boxes` of the lowest level, padding
-    included.
+    Unit vectors (n, 4), rows and places come from `kernels.order_cuda.order`, rows and places in
+    the order of the leaves. Writes what a `Tree` has, of its boxes the `n_boxes` of the lowest
+    level, padding included.
     """
     lane = cuda.threadIdx.x
     leaf = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
@@ -305,7 +305,7 @@ def fill_leaves(  # type: ignore[no-untyped-def]
         if ZERO < wide2 <= small * small:
             cuda.atomic.or_(box, 6, _NARROW)
         many = _MANY if alike else _TOO_MANY
-        if i + many < rows.size and places[rows[i + many]] == places[row]:
+        if i + many < rows.size and places[i + many] == places[i]:
             cuda.atomic.or_(box, 6, _CROWDED)
 
 
@@ -404,12 +404,12 @@ def _settled(
     told.synchronize()
     box = tree.box
     if seen[-1] & _CROWDED:
-        rows, by_row, _ = order(references, box, finely=True)
+        rows, by_row, places = order(references, box, finely=True)
         if not copies:
             kept = cp.empty(rows.size, cp.bool_)
             blocks = blocks_for(rows.size, WARP * WARPS)
             launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
-            rows = rows[kept]
+            rows, places = rows[kept], places[kept]
         tree = _tree(rows, by_row, places, box)
         if box.get()[-1] & _NARROW:
             tree = _tree(rows, by_row, places, box, fine=True)

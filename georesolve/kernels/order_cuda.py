@@ -273,8 +273,8 @@ def order(
 
     `finely`, the points of a cell lie along a curve over it, and again: then equal points follow
     each other. That takes three times as long, and pays where points crowd. Equal places are by
-    ascending row. Gives rows, and by row unit vectors (n, 4) and places on the first curve; unit
-    vectors are written into `by_axis` (3, n), too.
+    ascending row. Gives rows; by row unit vectors (n, 4); in the new order places on the first
+    curve. Unit vectors are written into `by_axis` (3, n), too.
     """
     import cupy as cp
 
@@ -287,5 +287,22 @@ def order(
     for curve in reversed(range(_CURVES if finely else 1)):
         stride(place, n, *points, box, 1 << _BITS * curve, places, vectors, by_axis)
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
-        rows = rows[places[rows].argsort()] if rows.size else places.argsort()
+        if rows.size:
+            places = places[rows]
+            rows = rows[_sort(places)]
+        else:
+            rows = _sort(places)
     return rows, vectors.reshape(n, 4), places
+
+
+def _sort(keys: cp.ndarray) -> cp.ndarray:
+    """Sort keys, equal ones as they come, and give the rows that they stood in.
+
+    `keys.argsort()` calls this on a copy of the keys; making that takes as long as a kernel.
+    """
+    import cupy as cp
+
+    rows = cp.empty(keys.size, cp.int64)
+    if keys.size:
+        cp.cuda.thrust.argsort(keys.dtype, rows.data.ptr, keys.data.ptr, 0, keys.shape)
+    return rows

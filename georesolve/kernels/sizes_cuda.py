@@ -36,5 +36,8 @@ def search_bytes(n_references: int, n_observations: int, k: int = 1) -> int:
         # Of each of the cells, which are half as many as observations at most, its middle, reach,
         # nearest reference and row of the table; and 24 for an observation that may be left over.
         answers += n_observations * (40 + 24)
-    # References that crowd are sorted again while the tree of the first order is held.
-    return index + max(n_references * 2 * sort, answers + n_observations * sort) + (1 << 24)
+    # References that crowd are sorted again while the tree of the first order is held; until that
+    # is settled, their unit vectors, places and rows are held beside the observations.
+    unsettled = n_references * (32 + 4 + 8)
+    searched = unsettled + answers + n_observations * sort
+    return index + max(n_references * 2 * sort, searched) + (1 << 24)
