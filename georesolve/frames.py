@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from georesolve import tables
 from georesolve.intake.columns import Reading, Role, find_columns
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
@@ -27,16 +28,6 @@ from georesolve.searches import (
     Search,
     deserves_all_gpus,
     resolve_on_all_gpus,
-)
-from georesolve.tables import (
-    OTHERS,
-    NoColumn,
-    as_column,
-    as_frame,
-    as_table,
-    is_geometry,
-    kinds_of,
-    like,
 )
 from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, PairOptions, with_id
@@ -63,7 +54,7 @@ class Given(ABC):
             refuse_layer(reading, self._role)
         try:
             part = self._part(reading, keep)
-        except NoColumn as error:
+        except tables.NoColumn as error:
             place = {"column": error.column, "row": error.row, "detail": error.detail}
             raise InvalidInput(f"{self._role}: {error}", [{"file": self._role, **place}]) from None
         table = PointTable(part.table, part.reading, self._role, UNBOUNDED)
@@ -90,13 +81,13 @@ class Given(ABC):
 
     def _give_back(self, matches: pa.Table) -> Any:
         """A result as the kind of the table; an Arrow table where there is none."""
-        return like(matches, self._given)
+        return tables.like(matches, self._given)
 
 
 def given(table: Any, role: Role) -> Given:
     """Recognise what a user gave; raises TypeError when it is no table."""
-    table = as_frame(table)
-    kinds = kinds_of(table)
+    table = tables.as_frame(table)
+    kinds = tables.kinds_of(table)
     for kind, adapter in _ADAPTERS.items():
         if kind in kinds:
             return adapter(table, role)
@@ -113,7 +104,7 @@ def _no_table(table: Any, role: Role) -> TypeError:
     return TypeError(
         f"{role}: {type(table).__name__} is no table of points: give a DataFrame of pandas, "
         "GeoPandas, polars or cuDF, an Arrow table, the path of a file, a pair of arrays "
-        f"(latitudes, longitudes), or {OTHERS}"
+        f"(latitudes, longitudes), or {tables.OTHERS}"
     )
 
 
@@ -142,7 +133,7 @@ class _Arrays(Given):
         if isinstance(columns, tuple):
             columns = dict(zip(("lat", "lon"), columns, strict=True))
             reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
-        return _Part(_as_table(as_table(columns, self._role)), reading)
+        return _Part(_as_table(tables.as_table(columns, self._role)), reading)
 
     def _give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -186,7 +177,7 @@ class _Pandas(Given):
         return {name: self._column(i) for i, name in columns if name in names}
 
     def _column(self, place: int) -> pa.Array:
-        return as_column(self._given.iloc[:, place], str(self._given.columns[place]))
+        return tables.as_column(self._given.iloc[:, place], str(self._given.columns[place]))
 
 
 class _GeoPandas(_Pandas):
@@ -197,7 +188,7 @@ class _GeoPandas(_Pandas):
         if (
             reading.lat is not None
             or reading.lon is not None
-            or not is_geometry(self._given, column)
+            or not tables.is_geometry(self._given, column)
         ):
             return super()._part(reading, keep)
         series = self._given[column]

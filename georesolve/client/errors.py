@@ -4,6 +4,7 @@ Refusals carry what the service says of them as problem+json (RFC 9457).
 """
 
 import json
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import httpx
@@ -23,6 +24,7 @@ class DamagedTransfer(ServiceError):
     """The bytes that came are not those of the service's checksum, twice in a row."""
 
 
+@dataclass(eq=False, repr=False)
 class ServiceRefused(ServiceError):
     """The service answered, and refused.
 
@@ -41,33 +43,24 @@ class ServiceRefused(ServiceError):
         Under which the service has the request in its log; None where it did not say.
     """
 
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        detail: str,
-        type: str = "about:blank",
-        errors: list[dict[str, Any]] | None = None,
-        retry_after_s: float | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        self.status = status
-        self.title = title
-        self.detail = detail
-        self.type = type
-        self.errors = errors or []
-        self.retry_after_s = retry_after_s
-        self.request_id = request_id
+    status: int
+    title: str
+    detail: str
+    type: str = "about:blank"
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    retry_after_s: float | None = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
         # A refusal of one mistake has said it all.
         more = self.errors if len(self.errors) > 1 else []
         places = "".join(f"\n- {_place(error)}" for error in more)
-        request = f"\n(request {request_id})" if request_id else ""
-        super().__init__(f"{title} ({status}): {detail}{places}{request}")
+        request = f"\n(request {self.request_id})" if self.request_id else ""
+        super().__init__(f"{self.title} ({self.status}): {self.detail}{places}{request}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers of a pool send errors to the process that asked.
-        given = (self.status, self.title, self.detail, self.type, self.errors)
-        return ServiceRefused, (*given, self.retry_after_s, self.request_id)
+        return ServiceRefused, tuple(getattr(self, one.name) for one in fields(self))
 
 
 def refusal(response: httpx.Response) -> ServiceRefused:

@@ -39,12 +39,8 @@ def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     Of a range nothing is refused that all rows together have to show. `refusal_of` knows for which
     of what the readers raise the file is to blame.
     """
-    table = opened(source, bounds)
-    points = PointTable(table, source.reading, source.file, bounds)
-    dataset = _written(points, target)
-    if source.range is None:
-        points.refuse_invalid(dataset)
-    return Decoded(dataset, points.findings)
+    points = PointTable(opened(source, bounds), source.reading, source.file, bounds)
+    return _written(points, target, is_whole=source.range is None)
 
 
 def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
@@ -107,13 +103,10 @@ def canonicalise(
 
     Without a `target` it is written into memory: then its columns hold numbers and texts.
     """
-    points = PointTable(table, reading, file, bounds)
-    dataset = _written(points, target)
-    points.refuse_invalid(dataset)
-    return dataset
+    return _written(PointTable(table, reading, file, bounds), target).dataset
 
 
-def _written(points: PointTable, target: Path | None) -> Dataset:
+def _written(points: PointTable, target: Path | None, *, is_whole: bool = True) -> Decoded:
     lat, lon, id = points.columns
     dataset = write_dataset(
         points.schema,
@@ -130,4 +123,6 @@ def _written(points: PointTable, target: Path | None) -> Dataset:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.
         pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
-    return dataset
+    if is_whole:
+        points.refuse_invalid(dataset)
+    return Decoded(dataset, points.findings)

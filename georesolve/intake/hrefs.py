@@ -95,10 +95,8 @@ class Sources(Prefixes):
             check_numeric(
                 schema.field(name) if name in schema.names else pa.field(name, pa.string()), file
             )
-        stored, encoded = (Counter(dict.fromkeys(columns, 0)) for _ in range(2))
-        for look in looks:
-            stored.update(look.stored)
-            encoded.update(look.encoded)
+        stored = sum((look.stored for look in looks), Counter[str]())
+        encoded = sum((look.encoded for look in looks), Counter[str]())
         files = tuple(
             look.file._replace(
                 partition=tuple(_value(one.get(name), whole) for name, whole in partitions)

@@ -20,6 +20,8 @@ from georesolve.intake.sources import Table
 from georesolve.workers.datasets import Dataset, PointSet, write_dataset
 from georesolve.workers.evidence import Evidence, slices
 
+# Views have no kernel that takes rows of them.
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -87,7 +89,7 @@ class PointTable:
             check_numeric(schema.field(name), file)
         types = dict.fromkeys(self.columns[:2], pa.float64())
         self.schema = pa.schema(
-            [(f.name, types.get(f.name) or _plain_type(f.type)) for f in schema]
+            [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]
         )
         self._reading, self._file, self._bounds = reading, file, bounds
         self._points = points and points.column
@@ -133,13 +135,6 @@ def _check_names(names: list[str], file: str) -> None:
                 f"{LONGEST_NAME} are allowed, and no NUL among them",
                 [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
             )
-
-
-def _plain_type(type: pa.DataType) -> pa.DataType:
-    # Views have no kernel that takes rows of them.
-    if pa.types.is_string_view(type):
-        return pa.string()
-    return pa.binary() if pa.types.is_binary_view(type) else type
 
 
 def check_numeric(field: pa.Field, file: str, what: str = "degrees") -> None:

@@ -1,17 +1,7 @@
 """The formats of a result: Parquet as it is stored, and the others made from it, batch by batch.
 
-Whatever the format, the rows, their order and the names of their columns are those of the Parquet
-file. JSON is an array with an object a row, a row a line: what `pandas.read_json` and JavaScript
-make a table of. Numbers are the shortest text that reads back the same. What there is not is an
-empty field in CSV and null in JSON, as NaN and infinity are there. Times are written as ISO 8601
-has them, UUIDs with hyphens, bytes in base64, and lists and records as JSON, in CSV too. What has
-another extension type is written as what it is stored as. Geometry columns that a result carries,
-as GeoParquet names them, are WKT.
-
-GeoJSON has a feature a row, with these columns as its properties.
-
-Whoever made a table may have put values into it that no text can be made of; then there is no CSV,
-JSON or GeoJSON of it, and the problem names the column.
+`docs/input-output.md` has what they look like. Values that no text can be made of are refused with
+the name of their column.
 """
 
 import base64
@@ -79,12 +69,8 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def as_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of a result as CSV has them: numbers, and texts of all else."""
-    return _converted(batch, _as_csv)
-
-
-def _as_csv(array: pa.Array) -> pa.Array:
-    """Values as CSV has them, which puts texts into quotes itself."""
-    return _plain(array) if _is_plain(array.type) else _each_as_json(array)
+    # The writer puts texts into quotes itself.
+    return _converted(batch, lambda one: (_plain if _is_plain(one.type) else _each_as_json)(one))
 
 
 def _json(result: Rows, sets: PointSets) -> Iterator[bytes]:
@@ -176,7 +162,12 @@ def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.
         except (pa.ArrowException, ValueError, OverflowError, shapely.errors.ShapelyError) as error:
-            raise _no_text(name, array.type, error) from error
+            detail = f"{str(array.type)[:200]}: {str(error)[:200]}"
+            raise NotRepresentable(
+                f"the column {name[:80]!r} has values that cannot be written as text ({detail}): "
+                "take the result as Parquet or Arrow, or leave the column out",
+                [{"column": name, "detail": detail}],
+            ) from error
     return pa.RecordBatch.from_arrays(converted, names)
 
 
@@ -202,15 +193,6 @@ def _wkt(shapes: np.ndarray) -> pa.Array:
 
 _AS_WKT = {"WKB": _wkb_as_wkt, "point": _points_as_wkt}
 """By their encoding in GeoParquet."""
-
-
-def _no_text(name: str, type: pa.DataType, error: Exception) -> NotRepresentable:
-    detail = f"{str(type)[:200]}: {str(error)[:200]}"
-    return NotRepresentable(
-        f"the column {name[:80]!r} has values that cannot be written as text ({detail}): take the "
-        "result as Parquet or Arrow, or leave the column out",
-        [{"column": name, "detail": detail}],
-    )
 
 
 def _as_json(array: pa.Array) -> pa.Array:

@@ -92,12 +92,9 @@ class Assembly:
         return runs
 
     def _part(self, run: list[Chunk]) -> _OfFooter:
+        """The part of a run; parts with pieces of row groups are written anew as one."""
         if len(run) == 1:
             return self._done[run[0]]
-        return self._joined(run)
-
-    def _joined(self, run: list[Chunk]) -> _OfFooter:
-        """Parts with pieces of row groups, written anew as one."""
         job, tables = self._job, []
         for chunk in run:
             with job.place.open(self._done[chunk][0].name) as file:

@@ -86,11 +86,16 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
     or needs certificates, or its file is not there.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_configured_dask())
+        [ours] = dask.config.collect_yaml([str(_DASK_CONFIG)])
+        merged = {part: dask.config.merge(dask.config.get(part, {}), ours[part]) for part in ours}
+        stack.enter_context(dask.config.set(merged))
         # What a job needs here takes a second or two to load, and workers take longer to start.
         loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load)
         if settings.is_existing:
-            address = _address_of_scheduler(settings)
+            address = settings.scheduler
+            if settings.scheduler_file is not None:
+                # Read each time: a scheduler that was started anew may be on another machine.
+                address = json.loads(settings.scheduler_file.read_text())["address"]
             if why := why_no_tls(address):
                 raise OSError(why)
             client = stack.enter_context(
@@ -157,24 +162,9 @@ def _by_name(identity: dict[str, Any]) -> dict[str, str]:
     return {str(workers[address]["name"]): address for address in sorted(workers)}
 
 
-def _configured_dask() -> contextlib.AbstractContextManager[None]:
-    [ours] = dask.config.collect_yaml([str(_DASK_CONFIG)])
-    merged = {part: dask.config.merge(dask.config.get(part, {}), ours[part]) for part in ours}
-    configured: contextlib.AbstractContextManager[None] = dask.config.set(merged)
-    return configured
-
-
 def _draws(dask_scheduler: Scheduler) -> bool:
     """Whether a scheduler has a dashboard: without one it answers at the same address."""
     return bool(dask_scheduler.http_application.applications)
-
-
-def _address_of_scheduler(settings: ClusterSettings) -> str | None:
-    if settings.scheduler_file is None:
-        return settings.scheduler
-    # Read again each time: a scheduler that was started anew may be on another machine.
-    address: str = json.loads(settings.scheduler_file.read_text())["address"]
-    return address
 
 
 @contextlib.contextmanager

@@ -242,12 +242,12 @@ class Evidence:
     ) -> Verdict | None:
         """What all rows prove to be instead of degrees, if so.
 
-        `names` are those of the columns of latitudes and longitudes, `how_to_swap` says what to do
-        where axes are swapped. Where rows with invalid coordinates are not kept, they are refused
-        anyway, and it is only said why.
+        `how_to_swap` says what to do where axes are swapped. Where rows with invalid coordinates
+        are not kept, they are refused anyway, and it is only said why.
         """
         lat_name, lon_name = names
-        if self._looks_projected(keeps_invalid):
+        is_proven = not keeps_invalid or (self.rows > 1 and not self.valid)
+        if is_proven and self.metres > 0 and self.metres >= _MOST * self.rows:
             scale = self._scale()
             if scale is not None:
                 _, lat, lon = self.examples["metres"]
@@ -283,10 +283,6 @@ class Evidence:
         shown = "metres" if kind == "scaled" else kind
         rows = self.rows if kind == "radians" else getattr(self, shown)
         return Verdict(kind, rows, self.seen, what, advice, *self.examples[shown])
-
-    def _looks_projected(self, keeps_invalid: bool) -> bool:
-        is_proven = not keeps_invalid or (self.rows > 1 and not self.valid)
-        return is_proven and self.metres > 0 and self.metres >= _MOST * self.rows
 
     def _scale(self) -> float | None:
         """The power of ten that makes degrees of whole numbers too large for metres."""

@@ -306,7 +306,7 @@ def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[byt
 
     edges = np.stack(list(side_by_side(find, runs)), axis=1)
 
-    def write(piece: _Piece) -> None:
+    def write(piece: tuple[int, np.ndarray, np.ndarray]) -> None:
         first, begins, ends = piece
         count = int((ends - begins).sum())
         points, spare = desk.laid(count)
@@ -331,15 +331,8 @@ def _borders(samples: list[np.ndarray], rows: int) -> np.ndarray:
     return np.unique(np.concatenate([chosen, full + 1, [np.iinfo(np.int64).max]]))
 
 
-class _Piece(NamedTuple):
-    """Points that stand together in the end, from place `first` on, and where runs have them."""
-
-    first: int
-    begins: np.ndarray
-    ends: np.ndarray
-
-
-def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
+def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """The place of the first of points that stand together, and where runs begin and end them."""
     first = 0
     for number, width in enumerate(np.diff(borders)):
         begins, ends = edges[number], edges[number + 1]
@@ -347,7 +340,7 @@ def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[_Piece]:
         # Points of one cell are in order as they are, and need not be in memory together.
         share = counts.cumsum() // STRETCH if width == 1 else np.zeros(counts.size)
         for own in np.unique(share):
-            yield _Piece(first, begins, np.where(share == own, ends, begins))
+            yield first, begins, np.where(share == own, ends, begins)
             first += int(counts[share == own].sum())
 
 

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
-from georesolve.workers.files import (
-    Look,
-    complete,
-    durable,
-    look_at,
-    make_folder,
-    move_durably,
-    sync,
-)
+from georesolve.workers import files
 from georesolve.workers.objects import NoBucket, ObjectFile, asked, object_store, objects_below
 
 if TYPE_CHECKING:
@@ -65,7 +57,7 @@ class Folder(NamedTuple):
     def make(self) -> None:
         """Make it, if it is not there; its name then survives a power cut."""
         with named(self):
-            make_folder(self.path)
+            files.make_folder(self.path)
 
     def is_made(self) -> bool:
         """Whether it is there."""
@@ -94,9 +86,9 @@ class Folder(NamedTuple):
         """Whether it has a file of this name."""
         return (self.path / name).exists()
 
-    def look(self, name: str) -> Look:
+    def look(self, name: str) -> files.Look:
         """What changes with a file; raises FileNotFoundError."""
-        return look_at(self.path / name)
+        return files.look_at(self.path / name)
 
     def open(self, name: str) -> BinaryIO:
         """A file, to be read anywhere; raises FileNotFoundError."""
@@ -107,7 +99,7 @@ class Folder(NamedTuple):
         """A file to be written; it survives a power cut once it and the names are synced."""
         with (
             named(self, name),
-            complete(self.path / name) as temporary,
+            files.complete(self.path / name) as temporary,
             temporary.open("wb") as file,
         ):
             yield file
@@ -115,15 +107,15 @@ class Folder(NamedTuple):
     def keep(self, file: "Path | pa.Buffer", name: str) -> None:
         """Have a file of the same disk, or bytes, as one of it; it survives a power cut."""
         if isinstance(file, Path):
-            move_durably(file, self.path / name)
+            files.move_durably(file, self.path / name)
         else:
-            with durable(self.path / name) as temporary:
+            with files.durable(self.path / name) as temporary:
                 temporary.write_bytes(file)
 
     def sync(self, name: str = "") -> None:
         """Have the bytes of a file survive a power cut, or without a name the names of all."""
         with named(self, name):
-            sync(self.path / name)
+            files.sync(self.path / name)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files; and the folder, if it is not the job's own and nothing is left in it."""
@@ -196,11 +188,11 @@ class Prefix(NamedTuple):
             return True
         return False
 
-    def look(self, name: str) -> Look:
+    def look(self, name: str) -> files.Look:
         """What changes with an object; raises OSError."""
         with self.asked(name):
             found = self._bucket.head(self._key(name))
-        return Look(0, found["size"], int(found["last_modified"].timestamp() * 1e9))
+        return files.Look(0, found["size"], int(found["last_modified"].timestamp() * 1e9))
 
     def open(self, name: str) -> BinaryIO:
         """An object, to be read anywhere; raises FileNotFoundError."""
@@ -274,7 +266,7 @@ class Object(NamedTuple):
         """It, to be read anywhere; raises OSError."""
         return self.place.open(self.name)
 
-    def look(self) -> Look:
+    def look(self) -> files.Look:
         """What changes with it; raises OSError."""
         return self.place.look(self.name)
 

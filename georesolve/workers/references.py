@@ -11,17 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
+from georesolve.workers import memory
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.frames import backend, read_points
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import CarriedTooLong
-from georesolve.workers.memory import (
-    column_bytes,
-    columns_bytes,
-    indexes_bytes,
-    references_at_once,
-    search_bytes,
-)
 from georesolve.workers.sources import SourceFiles
 from georesolve.workers.widths import value_bytes
 
@@ -113,15 +107,15 @@ class _Shelf:
         return sum(int(held.nbytes) for held in self._held.values())
 
 
-_indexes = _Shelf(indexes_bytes)
+_indexes = _Shelf(memory.indexes_bytes)
 """On the device."""
-_columns = _Shelf(columns_bytes)
+_columns = _Shelf(memory.columns_bytes)
 """On the host."""
 
 
 def pieces(references: Dataset) -> list[Piece]:
     """The ranges of a reference set that are searched one after the other: one, if it fits."""
-    at_once = references_at_once(backend().device)
+    at_once = memory.references_at_once(backend().device)
     if references.rows <= at_once:
         return [(0, references.rows)]
     # Whole row groups, so that none is decoded twice.
@@ -167,7 +161,7 @@ def resident_index(
     index: kernels.ReferenceIndex = _indexes.get(
         (references.sha256, piece),
         load,
-        lambda: search_bytes(backend().device, piece[1] - piece[0], 0, 1),
+        lambda: memory.search_bytes(backend().device, piece[1] - piece[0], 0, 1),
     )
     return index
 
@@ -191,7 +185,7 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
 
     It raises CarriedTooLong when it takes more memory than a worker has for one.
     """
-    width, most = references.width([name]), column_bytes()
+    width, most = references.width([name]), memory.column_bytes()
     size = width.total
     if size > most:
         raise CarriedTooLong(
