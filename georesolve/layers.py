@@ -118,9 +118,8 @@ def write_layer(
 ) -> None:
     """Write a result as a layer of points, those of the observations.
 
-    Values are numbers and texts, as in CSV. Names have ten characters in a shapefile, where `obs`
-    and `ref` stand for `observation` and `reference`. It is written to `temporary`; of the several
-    files of a shapefile the others appear beside the target.
+    Values are numbers and texts, as in CSV. It is written to `temporary`; of the several files of a
+    shapefile the others appear beside the target.
     """
     raw = needed("pyogrio.raw", "gis", _PURPOSE)
     import shapely
@@ -168,7 +167,7 @@ def write_layer(
 
 
 def _short(names: list[str], longest: int | None) -> list[str]:
-    """Names of no more characters than a format has for them, no two of them the same."""
+    """Names of no more characters than a format has for them, as `obs` and `ref`; all differ."""
     if longest is None:
         return names
     short: list[str] = []

@@ -23,9 +23,8 @@ class _Row(NamedTuple):
 def read_geojson(source: Source, most_columns: int) -> Table:
     """Read a FeatureCollection of points.
 
-    Every property is a column of its own name. Coordinates are ``lat`` and ``lon``, and the ids of
-    features ``id``, unless a property has that name: then they are ``geometry_lat``,
-    ``geometry_lon`` and ``feature_id``.
+    Every property is a column. Where one is called ``lat``, ``lon`` or ``id``, coordinates are
+    ``geometry_lat`` and ``geometry_lon``, and the ids of features ``feature_id``.
     """
     try:
         document = json.loads(source.path.read_bytes())

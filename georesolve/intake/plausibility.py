@@ -1,11 +1,7 @@
 """What is refused of points, and of two sets that do not fit each other, and what is remarked.
 
-By what evidence, `workers.evidence` says; ``coordinates="trust"`` takes numbers for the degrees
-that the client says they are. Rows at exactly (0, 0) ("null island") are resolved as they are;
-`remarks` names them where there are a dozen or more. A single one may be a point of a grid, or the
-buoy that lies there. It also names two sets that lie apart as they are, and together once the axes
-of one are swapped: all of Europe is within 90 degrees of Greenwich, so its table alone proves
-nothing.
+By what evidence, `workers.evidence` says. A table of Europe alone proves no swapped axes, as all of
+it is within 90 degrees of Greenwich: two sets together may.
 """
 
 import math

@@ -100,11 +100,10 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
 
 
 def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
-    """Answer a small job, whose search may take so much work: how much depends on where points lie.
+    """Answer a small job, whose search may take so many steps: that depends on where points lie.
 
-    It raises SearchIsHard when it takes more, NotResident while its references are loaded where
-    that takes long (a later call finds them there), and NotAtHand when only workers can give the
-    answer.
+    It raises SearchIsHard when it takes more, NotResident while its references are being loaded,
+    and NotAtHand when only workers can give the answer.
     """
     references, options = job.references, job.options
     if len(pieces(references)) > 1:

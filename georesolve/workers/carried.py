@@ -54,12 +54,9 @@ def carried(
 ) -> Iterator[pa.Table]:
     """The rows of a result for some observations, with the columns that they carry.
 
-    `chunk` are the observations, of one row group, and `rows` what `matches` gave for them; those
-    without a reference are left out of an inner result. `read` is the `reader` of more observations
-    than these. Where the columns would take more than `most_bytes`, by default as much as a row
-    group of a job may, CarriedTooLong is raised.
-
-    They are to be let go of within: where they take much memory, others wait until then.
+    `rows` are what `matches` gave for `chunk`, of one row group; `read` is the `reader` of more
+    observations than these. More than `most_bytes` raise CarriedTooLong. They are to be let go of
+    within: where they take much memory, others wait until then.
     """
     size = _bytes(job, chunk, rows)
     if most_bytes is not None and size > most_bytes:

@@ -1,9 +1,8 @@
 """Canonical Parquet: how a dataset is stored once it is ours, and how its rows are read again.
 
-One row group holds `ROW_GROUP` rows, the last one fewer; the two coordinate columns keep their
-names and are float64 without nulls (NaN where there was no number); all other columns keep their
-types, and those that hold geometries what GeoParquet says of them. The bytes depend on the content
-alone, so their SHA-256 names it.
+Coordinates are float64, NaN where there was no number; all other columns keep their types, and
+those that hold geometries what GeoParquet says of them. The bytes depend on the content alone, so
+their SHA-256 names it.
 """
 
 import json
@@ -183,8 +182,7 @@ def write_dataset(
 ) -> Dataset:
     """Write batches as a canonical dataset, to a file or into memory where there is no `path`.
 
-    The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable:
-    many live as long as one request. Its SHA-256 is counted unless `with_digest` is false.
+    The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable.
     `evidence` is what the rows have shown once all batches are taken; without it they are looked at
     here.
     """

@@ -1,8 +1,8 @@
 """How far observations lie from their references: counts, percentiles, histograms.
 
-The nearest reference of each counts. Distances are counted in one pass by their first bits, in bins
-of 0.012 % of a distance or less: percentiles are right to half of that, and histograms have edges
-of these bins, so that their counts are exact.
+The nearest reference of each counts. Distances are counted by their first bits, in bins of 0.012 %
+or less: percentiles are right to half of that, and counts of histograms, which end where bins do,
+are exact.
 """
 
 from collections import Counter

@@ -18,9 +18,8 @@ _ROLES = ("client", "scheduler", "worker")
 def throw_away_security() -> Security:
     """Make a key and a certificate that the scheduler, workers and clients of a cluster share.
 
-    Both are in memory only: whoever lacks them is not connected. `Security.temporary` makes a
-    certificate that is valid from now on for a year: a clock that is set back, or a service that
-    runs for longer, would keep out each worker that is started anew.
+    Both are in memory only. A certificate of `Security.temporary` is valid for a year from now:
+    a clock that is set back, or a longer service, would keep out workers that are started anew.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "georesolve")])

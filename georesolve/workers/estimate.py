@@ -1,10 +1,7 @@
 """What a job would take, before it is accepted: from the plan that it would run by.
 
-The rates were measured on 21 November 2026 by `benchmarks/pipeline.py`: on two cores of a shared
-virtual machine at 2^22 x the places of the samples, and on one and two H200 at 2^24 x 2^14 and
-2^28 x 2^20 (`docs/gpu-runs.md`). How long a search takes is what the plan cuts
-chunks by. What another machine, or a busy hour, makes of them is learnt from the jobs that were
-run: see `Pace`.
+The rates were measured on 21 November 2026 by `benchmarks/pipeline.py`, on two cores and on H200s
+(`docs/gpu-runs.md`). `Pace` learns what another machine, or a busy hour, makes of them.
 """
 
 import asyncio

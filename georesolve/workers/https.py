@@ -36,16 +36,14 @@ class HttpsFile(RangedFile):
 
         for left in reversed(range(_TRIES)):
             try:
-                with _client().stream("GET", self._url, headers=self._headers(start, stop)) as told:
+                headers = {"Range": f"bytes={start}-{stop - 1}", **self._condition}
+                with _client().stream("GET", self._url, headers=headers) as told:
                     if told.status_code < 500 or not left:
                         return self._content(told, start, stop)
             except httpx.TransportError as error:
                 if not left:
                     raise OSError(f"{type(error).__name__}: {error}") from None
         raise AssertionError("the last try ends the loop")
-
-    def _headers(self, start: int, stop: int) -> dict[str, str]:
-        return {"Range": f"bytes={start}-{stop - 1}", **self._condition}
 
     def _content(self, told: "httpx.Response", start: int, stop: int) -> bytes:
         status, headers = told.status_code, told.headers

@@ -1,8 +1,7 @@
 """The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
-An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the float64 distance to its
-nearest reference or NaN, and its row in the result, each in a file of its own, so that as many
-threads write at once. The files may be removed at any time: they are made anew.
+An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the distance to its nearest
+reference or NaN, and its row in the result, each in a file of its own. They can be made anew.
 """
 
 import json

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Container, Iterable
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from georesolve.workers.footers import MAGIC
 from georesolve.workers.places import Place
@@ -103,11 +103,9 @@ def is_whole(place: Place, part: Part) -> bool:
         if file.read(len(MAGIC)) != MAGIC:
             return False
         each = (*part.groups, part.ending)
-        return all(_has(file, group) for group in each) and not file.read(1)
-
-
-def _has(file: BinaryIO, group: RowGroup) -> bool:
-    return hashlib.sha256(file.read(group.size_bytes)).hexdigest() == group.sha256
+        return all(RowGroup.of(file.read(one.size_bytes)) == one for one in each) and (
+            not file.read(1)
+        )
 
 
 def write_record(place: Place, name: str, record: dict[str, Any]) -> None:

@@ -29,9 +29,7 @@ _Key = tuple[str, Piece | str]
 class _Shelf:
     """What is resident of one kind, within a budget of bytes; what was used longest ago goes first.
 
-    A worker has tasks and small jobs in hand at the same time: what both need is loaded once, and
-    who needs something else does not wait for it, unless the two would take more memory than there
-    is.
+    What several threads need is loaded once; what others need meanwhile waits only for memory.
     """
 
     def __init__(self, budget: Callable[[], int]) -> None:

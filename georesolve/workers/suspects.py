@@ -46,9 +46,8 @@ class Suspects:
 
     def call(self, patience_seconds: float) -> list[Chunk]:
         """The next one to be tried, if it is its turn within that time."""
-        if not self._waiting or self.on_trial is not None:
-            return []
-        if not self._trial.acquire(timeout=patience_seconds):
+        is_idle = self._waiting and self.on_trial is None
+        if not is_idle or not self._trial.acquire(timeout=patience_seconds):
             return []
         self.on_trial = self._waiting.popleft()
         return [self.on_trial]
