@@ -17,13 +17,15 @@ from georesolve.kernels.query import is_valid
 from georesolve.searches import Batch, Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import PairOptions
+from georesolve.workers.jobs import MatchOptions, PairOptions
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
 
 _HOWS = ["left", "right", "inner"]
 _WGS_84 = "EPSG:4326"
+_WHOLE_GLOBE_M = 2.0**25
+"""Farther than any two points are apart."""
 
 
 class _Pairs(NamedTuple):
@@ -202,9 +204,7 @@ def _nearest(
 
     Each point has a row at least: where it has no reference that is -1, and the metres NaN.
     """
-    point, reference, chord2 = _tied(search, points, k, exclusive)
-    found = kernels.Found(reference[:, None], chord2[:, None])
-    metres = kernels.measure(found).distance_m.reshape(-1)
+    point, reference, metres = _tied(search, points, k, exclusive)
     if max_distance_m is not None:
         near = metres <= max_distance_m
         point, reference, metres = point[near], reference[near], metres[near]
@@ -226,65 +226,51 @@ def _whole(
 def _tied(
     search: Search, points: Points, k: int, exclusive: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The k nearest references of points and all that are as near as the last: see `_nearest`.
-
-    A search tells no more than `MAX_K` of one point. Where so many do not show the end of those
-    that are equally near, the references are searched in pieces of `MAX_K`, which shows all.
-    """
-    none = np.empty(0, np.int64)
-    found: list[tuple[np.ndarray, ...]] = [(none, none, np.empty(0))]
-    rows, width = np.arange(points.rows), min(kernels.MAX_K, k + 1 + exclusive)
-    while rows.size:
-        reference, chord2 = _found(search, search.index, points, rows, width)
-        # Behind those at the same place, if they do not count.
-        first = np.count_nonzero(chord2 == 0, axis=1) if exclusive else np.zeros(rows.size, int)
-        last = np.minimum(first + k, width) - 1
-        limit = np.where(first + k <= width, chord2[np.arange(rows.size), last], np.inf)
-        is_whole = (chord2[:, -1] > limit) | (reference[:, -1] < 0)
-        if width == kernels.MAX_K and not is_whole.all():
-            found.append(_of_pieces(search, points, rows[~is_whole], k, exclusive))
-        fits = (reference >= 0) & (chord2 <= limit[:, None]) & is_whole[:, None]
-        if exclusive:
-            fits &= chord2 > 0
-        at, place = np.nonzero(fits)
-        found.append((rows[at], reference[at, place], chord2[at, place]))
-        if width == kernels.MAX_K:
-            break
-        rows, width = rows[~is_whole], min(kernels.MAX_K, 4 * width)
-    point, reference, chord2 = (np.concatenate(column) for column in zip(*found, strict=True))
-    return point, reference, chord2
-
-
-def _of_pieces(
-    search: Search, points: Points, rows: np.ndarray, k: int, exclusive: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    references = search.references
-    all_pairs: list[tuple[np.ndarray, ...]] = []
-    # The k-th nearest so far, by point: what is farther is let go of.
-    nearest = np.full((rows.size, k), np.inf)
-    for start in range(0, references.rows, kernels.MAX_K):
-        piece = slice(start, start + kernels.MAX_K)
-        index = kernels.build_index(
-            *search.on_device(references.lat_deg[piece], references.lon_deg[piece])
-        )
-        reference, chord2 = _found(search, index, points, rows, kernels.MAX_K)
-        if exclusive:
-            chord2[chord2 == 0] = np.inf
-        nearest = np.sort(np.hstack([nearest, chord2]), axis=1)[:, :k]
-        at, place = np.nonzero((chord2 <= nearest[:, -1:]) & (chord2 < np.inf))
-        all_pairs.append((at, reference[at, place] + start, chord2[at, place]))
-    at, reference, chord2 = (np.concatenate(column) for column in zip(*all_pairs, strict=True))
-    near = chord2 <= nearest[at, -1]
-    return rows[at[near]], reference[near], chord2[near]
-
-
-def _found(
-    search: Search, index: kernels.ReferenceIndex, points: Points, rows: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    degrees = search.on_device(points.lat_deg[rows], points.lon_deg[rows])
-    found = kernels.find(index, *degrees, k=k)
+    """The k nearest references of points and all that are as near as the last: see `_nearest`."""
     to_host = backend_on(search.device).to_host
-    return to_host(found.reference), to_host(found.key)
+    found: list[tuple[np.ndarray, ...]] = []
+    rows, width = np.arange(points.rows), min(kernels.MAX_K, k + 1 + exclusive)
+    while True:
+        degrees = search.on_device(points.lat_deg[rows], points.lon_deg[rows])
+        answer = search.answer(*degrees, 0, MatchOptions(k=width))
+        reference, metres = (to_host(column).reshape(-1, width) for column in answer)
+        # Behind those at the same place, if they do not count.
+        first = np.count_nonzero(metres == 0, axis=1) if exclusive else np.zeros(rows.size, int)
+        last = np.minimum(first + k, width) - 1
+        limit = np.where(first + k <= width, metres[np.arange(rows.size), last], np.inf)
+        is_whole = (metres[:, -1] > limit) | (reference[:, -1] < 0)
+        fits = (reference >= 0) & ~(metres > limit[:, None]) & is_whole[:, None]
+        at, place = np.nonzero(fits & ((metres > 0) | (not exclusive)))
+        found.append((rows[at], reference[at, place], metres[at, place]))
+        rows = rows[~is_whole]
+        if not rows.size:
+            break
+        if width == kernels.MAX_K:
+            found.append(_crowded(search, points, rows, limit[~is_whole], k, exclusive))
+            break
+        width = min(kernels.MAX_K, 4 * width)
+    point, reference, metres = (np.concatenate(column) for column in zip(*found, strict=True))
+    return point, reference, metres
+
+
+def _crowded(
+    search: Search, points: Points, rows: np.ndarray, limit: np.ndarray, k: int, exclusive: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of points whose nearest are more than a search tells of; `limit` may be infinite."""
+    options, asked = PairOptions(), Batch(points.lat_deg[rows], points.lon_deg[rows], 0, 0.0)
+    wanted = k + (search.count_within(asked, options) if exclusive else np.zeros(rows.size, int))
+    reach = np.where(np.isinf(limit), 0.0, limit)
+    few = np.flatnonzero(np.isinf(limit))
+    while few.size:
+        reach[few] = 2 * reach[few] + 1
+        part = Batch(asked.lat_deg[few], asked.lon_deg[few], 0, reach[few])
+        is_short = search.count_within(part, options) < wanted[few]
+        few = few[is_short & (reach[few] < _WHOLE_GLOBE_M)]
+    starts, reference, metres = search.within(asked._replace(distance_m=reach), options)
+    at = np.arange(rows.size).repeat(np.diff(starts))
+    last = np.minimum(starts[:-1] + wanted, starts[1:]) - 1
+    fits = (metres <= metres[last[at]]) & ((metres > 0) | (not exclusive))
+    return rows[at[fits]], reference[fits], metres[fits]
 
 
 def _joined(
