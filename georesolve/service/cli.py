@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from georesolve import __version__
-from georesolve.service.errors import CannotStart
+from georesolve.service import errors
 from georesolve.service.settings import SECRETS, KeyRole, Settings, misspelt
 
 _FROM_ENVIRONMENT = (
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         exit_code: int = run(settings, **own)
-    except CannotStart as error:
+    except errors.CannotStart as error:
         print(f"georesolve: {error}", file=sys.stderr)
         return 1
     return exit_code

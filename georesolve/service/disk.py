@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.errors import StorageFull, is_disk_full
+from georesolve.service import errors
 from georesolve.service.settings import Settings
 
 LOOK_BYTES = 16 << 20
@@ -93,7 +93,7 @@ class Probe:
             logger.warning("it cannot be written: %s", error)
             number = error.errno if isinstance(error, OSError) else None
             reason = os.strerror(number) if number else ""
-            self._trouble = Trouble(reason or type(error).__name__, is_disk_full(error))
+            self._trouble = Trouble(reason or type(error).__name__, errors.is_disk_full(error))
         finally:
             self._ended.set()
 
@@ -136,7 +136,7 @@ class Disk:
         free = self.free()
         if free - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""
-            raise StorageFull(
+            raise errors.StorageFull(
                 f"the disk of the service has {free} bytes free{needs}, and "
                 f"{self.must_stay_free} must stay free: remove datasets and results that are no "
                 "longer needed, or come again later"

@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from georesolve.service import errors
 from georesolve.service.app import create_app
-from georesolve.service.errors import CannotStart
 from georesolve.service.http.connections import BACKLOG, Acceptor, Connections, raise_descriptors
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
@@ -64,7 +64,7 @@ def listening(settings: Settings) -> Iterator[list[socket.socket]]:
             ]
         except OSError as error:
             reason = (error.strerror or str(error)).partition(" (while")[0]
-            raise CannotStart(
+            raise errors.CannotStart(
                 f"the service cannot listen on {place}: {reason}; stop what does, or take another "
                 "with --host and --port"
             ) from None

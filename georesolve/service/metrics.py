@@ -26,13 +26,13 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from georesolve import __version__
+from georesolve.service import errors
 from georesolve.service.clock import seconds_between
-from georesolve.service.errors import DatasetDamaged, JobFailed, StorageFull
 
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
 # freely would make a series each.
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "WEBSOCKET"})
-_REASONS = (JobFailed.type, DatasetDamaged.type, StorageFull.type, "other")
+_REASONS = (errors.JobFailed.type, errors.DatasetDamaged.type, errors.StorageFull.type, "other")
 """Why jobs fail."""
 _ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
 _PROCESSES = ("nearest",)

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
-from georesolve.service.errors import NotReady
+from georesolve.service import errors
 from georesolve.service.turns import Turns
 
 _TURN_SECONDS = 30.0
@@ -75,7 +75,7 @@ class SharedPool(_Threads):
             async with asyncio.timeout(self._patience):
                 await self._turns.take(owner)
         except TimeoutError:
-            raise NotReady(
+            raise errors.NotReady(
                 f"no file could be asked for within {self._patience:g} s: an object store is "
                 "silent or slow, and other requests wait for it; try again",
                 headers={"Retry-After": "10"},

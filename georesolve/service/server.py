@@ -19,11 +19,10 @@ from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
-from georesolve.service import front, runner
+from georesolve.service import errors, front, runner
 from georesolve.service.auth.access import refuse_unprotected
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
-from georesolve.service.errors import CannotStart
 from georesolve.service.settings import Settings
 from georesolve.service.store.identity import Ownership, owned
 from georesolve.service.store.store import Store
@@ -58,7 +57,7 @@ def serve(settings: Settings) -> int:
             # Where others work, too, the lease tells which of them runs jobs.
             shared = settings.role is not None or settings.database is not None
             return _serve(settings, sockets, stack.enter_context(owned(settings.data_dir, shared)))
-    except (CannotStart, NoGpuError) as error:
+    except (errors.CannotStart, NoGpuError) as error:
         logger.error("%s", error)
         return 1
 
@@ -105,7 +104,7 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
             if settings.role != "front" and not settings.cluster().is_existing:
                 choose_device(settings.device)
             elif settings.role != "front" and (why := why_no_tls(settings.scheduler)):
-                raise CannotStart(why)
+                raise errors.CannotStart(why)
             library = library_of(settings, store)
             store.jobs_place.make()
             # Others may work in the same object store, with folders of their own.
@@ -113,7 +112,7 @@ def prepare(settings: Settings, *, is_alone: bool) -> None:
                 store.take_over()
                 library.take_over()
     except StoreFailed as failed:
-        raise CannotStart(
+        raise errors.CannotStart(
             f"the object store does not answer, or refuses: {failed}; its address and keys are "
             "AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION of the "
             "environment"
@@ -168,7 +167,7 @@ def _fork(name: str, run: Callable[[], int | None]) -> int:
     try:
         if os.getppid() == parent:
             code = run() or 0
-    except (CannotStart, NoGpuError) as error:
+    except (errors.CannotStart, NoGpuError) as error:
         logger.error("%s", error)
     except Exception:
         logger.exception("the %s has failed", name)

@@ -16,18 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import now
-from georesolve.service.errors import (
-    CannotStart,
-    Forbidden,
-    KeyExpired,
-    Problem,
-    TooManyWrongKeys,
-    Unauthorized,
-    UnknownHost,
-    store_away,
-)
 from georesolve.service.http.answers import prefers_page
 from georesolve.service.http.entrance import address_of
 from georesolve.service.http.handlers import problem_response
@@ -65,7 +55,7 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
         return
     folder = f"--data-dir {shlex.quote(str(settings.data_dir))}"
     place = "--database-url URL" if settings.database else folder
-    raise CannotStart(
+    raise errors.CannotStart(
         f"host is {settings.host!r}, which others can reach, and there are no API keys: make one "
         f"with 'georesolve keys create NAME {place}', listen on 127.0.0.1, or give --insecure if "
         "something in front of the service authenticates"
@@ -97,7 +87,7 @@ class Access:
                 connection.state.owner = owner
                 connection.state.store = whole.of(owner, sees_all=role == "admin")
                 refuse_repeated(connection)
-            except Problem as problem:
+            except errors.Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
                     await problem_response(problem, connection)(scope, receive, send)
                     return
@@ -107,7 +97,7 @@ class Access:
         """Refuse names that are not ours: a page could have its own name lead to this machine."""
         host = _without_port(connection.headers.get("host", ""))
         if "*" not in self._hosts and host not in self._hosts:
-            raise UnknownHost(
+            raise errors.UnknownHost(
                 f"the request is for the host {host[:80]!r}, and this service answers for "
                 f"{', '.join(self._hosts)}: name others in the setting allowed_hosts"
             )
@@ -132,18 +122,18 @@ class Access:
                 await pools.database(keys.note_use, key)
         return key.id, key.role
 
-    def _refusal(self, connection: HTTPConnection) -> Problem:
+    def _refusal(self, connection: HTTPConnection) -> errors.Problem:
         """The answer to a wrong key; the right one is taken from any address, at any time."""
         self._metrics.wrong_keys.inc()
         address = address_of(connection.scope)
         seconds = self._wrong_keys.count(address)
         if seconds:
-            return TooManyWrongKeys(
+            return errors.TooManyWrongKeys(
                 f"the key that was sent opens nothing here, and too many such keys came from "
                 f"{address}: come again with a right one, or in {seconds} s",
                 headers={"Retry-After": str(seconds)},
             )
-        return Unauthorized(
+        return errors.Unauthorized(
             "the key that was sent opens nothing here: it is wrong, or was revoked",
             headers=_challenge(connection, 'Bearer error="invalid_token"'),
         )
@@ -205,20 +195,20 @@ async def _valid(keys: Keys) -> dict[str, Key]:
     except SQLAlchemyError as error:
         # What stands outside of the handlers of errors answers for itself.
         logger.error("the keys cannot be read: %s", error)
-        raise store_away() from error
+        raise errors.store_away() from error
     return {key.prefix: key for key in known if key.revoked is None}
 
 
 def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
     """Refuse what a key may not do any more, or not by its role."""
     if key.has_expired:
-        raise KeyExpired(
+        raise errors.KeyExpired(
             f"the key {key.prefix} of {key.name!r} expired at {key.expires}: ask the operator of "
             f"the service for a new one ('georesolve keys rotate {key.prefix}')",
             headers=_challenge(connection, 'Bearer error="invalid_token"'),
         )
     if key.role == "metrics" and own_path(connection.scope) not in (*OPEN_PATHS, METRICS):
-        raise Forbidden(
+        raise errors.Forbidden(
             f"the key {key.prefix} of {key.name!r} has the role metrics, which reads {METRICS} and "
             "nothing else: send a key with the role user"
         )
@@ -234,7 +224,7 @@ def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) ->
         origin is None or origin.partition("://")[2].lower() == here
     )
     if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
-        raise Forbidden(
+        raise errors.Forbidden(
             f"a page of another site ({(origin or 'unknown')[:80]}) sent this {method}, which only "
             "programs and the service's own pages may: name the origin in the setting cors_origins"
         )
@@ -249,7 +239,7 @@ def _key_of(connection: HTTPConnection) -> tuple[str, bool]:
         with contextlib.suppress(ValueError):
             key = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     if not key:
-        raise Unauthorized(
+        raise errors.Unauthorized(
             "this service asks for a key: send the header 'Authorization: Bearer KEY', or "
             "'X-API-Key: KEY'; a browser asks for a name and a password: any name, and the key",
             headers=_challenge(connection, "Bearer"),

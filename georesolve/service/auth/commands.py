@@ -4,7 +4,7 @@ import sys
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service.errors import CannotStart, is_disk_full
+from georesolve.service import errors
 from georesolve.service.settings import KeyRole, Settings
 from georesolve.service.store.engine import (
     database_exists,
@@ -47,9 +47,9 @@ def run(
                 opens = f"of {key.name!r} opens nothing any more"
             _tell(f"{key.prefix} {opens}")
     except SQLAlchemyError as error:
-        if not is_disk_full(error):
+        if not errors.is_disk_full(error):
             raise
-        raise CannotStart(
+        raise errors.CannotStart(
             f"the disk of {store} is full, and nothing was changed: remove what else lies there"
         ) from error
     finally:
@@ -75,12 +75,12 @@ def _the_valid(keys: Keys, given: str) -> Key:
     ]
     if not meant:
         # Not told what was given: it may be a secret.
-        raise CannotStart(
+        raise errors.CannotStart(
             "no valid key has that name or prefix: 'georesolve keys list' shows all keys"
         )
     if len(meant) > 1:
         prefixes = ", ".join(key.prefix for key in meant)
-        raise CannotStart(f"{len(meant)} keys are called {given!r}: give one of {prefixes}")
+        raise errors.CannotStart(f"{len(meant)} keys are called {given!r}: give one of {prefixes}")
     return meant[0]
 
 

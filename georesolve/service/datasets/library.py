@@ -11,15 +11,8 @@ from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service import errors
 from georesolve.service.clock import in_hours, is_id, new_id, now
-from georesolve.service.errors import (
-    DatasetDamaged,
-    DatasetInUse,
-    NoSuchDataset,
-    NotReady,
-    Problem,
-    is_disk_full,
-)
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import Admission, admit_any
@@ -143,7 +136,7 @@ class Library:
             expires = self.expires()
             if not self.store.register_dataset(id, expires):
                 if not self.store.has(id):
-                    raise NotReady(
+                    raise errors.NotReady(
                         f"the store of the service took more than {_TAKEN_SECONDS:g} s for the "
                         "file, and what was stored is removed: send it again"
                     )
@@ -181,7 +174,7 @@ class Library:
             if row.kind == "dataset"
             else "send the request again, with its files"
         )
-        raise DatasetDamaged(
+        raise errors.DatasetDamaged(
             f"the file of the dataset {id!r} is damaged or missing on the disk of the service: "
             f"{mend}"
         )
@@ -204,7 +197,7 @@ class Library:
                 self.store.prolong_dataset(row.id, self.expires())
             except SQLAlchemyError as error:
                 # What only reads goes on; the next use is noted.
-                if not is_disk_full(error):
+                if not errors.is_disk_full(error):
                     raise
         else:
             # It expires long after what is said of it here is asked for again.
@@ -227,7 +220,7 @@ class Library:
         if names := [name for name in self.store.names.of([row.id])[row.id] if "@" not in name]:
             is_others = row.owner != (self.store.owner or "")
             if id not in names and not is_others:
-                raise DatasetInUse(
+                raise errors.DatasetInUse(
                     f"the dataset {id!r} is the newest version of {names[0]!r}: replace that, or "
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
@@ -238,7 +231,7 @@ class Library:
                     # Those that a job needs go later.
                     self.discard(version)
         elif not self.discard(row.id):
-            raise DatasetInUse(f"a job that is not finished needs the dataset {id!r}; dismiss it")
+            raise errors.DatasetInUse(f"an unfinished job needs the dataset {id!r}; dismiss it")
 
     def withdraw(self, row: DatasetRow) -> None:
         """Remove a dataset just registered, unless another request registered it, too."""
@@ -282,8 +275,8 @@ class Library:
         )
 
 
-def _unknown(id: str) -> Problem:
-    return NoSuchDataset(f"there is no dataset {id[:80]!r}")
+def _unknown(id: str) -> errors.Problem:
+    return errors.NoSuchDataset(f"there is no dataset {id[:80]!r}")
 
 
 def id_in(name: str) -> str | None:

@@ -10,10 +10,9 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, PARQUET
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed, Problem
 from georesolve.service.http import examples
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
@@ -198,7 +197,7 @@ async def _condition(
 ) -> Condition:
     """What must hold for a name to be replaced (RFC 9110, 13.1)."""
     if is_new not in (None, "*"):
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"If-None-Match is {is_new[:80]!r}, and may be '*' here: no dataset of that name yet"
         )
     if matches is None or matches.strip() == "*":
@@ -231,10 +230,10 @@ async def put_dataset(
     try:
         if not await pools.database(names.put, id, row.id, condition, library.expires()):
             response.status_code = 200
-    except PreconditionFailed:
+    except errors.PreconditionFailed:
         if is_new:
             # What stays, as where a bucket is silent, expires.
-            with suppress(Problem, OSError):
+            with suppress(errors.Problem, OSError):
                 await library.store.files(library.withdraw, row)
         raise
     row = await pools.database(library.get, row.id)
@@ -262,7 +261,7 @@ async def _registered(
         elif is_href(upload):
             ingested = await pools.remote(owner, ingest.from_href, upload.strip(), reading, "file")
         else:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
@@ -332,7 +331,7 @@ async def download_dataset(
     store = library.store
     row = await store.files(library.use, id)
     if isinstance(row.dataset.file, SourceFiles):
-        raise NoSuchDataset(
+        raise errors.NoSuchDataset(
             f"the points of the dataset {id!r} are not kept here: they lie at "
             f"{row.dataset.file.href}"
         )
@@ -349,7 +348,7 @@ async def download_dataset(
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
         return await file_response(store.files, file, request)
     except FileNotFoundError:
-        raise NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
+        raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)

@@ -23,7 +23,7 @@ from starlette.responses import RangeNotSatisfiable as NoSuchRange
 from starlette.types import Receive, Scope, Send
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, Format
-from georesolve.service.errors import BadRange, NotAcceptable, RangeNotSatisfiable
+from georesolve.service import errors
 from georesolve.workers.files import Look
 
 BLOCK_BYTES = 1 << 20
@@ -84,7 +84,7 @@ def _wanted(given: str, default: Format) -> Format:
     best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
     if not _quality(best, ranges):
         offered = ", ".join(one.media_type for one in FORMATS)
-        raise NotAcceptable(
+        raise errors.NotAcceptable(
             f"Accept is {given[:200]!r}, but a result is to be had as {offered}: accept one of "
             f"them, or leave the header out for {default.media_type}",
             headers={"Vary": "Accept"},
@@ -169,11 +169,11 @@ class _Answer(FileResponse):
         try:
             return super()._parse_range_header(given, size)
         except MalformedRangeHeader:
-            raise BadRange(
+            raise errors.BadRange(
                 f"Range is {given[:200]!r}, which is no range: write it as in 'bytes=0-499'"
             ) from None
         except NoSuchRange:
-            raise RangeNotSatisfiable(
+            raise errors.RangeNotSatisfiable(
                 f"Range is {given[:200]!r}, but the file has {size} bytes: ask for some of these",
                 headers={"Content-Range": f"bytes */{size}"},
             ) from None

@@ -15,14 +15,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from georesolve.service.errors import (
-    PROBLEM_JSON,
-    HeadTimeout,
-    HeadTooLarge,
-    InvalidRequest,
-    Problem,
-    TooManyConnections,
-)
+from georesolve.service import errors
 from georesolve.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -161,7 +154,7 @@ class Connection(HttpToolsProtocol):
         self._is_head = True
         self._head_bytes = 0
         self._unheard_bytes = 0
-        self._refusal: Problem | None = None
+        self._refusal: errors.Problem | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by the event loop."""
@@ -171,7 +164,7 @@ class Connection(HttpToolsProtocol):
             longest = next(iter(self._bounds.waiting), None)
             if longest is None:
                 self._refuse(
-                    TooManyConnections(
+                    errors.TooManyConnections(
                         f"the service has {self._bounds.most} connections, all of them with a "
                         "request that is being answered, and takes no more: come again later"
                     )
@@ -203,7 +196,7 @@ class Connection(HttpToolsProtocol):
         self._unheard_bytes = 0
         if len(self.pipeline) >= _MOST_WAITING:
             self._fail(
-                InvalidRequest(
+                errors.InvalidRequest(
                     f"{_MOST_WAITING} requests of this connection wait for their answers: read "
                     "these before you send more, or open more connections"
                 )
@@ -259,7 +252,7 @@ class Connection(HttpToolsProtocol):
         """Called when the parser fails."""
         self._refuse(
             self._refusal
-            or InvalidRequest(
+            or errors.InvalidRequest(
                 "this is no request as HTTP has it: percent-encode what is not ASCII in the "
                 "address ('ü' is '%C3%BC'), and look at what else the client sends"
             )
@@ -291,7 +284,7 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes and self._is_head and not self.transport.is_closing():
             seconds = self._bounds.head_seconds
             self._refuse(
-                HeadTimeout(
+                errors.HeadTimeout(
                     f"the headers of the request had not all come after {seconds:g} s, and may "
                     f"take {seconds:g} s: send them at once"
                 )
@@ -305,24 +298,24 @@ class Connection(HttpToolsProtocol):
         if self._head_bytes > HEAD_BYTES:
             self._fail(self._head_too_large())
 
-    def _head_too_large(self) -> Problem:
-        return HeadTooLarge(
+    def _head_too_large(self) -> errors.Problem:
+        return errors.HeadTooLarge(
             f"the request line and the headers have more than {HEAD_BYTES} bytes, which is the "
             f"limit (each header counts for {_HEADER_BYTES} more): send fewer or shorter ones"
         )
 
-    def _fail(self, problem: Problem) -> None:
+    def _fail(self, problem: errors.Problem) -> None:
         """Have the parser fail: what it is given after that is not looked at."""
         self._refusal = problem
         raise ValueError(problem.detail)
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: errors.Problem) -> None:
         """Answer with a problem, unless another answer is on its way, and close."""
         client = self.client[0] if self.client else "unknown"
         logger.info("%s sent no request that is answered: %s", client, problem.detail)
         if not self.pipeline and (self._is_idle() or not self.cycle.response_started):
             headers = {**problem.headers, "Connection": "close"}
-            answer = JSONResponse(problem.document(), problem.status, headers, PROBLEM_JSON)
+            answer = JSONResponse(problem.document(), problem.status, headers, errors.PROBLEM_JSON)
             line = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}".encode()
             pairs = (*self.server_state.default_headers, *answer.raw_headers)
             lines = [line, *(b"%b: %b" % pair for pair in pairs)]

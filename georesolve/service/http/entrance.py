@@ -12,8 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from georesolve.service import errors
 from georesolve.service.clock import new_id
-from georesolve.service.errors import Problem
 from georesolve.service.http.bodies import WITH_BODY, bounded
 from georesolve.service.http.handlers import problem_response
 from georesolve.service.links import own_path
@@ -85,7 +85,7 @@ class Entrance:
                     raise
                 # Here, and not by Starlette outside of this: the answer must have its id.
                 logger.exception("the request failed")
-                problem = Problem("an error of the service; its log has the details")
+                problem = errors.Problem("an error of the service; its log has the details")
                 await problem_response(problem, HTTPConnection(scope))(scope, taken, noted)
             finally:
                 status, seconds = status or _CLIENT_HAS_GONE, time.perf_counter() - start

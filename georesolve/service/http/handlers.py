@@ -12,17 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 
 from georesolve.intake.errors import Refused
-from georesolve.service.errors import (
-    OWN_TYPES,
-    PROBLEM_JSON,
-    NotReady,
-    Problem,
-    disk_full,
-    invalid_request,
-    is_disk_full,
-    problem_of,
-    store_away,
-)
+from georesolve.service import errors
 from georesolve.workers.places import StoreFailed
 
 logger = logging.getLogger(__name__)
@@ -36,11 +26,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def _problem_handler(request: Request, error: Refused) -> JSONResponse:
-        return problem_response(problem_of(error), request)
+        return problem_response(errors.problem_of(error), request)
 
     @app.exception_handler(RequestValidationError)
     async def _validation_handler(request: Request, error: RequestValidationError) -> JSONResponse:
-        return problem_response(invalid_request(error.errors()), request)
+        return problem_response(errors.invalid_request(error.errors()), request)
 
     @app.exception_handler(ClientDisconnect)
     async def _disconnect_handler(request: Request, error: ClientDisconnect) -> Response:
@@ -50,15 +40,15 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     @app.exception_handler(exc.SQLAlchemyError)
     async def _storage_handler(request: Request, error: Exception) -> JSONResponse:
-        if is_disk_full(error):
+        if errors.is_disk_full(error):
             logger.error("the disk is full: %s", error)
-            return problem_response(disk_full(), request)
+            return problem_response(errors.disk_full(), request)
         if isinstance(error, _STORE_IS_AWAY) or getattr(error, "connection_invalidated", False):
             logger.error("the store failed: %s", error)
-            return problem_response(store_away(), request)
+            return problem_response(errors.store_away(), request)
         if isinstance(error, StoreFailed):
             logger.error("the object store failed: %s", error)
-            away = NotReady(
+            away = errors.NotReady(
                 "the object store of the service does not answer, or refuses; its log says why: "
                 "try again",
                 headers={"Retry-After": "5"},
@@ -77,10 +67,10 @@ def install_error_handlers(app: FastAPI) -> None:
         elif error.status_code == HTTPStatus.NOT_FOUND:
             docs = f"{request.scope.get('root_path', '')}/docs"
             detail = f"there is nothing at {path}: {docs} lists what there is"
-        problem = Problem(detail, headers=headers)
+        problem = errors.Problem(detail, headers=headers)
         problem.status = error.status_code
         problem.title = HTTPStatus(error.status_code).phrase
-        problem.type = OWN_TYPES + problem.title.lower().replace(" ", "-")
+        problem.type = errors.OWN_TYPES + problem.title.lower().replace(" ", "-")
         return problem_response(problem, request)
 
 
@@ -97,11 +87,11 @@ def _allowed(request: Request) -> list[str]:
     return taken + ["HEAD"] * ("GET" in taken)
 
 
-def problem_response(problem: Problem, connection: HTTPConnection) -> JSONResponse:
+def problem_response(problem: errors.Problem, connection: HTTPConnection) -> JSONResponse:
     """The answer that tells of a problem with a request."""
     return JSONResponse(
         problem.document(connection.url.path),
         status_code=problem.status,
         headers=problem.headers,
-        media_type=PROBLEM_JSON,
+        media_type=errors.PROBLEM_JSON,
     )

@@ -5,10 +5,9 @@ import logging
 from contextlib import suppress
 from typing import Any
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import JobDismissed
 from georesolve.service.metrics import Metrics
 from georesolve.service.store.rows import LIVE, JobRow, JobStatus, Kept
 from georesolve.service.store.store import Store
@@ -52,7 +51,7 @@ def dismiss(store: Store, library: Library, metrics: Metrics, id: str) -> None:
     """End a live job, or remove a finished one; JobDismissed when that was done before."""
     row = end(store, metrics, id, "dismissed", "dismissed by the client")
     if row is None and not store.dismiss_finished_job(id):
-        raise JobDismissed(f"the job {id!r} was dismissed already")
+        raise errors.JobDismissed(f"the job {id!r} was dismissed already")
     # A runner that has it in hand lets go of it first. One that is not may have been seen by none.
     if row is None or not row.held:
         clear(store, library, id)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from georesolve.service.errors import InvalidRequest
+from georesolve.service import errors
 from georesolve.service.http.parameters import PageQuery
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.store.listing import Selection
@@ -153,7 +153,7 @@ def _interval(text: str) -> tuple[str | None, str | None]:
         return _time(start), _time(end if slash else start)
     except (ValueError, OverflowError):
         # The first and the last day of the calendar may have no time in UTC.
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"/query/datetime: {text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
             "2026-11-21T00:00:00Z/2026-11-22T00:00:00Z, or .. for an open end",
             [{"pointer": "/query/datetime", "detail": "no time of RFC 3339, nor two"}],

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import is_id
 from georesolve.service.disk import locked
-from georesolve.service.errors import StorageFull
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset
@@ -128,7 +127,7 @@ class Maps:
         size_bytes = map_bytes(manifest)
         # While it is made it stands there twice.
         if not self._folder.has_room_for(size_bytes, size_bytes):
-            raise StorageFull(
+            raise errors.StorageFull(
                 f"the map of this result takes {size_bytes} bytes of the disk, and as many more "
                 f"while it is made: --index-bytes is {self._folder.most_bytes}, and --keep-free "
                 f"({self._folder.must_stay_free}) must stay free"

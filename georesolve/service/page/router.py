@@ -17,9 +17,8 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.auth.access import DOCUMENTATION
-from georesolve.service.errors import NotThere
 from georesolve.service.http.answers import prefers_page, unchanged
 from georesolve.service.links import OGC_RELATION, Link, base_of
 
@@ -132,7 +131,7 @@ def show_file(digest: str, name: str, request: Request) -> Response:
     """A file that the page loads."""
     current, contents = _static()
     if digest != current or name not in contents:
-        raise NotThere(f"{name[:80]!r} is no file of this version's page: load the page again")
+        raise errors.NotThere(f"{name[:80]!r} is no file of this page any more: load it again")
     tag = f'"{hashlib.sha256(contents[name]).hexdigest()}"'
     headers = {**_SAFETY, "Cache-Control": "private, max-age=31536000, immutable", "ETag": tag}
     if (known := unchanged(request, headers)) is not None:
@@ -162,7 +161,7 @@ async def show_documentation() -> HTMLResponse:
 def show_part_of_documentation(name: str) -> Response:
     """What the page loads."""
     if name not in (_SCRIPT, _STYLE, _ICON):
-        raise NotThere(f"{name[:80]!r} is no part of the documentation")
+        raise errors.NotThere(f"{name[:80]!r} is no part of the documentation")
     content = (files("fastapi_offline") / "static" / name).read_bytes()
     caching = {"Cache-Control": "private, max-age=3600"}
     return Response(content, media_type=_media_type(name), headers=caching)

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pkgutil import resolve_name
 from typing import NamedTuple, NoReturn
 
-from georesolve.service.errors import NotReady
+from georesolve.service import errors
 
 _START_SECONDS = 30.0
 """A server that has started no child for so long is replaced; it needs milliseconds."""
@@ -78,7 +78,7 @@ class Children:
     def refuse_closed(self) -> None:
         """Raise NotReady where processes end because the service does."""
         if self._is_closed:
-            raise NotReady(
+            raise errors.NotReady(
                 "the service is stopping: send it again when it is back",
                 headers={"Retry-After": "10"},
             )
@@ -160,7 +160,7 @@ class Children:
             connection, server = self._ready.pop()
         # It is for who comes next.
         self._ready.append((connection, server))
-        raise NotReady(
+        raise errors.NotReady(
             f"no process to decode with started within the {seconds:.0f} s that were left, so what "
             "starts them was replaced: send it again"
         )

@@ -25,19 +25,13 @@ from georesolve.intake.errors import Refused
 from georesolve.intake.points import Bounds
 from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Range, Source, Table
-from georesolve.service.errors import (
-    InvalidInput,
-    StorageFull,
-    TooLarge,
-    disk_full,
-    is_disk_full,
-)
+from georesolve.service import errors
 from georesolve.service.receiving.sandbox import confine, libraries
 from georesolve.workers.datasets import Facts, streamed
 from georesolve.workers.footers import append
 
 _MEMORY = Path("/proc/self/statm")
-REFUSALS = (InvalidInput, TooLarge, StorageFull)
+REFUSALS = (errors.InvalidInput, errors.TooLarge, errors.StorageFull)
 """What a process may answer that is the file's fault, by its name."""
 
 
@@ -179,14 +173,14 @@ def _refusal_of(error: Exception, source: Source, limits: Limits) -> Refused | N
     if isinstance(error, Refused):
         return error
     if isinstance(error, MemoryError):
-        return TooLarge(
+        return errors.TooLarge(
             f"{source.file}: decoding takes more than the limit of "
             f"{limits.memory_bytes / 2**20:.0f} MiB of memory; send it in smaller pieces"
         )
-    if is_disk_full(error):
-        return disk_full()
+    if errors.is_disk_full(error):
+        return errors.disk_full()
     if getattr(error, "errno", None) == errno.EFBIG:
-        return StorageFull(
+        return errors.StorageFull(
             f"{source.file}: its points take more than the {limits.written_bytes} bytes that the "
             "disk of the service has room for: remove datasets and results that are no longer "
             "needed, or send it in smaller pieces"

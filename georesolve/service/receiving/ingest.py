@@ -18,10 +18,9 @@ from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.sources import Source, Table, format_of
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked
-from georesolve.service.errors import InvalidInput, TooLarge, step
 from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.uploads import Upload
@@ -160,7 +159,7 @@ class Ingest:
         """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
         start = time.perf_counter()
         if len(arrays) > self._limits.columns:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"{pointer}: {len(arrays)} columns are more than the limit of "
                 f"{self._limits.columns}"
             )
@@ -168,7 +167,7 @@ class Ingest:
         rows = len(arrays[columns.lat])
         for name, values in arrays.items():
             if len(values) != rows:
-                raise InvalidInput(
+                raise errors.InvalidInput(
                     f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
                     f"{name[:80]!r} has {len(values)}"
                 )
@@ -202,9 +201,9 @@ def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
             numbers.append(None if value is None else float(value))
         except (TypeError, OverflowError):
             shown = repr(value)[:80]
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"{pointer}/{name}/{row}: {shown} is not a number",
-                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
+                [{"pointer": f"{pointer}/{errors.step(name)}/{row}", "column": name, "row": row}],
             ) from None
     return pa.array(numbers, pa.float64())
 
@@ -212,12 +211,13 @@ def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
 def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
     for row, value in enumerate(values):
         if isinstance(value, list | dict):
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
-                [{"pointer": f"{pointer}/{step(name)}/{row}", "column": name, "row": row}],
+                [{"pointer": f"{pointer}/{errors.step(name)}/{row}", "column": name, "row": row}],
             )
     try:
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
-        raise InvalidInput(f"{pointer}/{name}: values of different kinds: {error}") from error
+        detail = f"{pointer}/{name}: values of different kinds: {error}"
+        raise errors.InvalidInput(detail) from error
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

@@ -16,8 +16,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from georesolve.intake.columns import listed
 from georesolve.intake.errors import meant
-from georesolve.service import pools
-from georesolve.service.errors import InvalidRequest, Problem
+from georesolve.service import errors, pools
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -88,7 +87,7 @@ async def receive_form(
             async for piece in _large_pieces(request):
                 await pools.disk(parser.write, piece)
         except FormParserError as error:
-            raise InvalidRequest(f"the form cannot be read: {error}") from None
+            raise errors.InvalidRequest(f"the form cannot be read: {error}") from None
         form.refuse_partial()
         return form
 
@@ -131,12 +130,12 @@ class Form:
     def refuse_partial(self) -> None:
         """Refuse a form that ends before all of it is there."""
         if not self._is_whole:
-            raise InvalidRequest("the form breaks off: it has no last boundary; send it whole")
+            raise errors.InvalidRequest("the form breaks off: no last boundary came; send it whole")
         if len(self.parts) < len(self._names):
             raise self._refusal(list(self.parts))
 
-    def _refusal(self, found: list[str], unknown: str = "") -> Problem:
-        return InvalidRequest(
+    def _refusal(self, found: list[str], unknown: str = "") -> errors.Problem:
+        return errors.InvalidRequest(
             f"{unknown}the form must have the parts {' and '.join(self._names)}, once each; it has "
             f"{listed(found) if found else 'none'} (as texts it may have the options "
             f"{', '.join(self._field_names)})"
@@ -162,7 +161,7 @@ class Form:
         self._file_name = None
         if self._name in self._field_names:
             if b"filename" in options:
-                raise InvalidRequest(f"{self._name}: an option is a text, and this is a file")
+                raise errors.InvalidRequest(f"{self._name}: an option is a text, not a file")
             self._count_field(len(self._name))
             return
         if self._name not in self._names or self._name in self.parts:
@@ -182,7 +181,7 @@ class Form:
         if self._name in self._field_names:
             self._count_field(end - start)
         elif len(self._text) > _TEXT_BYTES:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"{self._name}: a text of more than {_TEXT_BYTES} bytes: send a file, which has a "
                 "filename in its Content-Disposition, the text 'dataset:<id>', or an address"
             )
@@ -190,7 +189,7 @@ class Form:
     def _count_field(self, size: int) -> None:
         self._fields_bytes += size
         if self._fields_bytes > _FIELDS_BYTES:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"{self._name}: the options of the form have more than {_FIELDS_BYTES} bytes"
             )
 

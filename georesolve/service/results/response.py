@@ -22,20 +22,9 @@ from starlette.datastructures import Headers
 
 from georesolve.intake.columns import Role
 from georesolve.intake.representations import JSON, PARQUET, Format, up_to
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.auth.access import own
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import (
-    JobDismissed,
-    NoSuchDataset,
-    NotThere,
-    Problem,
-    ResultDamaged,
-    ResultExpired,
-    ResultNotReady,
-    SetsGone,
-    StorageFull,
-)
 from georesolve.service.http.answers import (
     BLOCK_BYTES,
     File,
@@ -151,7 +140,7 @@ class Results:
             manifest = await self.store.files(self.manifest_of, job)
             part = next((one for one in manifest.parts if one.name == name), None)
             if part is None:
-                raise NotThere(
+                raise errors.NotThere(
                     f"the result of the job {job.id!r} has no part {name[:80]!r}: "
                     f"/jobs/{job.id}/results/parts lists those that it has"
                 )
@@ -182,8 +171,8 @@ class Results:
         """One of the two sets of a job."""
         try:
             return self.library.whole(getattr(job, role)).dataset
-        except NoSuchDataset:
-            raise SetsGone(
+        except errors.NoSuchDataset:
+            raise errors.SetsGone(
                 f"the {role} of the job {job.id!r} are not kept any more, and a result has no "
                 "coordinates of its own: send the job again with registered datasets, or, to have "
                 "its sets kept as long as its result, with 'Accept: application/geo+json'"
@@ -323,7 +312,7 @@ def _url(job: JobRow, format: Format, request: Request) -> str:
 
 def _refuse_elsewhere(job: JobRow) -> None:
     if job.delivery.output:
-        raise NotThere(
+        raise errors.NotThere(
             f"the result of the job {job.id!r} lies at {job.delivery.output}, and not here: "
             f"/jobs/{job.id}/results/parts lists its parts"
         )
@@ -335,24 +324,24 @@ def _refuse_without_result(job: JobRow) -> None:
     if job.problem is not None:
         raise _as_problem(job.problem)
     if job.status != "successful":
-        raise ResultNotReady(
+        raise errors.ResultNotReady(
             f"the job {job.id!r} is {job.status}: {job.message}", headers={"Retry-After": "1"}
         )
     if job.has_expired and not job.delivery.output:
         raise _gone(job)
 
 
-def _gone(job: JobRow) -> Problem:
+def _gone(job: JobRow) -> errors.Problem:
     """Why the result of a job is not there, which is not live and has not failed."""
     if job.has_expired and job.status != "dismissed":
-        return ResultExpired(
+        return errors.ResultExpired(
             f"the result of the job {job.id!r} was kept until {job.expires}: send the job again"
         )
-    return JobDismissed(f"the job {job.id!r} was dismissed; its result does not exist")
+    return errors.JobDismissed(f"the job {job.id!r} was dismissed; its result does not exist")
 
 
-def _damaged(job: JobRow) -> Problem:
-    return ResultDamaged(
+def _damaged(job: JobRow) -> errors.Problem:
+    return errors.ResultDamaged(
         f"the result of the job {job.id!r} is damaged on the disk of the service, and is not given "
         "out: dismiss the job, and send it again"
     )
@@ -369,9 +358,9 @@ def _reference(job: JobRow, format: Format, request: Request) -> Response:
     return JSONResponse({"matches": {"href": href, "type": format.media_type}})
 
 
-def _as_problem(document: dict[str, Any]) -> Problem:
+def _as_problem(document: dict[str, Any]) -> errors.Problem:
     # The result stays away; the same work, sent again, finds room when somebody has made it.
-    kind = StorageFull if document["status"] == StorageFull.status else Problem
+    kind = errors.StorageFull if document["status"] == errors.StorageFull.status else errors.Problem
     problem = kind(document["detail"], document.get("errors"))
     problem.status, problem.type = document["status"], document["type"]
     problem.title = document["title"]

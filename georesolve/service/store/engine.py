@@ -7,8 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from georesolve.service import errors
 from georesolve.service.clock import new_id, now
-from georesolve.service.errors import CannotStart
 from georesolve.service.store.identity import has_content, make_data_dir
 from georesolve.service.store.schema import VERSION, metadata, store
 
@@ -99,7 +99,7 @@ def database_exists(data_dir: Path, url: str | None = None) -> bool:
 def refuse_missing(data_dir: Path, url: str | None = None) -> None:
     """Refuse a command about a service that has no database yet."""
     if not database_exists(data_dir, url):
-        raise CannotStart(
+        raise errors.CannotStart(
             f"there is no store of a service in {name_of_database(data_dir, url)}: name that of "
             "yours with --data-dir or --database-url"
         )
@@ -135,9 +135,9 @@ def _parsed(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
-        raise CannotStart("the database URL is no URL: give postgresql://...") from None
+        raise errors.CannotStart("the database URL is no URL: give postgresql://...") from None
     if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
-        raise CannotStart(
+        raise errors.CannotStart(
             f"the database URL begins with {parsed.drivername}://, allowed is postgresql://; "
             "for SQLite leave it out"
         )
@@ -151,7 +151,7 @@ def _postgres(url: str) -> sa.Engine:
 
         return bounded_engine(_parsed(url))
     except ModuleNotFoundError as error:
-        raise CannotStart(
+        raise errors.CannotStart(
             f"Postgres needs {error.name}, which is not installed: "
             "pip install '.[service,postgres]' where georesolve was installed from"
         ) from error
@@ -162,7 +162,7 @@ def _connected(engine: sa.Engine) -> sa.Connection:
         return engine.connect()
     except sa.exc.DatabaseError as error:
         reason = " ".join(str(error.orig).split())
-        raise CannotStart(f"the database cannot be opened: {reason}") from error
+        raise errors.CannotStart(f"the database cannot be opened: {reason}") from error
 
 
 def _migrate(engine: sa.Engine) -> None:
@@ -192,7 +192,7 @@ def _migrate(engine: sa.Engine) -> None:
             else:
                 command.upgrade(config, VERSION)
         except CommandError:
-            raise CannotStart(
+            raise errors.CannotStart(
                 f"the tables of the database have the version {version}, and this service knows "
                 f"those up to {VERSION}: run the version of the service that made them"
             ) from None

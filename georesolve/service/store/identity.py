@@ -13,7 +13,7 @@ from typing import NamedTuple, TextIO
 
 import sqlalchemy as sa
 
-from georesolve.service.errors import CannotStart
+from georesolve.service import errors
 from georesolve.service.store.schema import kept, store
 from georesolve.workers.places import Folder, Place
 
@@ -49,7 +49,7 @@ def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
                 break
             if time.monotonic() > until:
                 lock.seek(0)
-                raise CannotStart(
+                raise errors.CannotStart(
                     f"the data folder {data_dir} is in use by process {lock.read().strip()}: "
                     "stop that one, or take another folder"
                 )
@@ -97,19 +97,19 @@ def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
         is_foreign = bool(content) and not (lock.exists() or (data_dir / ID_FILE).exists())
         its_lock = lock.read_text(errors="replace") if lock.exists() else ""
         if is_foreign or not re.fullmatch(r"\d*\s*", its_lock):
-            raise CannotStart(
+            raise errors.CannotStart(
                 f"the data folder {data_dir} is not empty and is not that of a service, it has "
                 f"{_shown(content)}: name an empty or a new folder with --data-dir"
             )
         data_dir.mkdir(parents=True, exist_ok=True)
         lock.touch()
     except OSError as error:
-        raise CannotStart(
+        raise errors.CannotStart(
             f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "
             "name another with --data-dir, or let this user write there"
         ) from error
     if database is not None and content and not has_content(database):
-        raise CannotStart(
+        raise errors.CannotStart(
             f"the data folder {data_dir} is not empty, it has {_shown(content)}, but its database "
             f"{database} is {'empty' if database.exists() else 'missing'}: put the database back, "
             "or name an empty or a new folder with --data-dir"
@@ -158,7 +158,7 @@ def refuse_other_store(engine: sa.Engine, root: Place, database: str) -> None:
             f"{place} has none of the {known} datasets and results that "
             f"the database knows, it has {_shown(content) or 'nothing'}"
         )
-    raise CannotStart(
+    raise errors.CannotStart(
         f"{trouble}; the database is {database}, of the store {id!r}: name the folder and the "
         "database of one store with --data-dir or --store, and --database-url. To join these two "
         f"all the same, write {id} into {root.href.removeprefix('file://')}{ID_FILE}: files that "

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from georesolve.service.errors import InvalidRequest
+from georesolve.service import errors
 from georesolve.service.store.rows import DatasetRow, JobState
 from georesolve.service.store.schema import jobs
 
@@ -36,7 +36,7 @@ class Page:
 def _place_of(cursor: str) -> tuple[str, str]:
     created, _, id = cursor.partition("_")
     if not id or not cursor.isprintable():
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"/query/cursor: {cursor[:80]!r} is no cursor: take the link 'next' of the page before"
         )
     return created, id

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from georesolve.service import errors
 from georesolve.service.clock import is_id, now
-from georesolve.service.errors import InvalidRequest, NoSuchDataset, PreconditionFailed
 from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import is_registered, kept, names
 
@@ -33,16 +33,16 @@ class Condition(NamedTuple):
         """Refuse to replace a newest version of this digest, None for no version."""
         if sha256 is None:
             if self.must_exist or self.only is not None:
-                raise PreconditionFailed(
+                raise errors.PreconditionFailed(
                     f"there is no dataset {name!r}, and If-Match asks for one: leave it out"
                 )
         elif self.must_be_new:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f"there is a dataset {name!r} already, and If-None-Match asks for none: give its "
                 "ETag as If-Match to replace it"
             )
         elif self.only is not None and sha256 not in self.only:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 f'the newest version of {name!r} has the ETag "{sha256}", and If-Match another: '
                 "look what has changed before you replace it"
             )
@@ -79,7 +79,7 @@ class Names(Queries):
         """Refuse a name that cannot be one, or whose newest version is not as it should be."""
         named = _named(name)
         if named is None or named[2]:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"{name[:80]!r} is no name of a dataset: begin with a letter, and go on with up to "
                 "63 letters, digits, '.', '_' and '-', all of them lower case"
             )
@@ -102,7 +102,7 @@ class Names(Queries):
         # One replaces a name at a time: each sees what those before it did.
         with self._accepting() as connection:
             if not connection.execute(keep).rowcount:
-                raise NoSuchDataset(f"the dataset {dataset!r} was removed meanwhile")
+                raise errors.NoSuchDataset(f"the dataset {dataset!r} was removed meanwhile")
             before = connection.execute(self._newest(name)).first()
             condition.check(name, before.sha256 if before else None)
             if before and before.dataset == dataset:

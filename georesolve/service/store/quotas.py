@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from georesolve.service.errors import QueueFull, StorageFull, TooManyJobs
+from georesolve.service import errors
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import Admission
 from georesolve.service.store.store import Store
@@ -38,12 +38,12 @@ class Quotas:
         """Refuse a job for which there is no place; raises QueueFull or TooManyJobs."""
         everyone, own = store.count_live(connection)
         if everyone >= self._queue:
-            raise QueueFull(
+            raise errors.QueueFull(
                 f"{everyone} jobs of the service wait or run, and {self._queue} may: come again "
                 "later"
             )
         if store.owner and own >= self._own:
-            raise TooManyJobs(
+            raise errors.TooManyJobs(
                 f"{own} jobs of this key wait or run, and {self._own} may: wait for one to end, or "
                 "dismiss one"
             )
@@ -63,7 +63,7 @@ class Quotas:
         """Refuse what an owner may not keep besides what is kept; raises StorageFull."""
         left = self.left(store, connection)
         if left is not None and size_bytes > left:
-            raise StorageFull(
+            raise errors.StorageFull(
                 f"the datasets, results and unfinished jobs of this key take "
                 f"{store.kept_bytes(connection)} bytes, {size_bytes} would come, and {self._bytes} "
                 "may be kept: remove datasets and results that are no longer needed, or wait until "

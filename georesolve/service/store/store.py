@@ -9,10 +9,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe
-from georesolve.service.errors import KeyInUse, OutputTaken
 from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import (
     Admission,
@@ -334,7 +333,7 @@ class Store(Queries):
                 if "input" in (observations.kind, references.kind):
                     connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
         except sa.exc.IntegrityError:
-            raise KeyInUse(
+            raise errors.KeyInUse(
                 "another request with this Idempotency-Key was accepted meanwhile: send this again"
             ) from None
         self.bell.ring()
@@ -407,7 +406,7 @@ class Store(Queries):
         query = sa.select(theirs).where(jobs.c.status.in_(LIVE) & theirs.is_not(None))
         for other in connection.execute(query).scalars():
             if other.startswith(output) or output.startswith(other):
-                raise OutputTaken(
+                raise errors.OutputTaken(
                     f"another job will write its result to {other}: name another folder than "
                     f"{output}"
                 )
