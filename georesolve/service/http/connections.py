@@ -109,12 +109,9 @@ class Connections:
     """All connections of a service, and what bounds them."""
 
     def __init__(self, settings: Settings, acceptor: Acceptor) -> None:
-        self.acceptor = acceptor
+        self.acceptor, self.settings = acceptor, settings
         # Each may have a file open, too, and the other half is for jobs and the database.
         self.most = min(settings.connections, _descriptors() // 4)
-        self.head_seconds = settings.header_seconds
-        self.idle_seconds = settings.idle_seconds
-        self.pause_seconds = settings.body_seconds
         # Those without a request that is being answered; which waits longest for its client, first.
         self.waiting: dict[Connection, None] = {}
         # What uvicorn makes a connection with.
@@ -148,7 +145,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, bounds: Connections, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._bounds = bounds
+        self._bounds, self._settings = bounds, bounds.settings
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._is_head = True
@@ -171,7 +168,7 @@ class Connection(HttpToolsProtocol):
                 )
                 return
             longest.end()
-        self._wait(self._bounds.head_seconds)
+        self._wait(self._settings.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -204,7 +201,7 @@ class Connection(HttpToolsProtocol):
         self._is_head = True
         self._head_bytes = 0
         if self._is_idle():
-            self._wait(self._bounds.head_seconds)
+            self._wait(self._settings.header_seconds)
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -236,12 +233,12 @@ class Connection(HttpToolsProtocol):
         if self._is_idle():
             # The rest of a body that was refused is read, and dropped, for as long as a head may
             # take: a client that still sends it would not see its answer otherwise.
-            self._wait(self._bounds.idle_seconds if is_whole else self._bounds.head_seconds)
+            self._wait(self._settings.idle_seconds if is_whole else self._settings.header_seconds)
 
     def pause_writing(self) -> None:
         """Called by the transport when the client does not read."""
         super().pause_writing()
-        self._stall = self.loop.call_later(self._bounds.pause_seconds, self.end)
+        self._stall = self.loop.call_later(self._settings.body_seconds, self.end)
 
     def resume_writing(self) -> None:
         """Called by the transport when the client reads again."""
@@ -282,7 +279,7 @@ class Connection(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         if self._head_bytes and self._is_head and not self.transport.is_closing():
-            seconds = self._bounds.head_seconds
+            seconds = self._settings.header_seconds
             self._refuse(
                 errors.HeadTimeout(
                     f"the headers of the request had not all come after {seconds:g} s, and may "
@@ -327,4 +324,4 @@ class Connection(HttpToolsProtocol):
         self._stop_waiting()
         self.transport.close()
         # What the client does not read is not waited for.
-        self._deadline = self.loop.call_later(self._bounds.head_seconds, self.transport.abort)
+        self._deadline = self.loop.call_later(self._settings.header_seconds, self.transport.abort)

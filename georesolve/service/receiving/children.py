@@ -58,7 +58,19 @@ class Children:
 
     def make_ready(self) -> None:
         """Have a process started, and wait for nothing."""
-        self._ready.append(self._asked())
+        own, other = Pipe()
+        with other, self._changing:
+            while True:
+                self.refuse_closed()
+                server = self._server or self._new_server()
+                try:
+                    socket.send_fds(self._control, [b"\0"], [other.fileno()])
+                except OSError:
+                    # It was killed, or has not listened for long.
+                    self._replace(server)
+                else:
+                    self._ready.append((own, server))
+                    return
 
     @contextmanager
     def child(self, seconds: float) -> Iterator[Child]:
@@ -105,20 +117,6 @@ class Children:
                 os.kill(child.number, signal.SIGKILL)
         if self._server is not None:
             self._replace(self._server)
-
-    def _asked(self) -> "tuple[Connection, subprocess.Popen[bytes]]":
-        """The pipe to a process that is being started, and the server that does so."""
-        own, other = Pipe()
-        with other, self._changing:
-            while True:
-                self.refuse_closed()
-                server = self._server or self._new_server()
-                try:
-                    socket.send_fds(self._control, [b"\0"], [other.fileno()])
-                    return own, server
-                except OSError:
-                    # It was killed, or has not listened for long.
-                    self._replace(server)
 
     def _new_server(self) -> "subprocess.Popen[bytes]":
         self._control, other = socket.socketpair()
