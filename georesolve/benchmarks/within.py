@@ -2,7 +2,8 @@
 
 From degrees in numpy arrays, the index included, with all cores: counts, or pairs. Ours are rows
 in order and metres; those of the peers are rows in any order, and they search with a chord, which
-is not exact. Wall clock and seconds of processors, which a busy machine changes less.
+is not exact, or join in SQL; those that are not installed are left out. Wall clock and seconds of
+processors, which a busy machine changes less.
 
     python -m georesolve.benchmarks.within
         [--toy] [--observations 22] [--repeats N] [--only WORD ...] [--json FILE]
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, inputs
@@ -87,13 +89,69 @@ def _sklearn(*, pairs: bool) -> Find:
     return find
 
 
+def _joined(query: Callable[[str, pa.Table, pa.Table], int], on: str) -> Callable[[bool], Find]:
+    """A join by SQL: `on` has places for metres, or for degrees."""
+
+    def method(pairs: bool) -> Find:
+        columns = "o.i AS observation, r.i AS reference" if pairs else "count(*) AS n"
+
+        def find(references: Pair, observations: Pair, distance_m: float) -> int:
+            o, r = (
+                pa.table({"i": np.arange(lat.size), "lat": lat, "lon": lon})
+                for lat, lon in (observations, references)
+            )
+            degrees = float(np.degrees(distance_m / EARTH_RADIUS_M))
+            where = on.format(metres=distance_m, degrees=degrees)
+            return query(f"SELECT {columns} FROM {where}", o, r)
+
+        return find
+
+    return method
+
+
+def _in_sedona(sql: str, o: pa.Table, r: pa.Table) -> int:
+    session = import_module("sedonadb").connect()
+    session.create_data_frame(o).to_view("observations", overwrite=True)
+    session.create_data_frame(r).to_view("refs", overwrite=True)
+    return _number(session.sql(sql).to_arrow_table())
+
+
+def _in_duckdb(sql: str, o: pa.Table, r: pa.Table) -> int:
+    folder = Path(str(import_module("duckdb_extension_spatial").__file__)).parent
+    (extension,) = folder.rglob("spatial.duckdb_extension")
+    database = import_module("duckdb").connect(config={"allow_unsigned_extensions": "true"})
+    database.execute(f"LOAD '{extension}'")
+    database.register("observations", o)
+    database.register("refs", r)
+    return _number(database.execute(sql).to_arrow_table())
+
+
+def _number(found: pa.Table) -> int:
+    return int(found["n"][0].as_py()) if found.column_names == ["n"] else found.num_rows
+
+
+_sedona = _joined(
+    _in_sedona,
+    "(SELECT i, ST_GeogPoint(lon, lat) AS g FROM observations) AS o JOIN "
+    "(SELECT i, ST_GeogPoint(lon, lat) AS g FROM refs) AS r ON ST_DWithin(o.g, r.g, {metres})",
+)
+_duckdb = _joined(
+    # On a plane of degrees, which is less to do: on a sphere it compares all with all.
+    _in_duckdb,
+    "(SELECT i, ST_Point(lon, lat) AS g FROM observations) AS o JOIN "
+    "(SELECT i, ST_Point(lon, lat) AS g FROM refs) AS r ON ST_DWithin(o.g, r.g, {degrees})",
+)
 METHODS = {
     "ours, counts": _ours(kernels.count_within),
     "scipy cKDTree, counts": _scipy(pairs=False),
     "sklearn KDTree, counts": _sklearn(pairs=False),
+    "SedonaDB, counts": _sedona(False),
+    "DuckDB on a plane, counts": _duckdb(False),
     "ours, pairs": _ours(kernels.within),
     "scipy cKDTree, pairs": _scipy(pairs=True),
     "sklearn KDTree, pairs": _sklearn(pairs=True),
+    "SedonaDB, pairs": _sedona(True),
+    "DuckDB on a plane, pairs": _duckdb(True),
 }
 
 
@@ -112,6 +170,15 @@ def distance_for(mean: float, references: Pair, observations: Pair) -> float:
     return high
 
 
+def _installed(name: str) -> bool:
+    try:
+        METHODS[name](*inputs("uniform", 64, 64), 1.0)
+    except ImportError as error:
+        print(f"{name}: left out: {error}")
+        return False
+    return True
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Print what all methods take on all inputs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -123,6 +190,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     m, n = (2**10, 2**9) if given.toy else (2**given.observations, 2**20)
     chosen = [name for name in METHODS if any(word in name for word in given.only)]
+    chosen = [name for name in chosen if _installed(name)]
     figures = []
     for kind in ("uniform", "cities"):
         references, observations = inputs(kind, m, n)
