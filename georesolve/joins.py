@@ -287,10 +287,15 @@ def _joined(
     frames = (left_df, right_df)
     own = 1 if how == "right" else 0
     geometry = frames[own].geometry.name
-    index_names = [
-        _index_names(frame, other, suffix)
-        for frame, other, suffix in zip(frames, frames[::-1], suffixes, strict=True)
-    ]
+    # Those of the columns that an index becomes: its own, or one with the suffix.
+    index_names: list[list[Any]] = []
+    for frame, other, suffix in zip(frames, frames[::-1], suffixes, strict=True):
+        index_names.append([*frame.index.names])
+        for level, own_name in enumerate(frame.index.names):
+            name = f"index_{suffix}{level if frame.index.nlevels > 1 else ''}"
+            if own_name is None and (name in frame.columns or name in other.columns):
+                raise ValueError(f"{name!r} cannot be a column name in the frames being joined")
+            index_names[-1][level] = name if own_name is None else own_name
     plain = [pd.DataFrame(frame) for frame in frames]
     plain[1 - own] = plain[1 - own].drop(columns=frames[1 - own].geometry.name)
     plain = [
@@ -315,16 +320,3 @@ def _joined(
     if distance_col is not None:
         joined[distance_col] = pairs.distance_m
     return type(frames[own])(joined, geometry=geometry, crs=frames[own].crs)
-
-
-def _index_names(frame: "GeoDataFrame", other: "GeoDataFrame", suffix: str) -> list[Any]:
-    """Names of the columns that an index becomes: its own, or one with the suffix."""
-    levels = frame.index.names
-    names = [
-        f"index_{suffix}{level if len(levels) > 1 else ''}" if name is None else name
-        for level, name in enumerate(levels)
-    ]
-    for name, own in zip(names, levels, strict=True):
-        if own is None and (name in frame.columns or name in other.columns):
-            raise ValueError(f"{name!r} cannot be a column name in the frames being joined")
-    return names

@@ -313,23 +313,16 @@ class AsyncClient:
     ) -> httpx.Response:
         await self._exchange.wire.work(body.count)
         shown = self._progress if body.size > _LITTLE_BYTES else False
+        # A list of one name is sent twice: one text is read as a list with commas, or `*` for all.
+        given = {
+            name: [*value, *value] if isinstance(value, list | tuple) and len(value) == 1 else value
+            for name, value in query.items()
+        }
         with progress_bar(shown, "B", "sending") as body.on_sent:
-            names = _as_they_stand(query)
-            return await self._exchange.ask(method, path, query=names, headers=headers, body=body)
+            return await self._exchange.ask(method, path, query=given, headers=headers, body=body)
 
     def _job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
-
-
-def _as_they_stand(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options for a query: a list of one name is sent twice, since one text is read as a list.
-
-    The service takes commas in a single text for what is between names, and `*` for all of them.
-    """
-    return {
-        name: [*value, *value] if isinstance(value, list | tuple) and len(value) == 1 else value
-        for name, value in options.items()
-    }
 
 
 class _Blocked(AsyncClient):

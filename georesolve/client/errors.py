@@ -66,13 +66,15 @@ class ServiceRefused(ServiceError):
 def refusal(response: httpx.Response) -> ServiceRefused:
     """The refusal that an answer is; it has been read."""
     document = _document(response)
+    # Seconds, as the service gives them; a date says nothing here.
+    after = response.headers.get("retry-after", "")
     return ServiceRefused(
         response.status_code,
         str(document.get("title") or response.reason_phrase or "The request was refused"),
         str(document.get("detail") or _without_problem(response)),
         str(document.get("type", "about:blank")),
         [error for error in document.get("errors") or [] if isinstance(error, dict)],
-        _seconds(response.headers.get("retry-after", "")),
+        float(after) if after.isdecimal() else None,
         response.headers.get("x-request-id"),
     )
 
@@ -101,8 +103,3 @@ def _place(error: dict[str, Any]) -> str:
     if "pointer" in error:
         where.append(str(error["pointer"]))
     return f"{', '.join(where)}: {error.get('detail', '')}".removeprefix(": ")
-
-
-def _seconds(retry_after: str) -> float | None:
-    """What `Retry-After` says; the service gives seconds, and a date says nothing here."""
-    return float(retry_after) if retry_after.isdecimal() else None

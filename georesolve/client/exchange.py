@@ -243,12 +243,9 @@ class Exchange:
             finally:
                 await response.aclose()
         except _CUT_OFF as error:
-            raise ServiceUnreachable(_failure(error, request)) from error
-
-
-def _failure(error: httpx.TransportError, request: httpx.Request) -> str:
-    what = str(error) or type(error).__name__
-    url = request.url.copy_with(query=None)
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return f"{url} cannot be reached ({what}): check the address, and that the service runs"
-    return f"{request.method} {url} was cut off ({what})"
+            what, url = str(error) or type(error).__name__, request.url.copy_with(query=None)
+            failure = f"{method} {url} was cut off ({what})"
+            if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+                failure = f"{url} cannot be reached ({what}): check the address, and that the "
+                failure += "service runs"
+            raise ServiceUnreachable(failure) from error

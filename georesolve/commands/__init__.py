@@ -18,14 +18,10 @@ _ELSEWHERE = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments and arguments[0] in _ELSEWHERE:
-        return _elsewhere(arguments)
-    given = parser().parse_args(arguments)
-    exit_code: int = given.run(given)
-    return exit_code
-
-
-def _elsewhere(arguments: Sequence[str]) -> int:
+    if not arguments or arguments[0] not in _ELSEWHERE:
+        given = parser().parse_args(arguments)
+        exit_code: int = given.run(given)
+        return exit_code
     try:
         from georesolve.service import cli
 

@@ -97,30 +97,25 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
     lon = _find(names, given.lon, LONGITUDE_NAMES, f"{prefix}lon", file)
     if lat is None or lon is None:
-        raise _missing(lat, lon, names, prefix, file)
-    if lat == lon:
-        raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
-    return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
-
-
-def _missing(
-    lat: str | None, lon: str | None, names: list[str], prefix: str, file: str
-) -> InvalidInput:
-    missing = [
-        (kind, f"one of {', '.join(chain(*known))}", f"{prefix}{option}=...")
-        for column, kind, known, option in (
+        both = (
             (lat, "latitudes", LATITUDE_NAMES, "lat"),
             (lon, "longitudes", LONGITUDE_NAMES, "lon"),
         )
-        if column is None
-    ]
-    kinds, expected, options = zip(*missing, strict=True)
-    return _error(
-        file,
-        None,
-        f"no column for {' or '.join(kinds)}: expected {' and '.join(expected)}, in any case, "
-        f"found {listed(names)}; name it with the option {' and '.join(options)}",
-    )
+        missing = [
+            (kind, f"one of {', '.join(chain(*known))}", f"{prefix}{option}=...")
+            for column, kind, known, option in both
+            if column is None
+        ]
+        kinds, expected, options = (" and ".join(each) for each in zip(*missing, strict=True))
+        raise _error(
+            file,
+            None,
+            f"no column for {kinds.replace(' and ', ' or ')}: expected {expected}, in any case, "
+            f"found {listed(names)}; name it with the option {options}",
+        )
+    if lat == lon:
+        raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
+    return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
 
 
 def _find(

@@ -129,7 +129,10 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
     except pa.ArrowInvalid:
         table = _read_as_text(source, header, dialect)
         texts = [table.column(place) for place in places]
-        bad = [_no_numbers(text, decimal_point) for text in texts]
+        trimmed = [cleaned(text, decimal_point) for text in texts]
+        are_numbers = (pc.match_substring_regex(one, _NUMBER).fill_null(True) for one in trimmed)
+        # The rows whose text is neither a number nor stands for none.
+        bad = [np.flatnonzero(~one.to_numpy()) for one in are_numbers]
         rows = np.union1d(*bad)
         if rows.size:
             cells = []
@@ -138,9 +141,8 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
                 detail = _not_numeric(texts[axis][row].as_py(), decimal_point)
                 cells.append(BadCell(columns[axis], row, detail))
             raise bad_cells(source, cells, rows.size) from None
-        for place, text in zip(places, texts, strict=True):
-            numbers = cleaned(text, decimal_point).cast(pa.float64())
-            table = table.set_column(place, header[place], numbers)
+        for place, text in zip(places, trimmed, strict=True):
+            table = table.set_column(place, header[place], text.cast(pa.float64()))
     table = _typed(table, names, places)
     if _has_newlines(header, table):
         _check_quotes(source, dialect)
@@ -278,12 +280,6 @@ def cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
         # A point as well: nobody knows what it means, so it must not make a number.
         text = pc.replace_substring(pc.replace_substring(text, ".", "?"), ",", ".")
     return text
-
-
-def _no_numbers(column: pa.ChunkedArray, decimal_point: str) -> Rows:
-    """The rows whose text is neither a number nor stands for none."""
-    is_number = pc.match_substring_regex(cleaned(column, decimal_point), _NUMBER)
-    return np.flatnonzero(~is_number.fill_null(True).to_numpy())
 
 
 def _not_numeric(value: str, decimal_point: str) -> str:

@@ -66,24 +66,19 @@ def _lines(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndar
         '{"type":"LineString","coordinates":[',
         *(_position(lon, lat), ",", _position(to_lon, to_lat), "]}"),
     )
-    cut = np.flatnonzero(np.abs(to_lon - lon) > 180)
-    if cut.size:
-        pieces = _cut(lon[cut], lat[cut], to_lon[cut], to_lat[cut])
-        is_cut = np.zeros(lon.size, bool)
-        is_cut[cut] = True
-        texts = pc.replace_with_mask(texts, pa.array(is_cut), pieces)
-    return _where(~(np.isnan(lon) | np.isnan(to_lon)), texts)
-
-
-def _cut(lon: np.ndarray, lat: np.ndarray, to_lon: np.ndarray, to_lat: np.ndarray) -> pa.Array:
-    side = np.copysign(180.0, lon)
-    before, after = 180 - np.abs(lon), 180 - np.abs(to_lon)
-    at = lat + (to_lat - lat) * (before / (before + after))
-    return joined(
-        '{"type":"MultiLineString","coordinates":[[',
-        *(_position(lon, lat), ",", _position(side, at), "],["),
-        *(_position(-side, at), ",", _position(to_lon, to_lat), "]]}"),
-    )
+    cut = np.abs(to_lon - lon) > 180
+    is_there = ~(np.isnan(lon) | np.isnan(to_lon))
+    if cut.any():
+        lon, lat, to_lon, to_lat = (one[cut] for one in (lon, lat, to_lon, to_lat))
+        side, before, after = np.copysign(180.0, lon), 180 - np.abs(lon), 180 - np.abs(to_lon)
+        at = lat + (to_lat - lat) * (before / (before + after))
+        pieces = joined(
+            '{"type":"MultiLineString","coordinates":[[',
+            *(_position(lon, lat), ",", _position(side, at), "],["),
+            *(_position(-side, at), ",", _position(to_lon, to_lat), "]]}"),
+        )
+        texts = pc.replace_with_mask(texts, pa.array(cut), pieces)
+    return _where(is_there, texts)
 
 
 def _position(lon: np.ndarray, lat: np.ndarray) -> pa.Array:

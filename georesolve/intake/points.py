@@ -83,7 +83,13 @@ class PointTable:
                 points = geometry
             if points is not None:
                 reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
-        _check_names(schema.names, file)
+        for name in schema.names:
+            if "\0" in name or len(name) > LONGEST_NAME:
+                raise InvalidInput(
+                    f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
+                    f"{LONGEST_NAME} are allowed, and no NUL among them",
+                    [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
+                )
         self.columns = find_columns(schema.names, reading, file)
         for name in self.columns[:2]:
             check_numeric(schema.field(name), file)
@@ -125,16 +131,6 @@ class PointTable:
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
         self.findings.refuse(points, self._reading, self._file)
-
-
-def _check_names(names: list[str], file: str) -> None:
-    for name in names:
-        if "\0" in name or len(name) > LONGEST_NAME:
-            raise InvalidInput(
-                f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
-                f"{LONGEST_NAME} are allowed, and no NUL among them",
-                [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
-            )
 
 
 def check_numeric(field: pa.Field, file: str, what: str = "degrees") -> None:

@@ -171,10 +171,6 @@ def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -
     return pa.RecordBatch.from_arrays(converted, names)
 
 
-def _wkb_as_wkt(array: pa.Array) -> pa.Array:
-    return _wkt(shapely.from_wkb(array.to_numpy(zero_copy_only=False)))
-
-
 def _points_as_wkt(array: pa.Array) -> pa.Array:
     """GeoArrow's points; null where there is none."""
     # Not `array.field`: below a null point there may lie numbers all the same.
@@ -191,7 +187,10 @@ def _wkt(shapes: np.ndarray) -> pa.Array:
     return pa.array(shapely.to_wkt(shapes, rounding_precision=20), pa.large_string())
 
 
-_AS_WKT = {"WKB": _wkb_as_wkt, "point": _points_as_wkt}
+_AS_WKT: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "WKB": lambda array: _wkt(shapely.from_wkb(array.to_numpy(zero_copy_only=False))),
+    "point": _points_as_wkt,
+}
 """By their encoding in GeoParquet."""
 
 

@@ -7,8 +7,6 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -120,40 +118,30 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     read = time.perf_counter()
     resident_index(references, (0, references.rows), job.indexes)
     loaded = time.perf_counter()
-    with _cores_for(lat_deg.size / rows_a_second(references.rows, options, "cpu")):
-        try:
-            answer: Answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
-        except StepsSpent:
-            raise SearchIsHard(
-                "so many references are equally far from an observation that the search takes more "
-                f"than {most_steps} comparisons"
-            ) from None
+    most_threads = allowed.threads
+    seconds = lat_deg.size / rows_a_second(references.rows, options, "cpu")
+    try:
+        # As many cores as it is worth.
+        allowed.threads = min(most_threads, max(1, int(seconds / _SECONDS_A_CORE)))
+        answer: Answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
+    except StepsSpent:
+        raise SearchIsHard(
+            "so many references are equally far from an observation that the search takes more "
+            f"than {most_steps} comparisons"
+        ) from None
+    finally:
+        allowed.threads = most_threads
     valid = _valid(job.observations, lat_deg, lon_deg)
     found = answered(answer, valid, references.valid_rows, options)
     chunk = Chunk(0, job.observations.rows)
     rows, counts = matches(options.k, chunk, found)
     try:
         with carried(job, chunk, rows, most_bytes=_CARRIED_BYTES) as result:
-            seconds = {
-                "read": read - start,
-                "index": loaded - read,
-                "resolve": time.perf_counter() - loaded,
-            }
-            return AtHandAnswer(job, result, counts, seconds)
+            resolved = time.perf_counter() - loaded
+            stages = {"read": read - start, "index": loaded - read, "resolve": resolved}
+            return AtHandAnswer(job, result, counts, stages)
     except CarriedTooLong as error:
         raise NotAtHand(str(error)) from error
-
-
-@contextmanager
-def _cores_for(seconds: float) -> Iterator[None]:
-    """Let a search that takes so long on one core have as many as it is worth."""
-    most = allowed.threads
-    worth = max(1, int(seconds / _SECONDS_A_CORE))
-    try:
-        allowed.threads = min(most, worth)
-        yield
-    finally:
-        allowed.threads = most
 
 
 def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import pyarrow as pa
 
 from georesolve.workers.datasets import read_rows
@@ -58,25 +59,19 @@ def carried(
     observations than these. More than `most_bytes` raise CarriedTooLong. They are to be let go of
     within: where they take much memory, others wait until then.
     """
-    size = _bytes(job, chunk, rows)
+    of_observations, of_references = job.carried()
+    widths = Carried(observations=job.observations.width(of_observations))
+    # Of the references just what they take, of others at most.
+    size = carried_bytes(chunk.stop - chunk.start, job.options.k, widths)
+    taken = rows["reference"].drop_null().to_numpy() if of_references else np.empty(0, np.int64)
+    for name in of_references:
+        each = resident_column(job.references, name).widths
+        size += each * taken.size if isinstance(each, int) else int(each[taken].sum())
     if most_bytes is not None and size > most_bytes:
         raise CarriedTooLong(f"{rows.num_rows} rows would carry {size} bytes, not {most_bytes}")
     with _making_large if size > _LARGE_BYTES else nullcontext():
         references = (
-            (name, resident_column(job.references, name).values) for name in job.carried()[1]
+            (name, resident_column(job.references, name).values) for name in of_references
         )
         own = (read or reader(job, chunk))(chunk)
         yield with_carried(rows, job.options, own, references, chunk.start)
-
-
-def _bytes(job: Job, chunk: Chunk, rows: pa.Table) -> int:
-    """Memory that the carried columns take: of the references just so much, of others at most."""
-    of_observations, of_references = job.carried()
-    widths = Carried(observations=job.observations.width(of_observations))
-    size = carried_bytes(chunk.stop - chunk.start, job.options.k, widths)
-    if of_references:
-        taken = rows["reference"].drop_null().to_numpy()
-        for name in of_references:
-            each = resident_column(job.references, name).widths
-            size += each * taken.size if isinstance(each, int) else int(each[taken].sum())
-    return size

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,8 +46,11 @@ def write_index(index: kernels.ReferenceIndex, path: Path, sha256: str) -> None:
         "bytes": end,
         "checksums": _checksums(arrays.values()),
     }
+    # A line that fills whole pages, and begins with the checksum of the rest.
+    text = json.dumps(head).encode()
+    text += b" " * (-(len(text) + 10) % _ALIGNMENT)
     with durable(path) as temporary, temporary.open("wb") as file:
-        file.write(_line_of(head))
+        file.write(b"%08x %b\n" % (zlib.crc32(text), text))
         for array in arrays.values():
             file.write(_bytes_of(array))
             file.write(bytes(-array.nbytes % _ALIGNMENT))
@@ -67,7 +70,10 @@ def map_index(path: Path, sha256: str) -> kernels.ReferenceIndex | None:
 def _mapped(path: Path, sha256: str) -> kernels.ReferenceIndex:
     with path.open("rb") as file:
         line = file.readline()
-        head = _head_of(line)
+        checksum, _, text = line.removesuffix(b"\n").partition(b" ")
+        if checksum != b"%08x" % zlib.crc32(text):
+            raise ValueError("its head is damaged")
+        head = json.loads(text)
         if (head["kernels"], head["set"]) != (digest_of_sources(), sha256):
             raise ValueError("it is of another version, or of another set")
         if os.fstat(file.fileno()).st_size != len(line) + head["bytes"]:
@@ -82,20 +88,6 @@ def _mapped(path: Path, sha256: str) -> kernels.ReferenceIndex:
     if _checksums(arrays.values()) != head["checksums"]:
         raise ValueError("it is damaged")
     return kernels.index_of(arrays)
-
-
-def _line_of(head: dict[str, Any]) -> bytes:
-    """A head as a line that fills whole pages, and begins with the checksum of the rest."""
-    text = json.dumps(head).encode()
-    text += b" " * (-(len(text) + 10) % _ALIGNMENT)
-    return b"%08x %b\n" % (zlib.crc32(text), text)
-
-
-def _head_of(line: bytes) -> Any:
-    checksum, _, text = line.removesuffix(b"\n").partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(text):
-        raise ValueError("its head is damaged")
-    return json.loads(text)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
