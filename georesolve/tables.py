@@ -151,7 +151,12 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    whole, columns = _nullable_types(), {}
+    # The types that keep whole numbers and truths beside missing ones, by Arrow type.
+    signed = (pd.Int8Dtype(), pd.Int16Dtype(), pd.Int32Dtype(), pd.Int64Dtype())
+    unsigned = (pd.UInt8Dtype(), pd.UInt16Dtype(), pd.UInt32Dtype(), pd.UInt64Dtype())
+    types: tuple[Any, ...] = (*signed, *unsigned, pd.BooleanDtype())
+    whole = {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
+    columns: dict[str, Any] = {}
     for name, column in zip(matches.column_names, matches.columns, strict=True):
         of_reference = name == "reference" or name.startswith("reference_")
         masked = whole.get(column.type) if of_reference else None
@@ -168,16 +173,6 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
             # What is taken over from Arrow as it is cannot be written to.
             columns[name] = series if masked is not None else series.copy()
     return pd.DataFrame(columns, copy=False)
-
-
-def _nullable_types() -> dict[Any, Any]:
-    """The type of pandas that keeps whole numbers and truths beside missing ones, by Arrow type."""
-    import pandas as pd
-
-    signed = (pd.Int8Dtype(), pd.Int16Dtype(), pd.Int32Dtype(), pd.Int64Dtype())
-    unsigned = (pd.UInt8Dtype(), pd.UInt16Dtype(), pd.UInt32Dtype(), pd.UInt64Dtype())
-    types: tuple[Any, ...] = (*signed, *unsigned, pd.BooleanDtype())
-    return {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
 
 
 def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:

@@ -114,13 +114,9 @@ def _is_whole(path: Path, told: dict[str, Any]) -> bool:
     """Whether a file has all the bytes that a service lists of a result."""
     groups = [group for part in told["parts"] for group in part["row_groups"]]
     with path.open("rb") as file:
-        return (
-            file.read(len(_MAGIC)) == _MAGIC
-            and all(_has(file, one) for one in (*groups, told["ending"]))
-            and not file.read(1)
+        is_parquet = file.read(len(_MAGIC)) == _MAGIC
+        have_bytes = (
+            hashlib.sha256(file.read(one["size_bytes"])).hexdigest() == one["sha256"]
+            for one in (*groups, told["ending"])
         )
-
-
-def _has(file: BinaryIO, told: dict[str, Any]) -> bool:
-    expected: str = told["sha256"]
-    return hashlib.sha256(file.read(told["size_bytes"])).hexdigest() == expected
+        return is_parquet and all(have_bytes) and not file.read(1)

@@ -168,22 +168,6 @@ def _draws(dask_scheduler: Scheduler) -> bool:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let processes and threads that are started within never see SIGINT.
-
-    A terminal sends it to all processes that it shows, and the service ends its own in order. They
-    inherit a mask: a handler would be there only after seconds of imports.
-    """
-    # It is launched with the first process, and lifts the mask of the thread that does so.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
 def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     cores = len(os.sched_getaffinity(0))
     device = choose_device(settings.device)
@@ -202,14 +186,20 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
     # For as long as the cluster is open: workers are started anew with it.
     threads = {"NUMBA_NUM_THREADS": str(max(1, cores // n_workers))}
     with dask.config.set({"distributed.nanny.environ": threads}):
-        # The threads that start workers, anew too, begin here.
-        with _uninterrupted():
+        # The threads that start workers, anew too, begin here, and inherit a mask: a terminal sends
+        # SIGINT to all processes that it shows, and the service ends its own in order. The tracker
+        # is launched with the first process, and would lift the mask.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             if on_gpus:
                 from dask_cuda import LocalCUDACluster
 
                 cluster = LocalCUDACluster(n_workers=n_workers, rmm_async=True, **common)
             else:
                 cluster = LocalCluster(n_workers=n_workers, **common)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with cluster:
             _guard_dashboard(cluster.scheduler, settings.dashboard_address)
             yield cluster

@@ -198,7 +198,11 @@ def write_dataset(
 
     def groups() -> Iterator[pa.Table]:
         for group in _row_groups(schema, batches):
-            coordinates = {name: _without_nulls(group[name]) for name in (lat, lon)}
+            # NaN where there is no number.
+            each = {name: group[name].combine_chunks() for name in (lat, lon)}
+            coordinates = {
+                name: one.fill_null(np.nan) if one.null_count else one for name, one in each.items()
+            }
             if evidence is None:
                 seen.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
             columns = [coordinates.get(name, group[name]) for name in schema.names]
@@ -232,12 +236,6 @@ def _writer(where: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     compression = {field.name: "zstd" if field.nullable else "none" for field in schema}
     dictionaries = in_dictionaries(schema) or False
     return pq.ParquetWriter(where, schema, compression=compression, use_dictionary=dictionaries)
-
-
-def _without_nulls(degrees: pa.ChunkedArray) -> pa.Array:
-    """Degrees in one piece, NaN where there is no number."""
-    array = degrees.combine_chunks()
-    return array.fill_null(np.nan) if array.null_count else array
 
 
 def geo(geometries: Geometries) -> dict[str, str]:

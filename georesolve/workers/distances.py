@@ -87,17 +87,14 @@ def measure(manifest: Manifest) -> Distances:
         pass
     if not ends:
         return Distances(dict(counts), [], Histogram([], []), Histogram([], []))
-    return _summary(dict(counts), fine, min(ends), max(ends))
-
-
-def _summary(counts: dict[str, int], fine: np.ndarray, least: float, most: float) -> Distances:
+    least, most = min(ends), max(ends)
     linear = np.linspace(0.0, most, _BINS + 1) if most > _LEAST_M else np.array([0.0, _LEAST_M])
     from_m = max(_LEAST_M, least)
     logarithmic = linear
     if most > from_m:
         logarithmic = np.concatenate([[0.0], np.geomspace(from_m, most, _BINS)])
     histograms = (_histogram(fine, edges, most) for edges in (linear, logarithmic))
-    return Distances(counts, _percentiles(fine, least, most), *histograms)
+    return Distances(dict(counts), _percentiles(fine, least, most), *histograms)
 
 
 def _bins(metres: np.ndarray) -> np.ndarray:

@@ -12,15 +12,10 @@ from typing import NamedTuple
 from distributed import Client
 
 from georesolve.kernels.devices import Device
+from georesolve.workers import memory
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
 from georesolve.workers.jobs import Job, MatchOptions, with_id
-from georesolve.workers.memory import (
-    available_bytes,
-    column_bytes,
-    references_at_once,
-    search_bytes,
-)
 from georesolve.workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, too_wide
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried, Width
@@ -196,8 +191,8 @@ async def memory_of_worker(client: Client, device: Device, address: str) -> tupl
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            memory = await client.run(_own_memory, device, workers=[address])
-        found: tuple[int, int, int] = memory[address]
+            answers = await client.run(_own_memory, device, workers=[address])
+        found: tuple[int, int, int] = answers[address]
     except (TimeoutError, KeyError):
         raise OSError(
             f"the worker {address} was asked for its memory and did not answer within "
@@ -207,7 +202,7 @@ async def memory_of_worker(client: Client, device: Device, address: str) -> tupl
 
 
 def _own_memory(device: Device) -> tuple[int, int, int]:
-    return references_at_once(device), available_bytes(), column_bytes()
+    return memory.references_at_once(device), memory.available_bytes(), memory.column_bytes()
 
 
 def estimate(
@@ -229,7 +224,7 @@ def estimate(
         chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=result_bytes(observations, references, options),
-        device_memory=search_bytes(device, n_references, n_observations, options.k),
+        device_memory=memory.search_bytes(device, n_references, n_observations, options.k),
         available_memory=capacity.available_memory,
         column_memory=capacity.column_memory,
         devices=capacity.workers,

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -159,9 +160,7 @@ def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
         paths = [stack.enter_context(complete(path)) for path in map_paths(folder)]
         pile = stack.enter_context(_scratch(folder))
 
-        def sort(stretch: Stretch) -> _Run:
-            return _sorted_run(pile, desk, manifest, observations, stretch)
-
+        sort = partial(_sorted_run, pile, desk, manifest, observations)
         runs = list(side_by_side(sort, stretches(manifest)))
         beyond = sum(run.beyond for run in runs)
         runs = [run for run in runs if run.rows]
@@ -262,7 +261,14 @@ def _sorted_run(
     pile: _Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
     table = stretch.read(manifest, ["observation", _DISTANCE])
-    lon, lat = _coordinates(observations, table["observation"].to_numpy())
+    # They ascend, and a stretch has one at least.
+    of = table["observation"].to_numpy()
+    first, stop = int(of[0]), int(of[-1]) + 1
+    names = [observations.lon, observations.lat]
+    degrees = read_rows(observations.file, first, stop, names)
+    lon, lat = (np.asarray(degrees[name].to_numpy()) for name in names)
+    if stop - first > of.size:
+        lon, lat = lon[of - first], lat[of - first]
     if "rank" in table.column_names:
         # What is no number is no point, and is not placed.
         lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
@@ -282,23 +288,17 @@ def _sorted_run(
     return _Run(*place, shown, beyond, bounds, cells[:shown:_STEP].copy())
 
 
-def _coordinates(observations: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Longitudes and latitudes of rows that ascend."""
-    if not rows.size:
-        return np.empty(0), np.empty(0)
-    first, stop = int(rows[0]), int(rows[-1]) + 1
-    names = [observations.lon, observations.lat]
-    table = read_rows(observations.file, first, stop, names)
-    lon, lat = (np.asarray(table[name].to_numpy()) for name in names)
-    return (lon, lat) if stop - first == rows.size else (lon[rows - first], lat[rows - first])
-
-
 def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[bytes]]) -> None:
     """Write the points of all runs in the order of the curve, each column behind its head."""
     numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())
     words = pile.mapped(np.int64)
-    borders = _borders([run.sample for run in runs], max(STRETCH, n * len(runs) // _MOST_EDGES))
+    # Cells that part the points into pieces of about so many rows each, and at most `_STEP` of each
+    # run more; a cell of very many points is a piece of its own.
+    rows = max(STRETCH, n * len(runs) // _MOST_EDGES)
+    chosen = np.sort(np.concatenate([run.sample for run in runs]))[:: rows // _STEP]
+    full = chosen[1:][chosen[1:] == chosen[:-1]] + 1
+    borders = np.unique(np.concatenate([chosen, full, [np.iinfo(np.int64).max]]))
 
     def find(run: _Run) -> np.ndarray:
         return np.searchsorted(words[run.file][run.start : run.start + run.rows], borders)
@@ -316,18 +316,6 @@ def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[byt
 
     for _ in side_by_side(write, _pieces(borders, edges)):
         pass
-
-
-def _borders(samples: list[np.ndarray], rows: int) -> np.ndarray:
-    """Cells that part the points into pieces of about so many rows each.
-
-    A piece has at most `_STEP` points of each run more, if it has more than one cell.
-    """
-    sample = np.sort(np.concatenate(samples))
-    chosen = sample[:: rows // _STEP]
-    # A cell of very many points is a piece of its own.
-    full = chosen[1:][chosen[1:] == chosen[:-1]]
-    return np.unique(np.concatenate([chosen, full + 1, [np.iinfo(np.int64).max]]))
 
 
 def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

@@ -84,7 +84,11 @@ class Warmup(WorkerPlugin):
         # numba by then: NUMBA_NUM_THREADS must count before the first parallel kernel.
         numba.config.reload_config()
         if device == "cuda":
-            _allocate_from_rmm()
+            # One allocator a process: CuPy's own pool and RMM's would each keep what they freed.
+            import cupy
+            from rmm.allocators.cupy import rmm_cupy_allocator
+
+            cupy.cuda.set_allocator(rmm_cupy_allocator)
             dask.config.set({"dataframe.backend": "cudf"})
         else:
             dask.config.set({"dataframe.backend": "pandas"})
@@ -98,14 +102,6 @@ class Warmup(WorkerPlugin):
             ) from error
         keep_what_is_loaded()
         logger.info("worker %s answers right on %s", worker.name, device)
-
-
-def _allocate_from_rmm() -> None:
-    # One allocator a process: CuPy's own pool and RMM's would each keep what they freed.
-    import cupy
-    from rmm.allocators.cupy import rmm_cupy_allocator
-
-    cupy.cuda.set_allocator(rmm_cupy_allocator)
 
 
 def check_known_answer(device: Device) -> None:
