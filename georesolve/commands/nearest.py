@@ -176,19 +176,12 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     path = folder / f"stdin{suffix}"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    if not suffix:
-        _refuse_unknown(path)
-    return str(path)
-
-
-def _refuse_unknown(stdin: Path) -> None:
-    """Refuse standard input without --from whose first bytes do not tell its format."""
     from georesolve.intake.errors import UnsupportedFormat
     from georesolve.intake.sources import format_of, is_layer
 
     try:
-        if not is_layer(stdin):
-            format_of(stdin, None, stdin.name, "standard input")
+        if not suffix and not is_layer(path):
+            format_of(path, None, path.name, "standard input")
     except UnsupportedFormat as error:
         if error.errors:
             # They do: it is one that is not read.
@@ -196,6 +189,7 @@ def _refuse_unknown(stdin: Path) -> None:
         raise UnsupportedFormat(
             "standard input: nothing tells its format: say it with --from, as in --from csv"
         ) from error
+    return str(path)
 
 
 def _is_address(given: str) -> bool:

@@ -341,18 +341,16 @@ class Coordinates:
         groups = np.unique(ordered // ROW_GROUP, return_index=True, return_counts=True)
         for group, first, count in zip(*(column.tolist() for column in groups), strict=True):
             own = slice(first, first + count)
-            table = self._group(group)
-            within = ordered[own] - group * ROW_GROUP
+            start = group * ROW_GROUP
+            if isinstance(self._file, pq.ParquetFile):
+                table = self._file.read_row_group(group, columns=self._names, use_threads=False)
+            else:
+                table = self._file.read(start, min(start + ROW_GROUP, self._rows), self._names)
+            within = ordered[own] - start
             for axis, name in zip(found, self._names, strict=True):
                 axis[order[own]] = table[name].to_numpy()[within]
         found[:, ~is_valid(found[1], found[0])] = np.nan
         return found
-
-    def _group(self, group: int) -> pa.Table:
-        if not isinstance(self._file, pq.ParquetFile):
-            start = group * ROW_GROUP
-            return self._file.read(start, min(start + ROW_GROUP, self._rows), self._names)
-        return self._file.read_row_group(group, columns=self._names, use_threads=False)
 
 
 def column_sizes(file: Content) -> dict[str, ColumnSize]:

@@ -100,20 +100,16 @@ def result_bytes(observations: Size, references: Size, options: MatchOptions) ->
     own = rows * (_DISTANCE_BYTES + bits / 8)
     # What is repeated for each rank takes hardly more than once.
     of_observations = sum(column.stored for column in observations.carried)
-    of_references = sum(
-        _taken_bytes(column, references.rows, rows, groups) for column in references.carried
-    )
+    of_references = 0.0
+    for column in references.carried:
+        # Any row has any value. A small column each row group holds once, and for each row which
+        # value it is; what is compressed instead takes no more.
+        taken = rows * column.stored / max(1, references.rows)
+        if column.encoded <= _DICTIONARY_BYTES:
+            numbers = rows * references.rows.bit_length() / 8
+            taken = min(taken, groups * column.stored + numbers)
+        of_references += taken
     return int(own + of_observations + of_references)
-
-
-def _taken_bytes(column: ColumnSize, n_references: int, rows: int, groups: int) -> float:
-    """Bytes that a column of the references takes in a result, where any row has any value."""
-    each_anew = rows * column.stored / max(1, n_references)
-    if column.encoded > _DICTIONARY_BYTES:
-        return each_anew
-    # Each row group holds the values once, and for each row which one it is; what is compressed
-    # instead takes no more.
-    return min(each_anew, groups * column.stored + rows * n_references.bit_length() / 8)
 
 
 class Pace:

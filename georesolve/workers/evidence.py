@@ -248,8 +248,10 @@ class Evidence:
         lat_name, lon_name = names
         is_proven = not keeps_invalid or (self.rows > 1 and not self.valid)
         if is_proven and self.metres > 0 and self.metres >= _MOST * self.rows:
-            scale = self._scale()
-            if scale is not None:
+            largest = self._largest()
+            # Whole numbers too large for metres: a power of ten makes degrees of them.
+            if self.are_whole and (largest > _MOST_METRES).any():
+                scale = float(10.0 ** np.ceil(np.log10(largest / [90, 180])).max())
                 _, lat, lon = self.examples["metres"]
                 return self._verdict(
                     "scaled",
@@ -283,14 +285,6 @@ class Evidence:
         shown = "metres" if kind == "scaled" else kind
         rows = self.rows if kind == "radians" else getattr(self, shown)
         return Verdict(kind, rows, self.seen, what, advice, *self.examples[shown])
-
-    def _scale(self) -> float | None:
-        """The power of ten that makes degrees of whole numbers too large for metres."""
-        largest = self._largest()
-        if not self.are_whole or not (largest > _MOST_METRES).any():
-            return None
-        power = np.ceil(np.log10(largest / [90, 180])).max()
-        return float(10.0**power)
 
     def _largest(self) -> Array:
         """The largest latitude and longitude, whatever their signs."""

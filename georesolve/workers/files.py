@@ -36,13 +36,6 @@ def durable(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
-def move_durably(source: Path, target: Path) -> None:
-    """Rename a file within its file system; both content and name then survive a power cut."""
-    sync(source)
-    source.replace(target)
-    sync(target.parent)
-
-
 def make_folder(path: Path) -> None:
     """Make a folder and its parents; their names then survive a power cut."""
     if path.is_dir():

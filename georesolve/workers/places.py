@@ -107,7 +107,9 @@ class Folder(NamedTuple):
     def keep(self, file: "Path | pa.Buffer", name: str) -> None:
         """Have a file of the same disk, or bytes, as one of it; it survives a power cut."""
         if isinstance(file, Path):
-            files.move_durably(file, self.path / name)
+            files.sync(file)
+            file.replace(self.path / name)
+            files.sync(self.path)
         else:
             with files.durable(self.path / name) as temporary:
                 temporary.write_bytes(file)

@@ -98,7 +98,7 @@ class SourceFiles:
 
     def _rows_of(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> pa.Table:
         with opened(self.scheme, file) as parquet:
-            begins = _group_starts(self.scheme, file)
+            _, begins = _footer(self.scheme, file)
             first = max(0, bisect_right(begins, start) - 1)
             groups = range(first, bisect_left(begins, stop)) if start < stop else range(0)
             kinds = dict(self.partitions)
@@ -185,7 +185,7 @@ def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
     """
     try:
         with _handle(scheme, file) as handle:
-            yield pq.ParquetFile(handle, metadata=_footer(scheme, file), pre_buffer=True)
+            yield pq.ParquetFile(handle, metadata=_footer(scheme, file)[0], pre_buffer=True)
     except (OSError, pa.ArrowException) as error:
         name = href_of(scheme, file.path)
         if isinstance(error, FileNotFoundError):
@@ -194,16 +194,12 @@ def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
 
 
 @lru_cache(maxsize=256)
-def _footer(scheme: Scheme, file: SourceFile) -> pq.FileMetaData:
+def _footer(scheme: Scheme, file: SourceFile) -> tuple[pq.FileMetaData, list[int]]:
+    """The footer of a file, and the rows that its row groups begin with."""
     with _handle(scheme, file) as handle:
-        return pq.read_metadata(handle)
-
-
-@lru_cache(maxsize=256)
-def _group_starts(scheme: Scheme, file: SourceFile) -> list[int]:
-    footer = _footer(scheme, file)
+        footer = pq.read_metadata(handle)
     groups = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-    return [0, *accumulate(groups)]
+    return footer, [0, *accumulate(groups)]
 
 
 @contextmanager
