@@ -84,12 +84,7 @@ class Sources(Prefixes):
             (name, all(_is_whole(one.get(name)) for one in values)) for name in names
         )
         columns = [*schema.names, *names]
-        if len(columns) > self._bounds.columns:
-            raise TooLarge(
-                f"{file}: {len(columns)} columns are more than the limit of {self._bounds.columns}"
-            )
-        if rows > self._bounds.rows:
-            raise TooLarge(f"{file}: {rows} rows are more than the limit of {self._bounds.rows}")
+        self._bounds.refuse_beyond(len(columns), rows, file)
         lat, lon, id = find_columns(columns, reading, file)
         for name in (lat, lon):
             check_numeric(

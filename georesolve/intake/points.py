@@ -33,6 +33,12 @@ class Bounds:
     columns: int = sys.maxsize
     unpacked_bytes: int = sys.maxsize
 
+    def refuse_beyond(self, columns: int, rows: int, file: str) -> None:
+        """Refuse a table of more columns or rows; raises TooLarge."""
+        for n, what, most in ((columns, "columns", self.columns), (rows, "rows", self.rows)):
+            if n > most:
+                raise TooLarge(f"{file}: {n} {what} are more than the limit of {most}")
+
 
 def degrees(array: pa.Array) -> np.ndarray:
     """Coordinates as an array of numpy, NaN where they are null."""
@@ -63,14 +69,7 @@ class PointTable:
 
     def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
         schema, self._batches, self._declared_rows, points = table
-        if len(schema.names) > bounds.columns:
-            raise TooLarge(
-                f"{file}: {len(schema.names)} columns are more than the limit of {bounds.columns}"
-            )
-        if self._declared_rows is not None and self._declared_rows > bounds.rows:
-            raise TooLarge(
-                f"{file}: {self._declared_rows} rows are more than the limit of {bounds.rows}"
-            )
+        bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
         self.geometries = geometries_of(schema)
         if reading.lat is not None or reading.lon is not None:
             points = None
@@ -98,8 +97,8 @@ class PointTable:
             [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]
         )
         self._reading, self._file, self._bounds = reading, file, bounds
-        self._points = points and points.column
-        self._evidence = Evidence()
+        self.findings = Findings(self.columns, points and points.column, Evidence())
+        """What the rows have shown that have been read."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, which are counted and looked at; coordinates may be null."""
@@ -115,18 +114,13 @@ class PointTable:
             checked = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
             lat, lon = (degrees(checked[name]) for name in self.columns[:2])
             for rows in slices(batch.num_rows):
-                self._evidence.add(lat[rows], lon[rows])
+                self.findings.evidence.add(lat[rows], lon[rows])
             yield checked
         if self._declared_rows not in (None, seen):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
                 f"{seen}"
             )
-
-    @property
-    def findings(self) -> Findings:
-        """What the rows have shown that have been read."""
-        return Findings(self.columns, self._points, self._evidence)
 
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
