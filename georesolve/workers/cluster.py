@@ -26,7 +26,7 @@ from georesolve.workers import sampling
 from georesolve.workers.encryption import throw_away_security, why_no_tls
 from georesolve.workers.gpus import choose_device, count_gpus
 from georesolve.workers.plan import CHUNKS_IN_HAND
-from georesolve.workers.plugin import Warmup, WorkerLog
+from georesolve.workers.plugin import Warmup
 from georesolve.workers.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
@@ -105,11 +105,11 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
             local = stack.enter_context(_local_cluster(settings))
             client = stack.enter_context(Client(local, set_as_default=False))
         client.wait_for_workers(1, timeout=settings.connect_seconds)
-        if settings.log_format and not settings.is_existing:
-            client.register_plugin(WorkerLog(settings.log_format))
         # On a GPU most of the work is not the cores'; of other clusters they may be elsewhere.
         yields = not settings.is_existing and choose_device(settings.device) == "cpu"
-        client.register_plugin(Warmup(settings.device, settings.references_a_piece, yields=yields))
+        log_format = None if settings.is_existing else settings.log_format
+        given = settings.device, settings.references_a_piece
+        client.register_plugin(Warmup(*given, yields=yields, log_format=log_format))
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
         loading.result()

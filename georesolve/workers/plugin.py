@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import dask
@@ -39,21 +40,21 @@ class WorkerCheckError(RuntimeError):
     """A worker's device is not fit for work: it answers wrongly, or fails."""
 
 
+@dataclass(eq=False)
 class Warmup(WorkerPlugin):
     """Prepares a worker for its device; one whose device fails the check is closed.
 
     One that takes work has rehearsed a job. One that `yields` leaves the cores to fronts of the
-    same machine, which have little to do, and soon.
+    same machine. With a `log_format` its log is one stream with that of the service.
     """
 
     name = "georesolve-warmup"
 
-    def __init__(
-        self, device: DeviceChoice, references_a_piece: int | None, *, yields: bool
-    ) -> None:
-        self.choice = device
-        self.references_a_piece = references_a_piece
-        self.yields = yields
+    choice: DeviceChoice
+    references_a_piece: int | None
+    _: KW_ONLY
+    yields: bool
+    log_format: LogFormat | None = None
 
     async def setup(self, worker: Worker) -> None:
         """Called by Dask in every worker, before it takes work.
@@ -61,6 +62,8 @@ class Warmup(WorkerPlugin):
         On a busy machine it takes minutes to compile all kernels. Dask gives a worker up that is
         silent for `worker-ttl`, and one that joins is silent until its plugins are set up.
         """
+        if self.log_format:
+            configure_log(self.log_format)
         if self.yields:
             # Threads that are started from here on are as nice.
             os.nice(NICENESS)
@@ -146,16 +149,3 @@ def _on(device: Device, coordinates_deg: Any) -> list[Any]:
         # Columns of Arrow cannot be written to, and numba compiles for such arrays apart.
         array.flags.writeable = False
     return [backend_on(device).to_device(array) for array in arrays]
-
-
-class WorkerLog(WorkerPlugin):
-    """Gives the workers of an own cluster the log of the service: their output is one stream."""
-
-    name = "georesolve-log"
-
-    def __init__(self, format: LogFormat) -> None:
-        self.format = format
-
-    def setup(self, worker: Worker) -> None:
-        """Called by Dask in every worker."""
-        configure_log(self.format)
