@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import NamedTuple
@@ -36,24 +36,21 @@ class Trouble(NamedTuple):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, kind: int = LOCK_EX) -> Iterator[None]:
     """Hold the lock of a folder, which ends with this process at the latest."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        flock(descriptor, LOCK_EX)
+        flock(descriptor, kind)
         yield
     finally:
         os.close(descriptor)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file."""
-    with path.open() as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder."""
+    with suppress(BlockingIOError), locked(folder, LOCK_EX | LOCK_NB):
+        return False
+    return True
 
 
 class Probe:

@@ -298,7 +298,7 @@ def check_the_end(stage, witness):
             left == files
             # Small sets of a request are kept as long as its result.
             and len(list(datasets.iterdir())) == 2 * len(files)
-            and not list((stage.data_dir / "incoming").iterdir())
+            and not list((stage.data_dir / "incoming").glob("*/*"))
         )
 
     # What a worker still wrote when its job was dismissed is swept within two minutes.

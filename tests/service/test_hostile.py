@@ -265,7 +265,7 @@ def registered(service, content, name):
 
 
 def incoming(service):
-    return list((service.log.with_suffix("") / "incoming").iterdir())
+    return list((service.log.with_suffix("") / "incoming").glob("*/*"))
 
 
 def test_a_bomb_is_in_the_child_and_not_in_the_service(service):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -208,7 +207,7 @@ def test_files_without_a_row_stay_until_they_are_removed_by_hand(tmp_path, capsy
         assert f"such as datasets/{unknown}.parquet, jobs/{unknown}: they stay" in log
         # Nobody writes any more what is half written.
         assert not {half, received} & after.keys()
-        assert "what was received of a request is removed: its process was killed" in log
+        assert "a front was killed, and what it had received is removed" in log
         for flags, verb in (((), "unknown"), (["--unknown"], "removed"), ((), "")):
             assert main(["sweep", *flags, "--data-dir", str(data)]) == 0
             names = [f"datasets/{unknown}.parquet", f"jobs/{unknown}"]
@@ -262,8 +261,10 @@ def test_what_a_killed_front_received_goes_when_the_next_one_starts(tmp_path):
             (folder / "body.received").touch()
             with front() as other:
                 assert folder.exists(), "its front is alive"
-                left = Path(f"{other._incoming}/{other._name}{folder.name[16:]}")
-                left.mkdir()
+                left = other._own
+            # As if it had been killed.
+            left.mkdir()
+            (left / new_id()).mkdir()
             with front():
                 assert folder.exists()
                 assert not left.exists()

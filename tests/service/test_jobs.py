@@ -64,8 +64,8 @@ def files_of(client):
     Without the folder of indexes, which can be made again.
     """
     data_dir = client.log.with_suffix("")
-    folders = (data_dir / name for name in ("datasets", "jobs", "incoming"))
-    return {p for folder in folders for p in folder.glob("*") if p.name != "indexes"}
+    found = (data_dir.glob(name) for name in ("datasets/*", "jobs/*", "incoming/*/*"))
+    return {p for paths in found for p in paths if p.name != "indexes"}
 
 
 def test_dismissing_a_running_job_frees_its_workers(service, long_job):

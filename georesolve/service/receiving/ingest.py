@@ -4,10 +4,9 @@ import logging
 import shutil
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from email.message import Message
-from fcntl import LOCK_EX, flock
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +29,6 @@ from georesolve.workers.datasets import Dataset, InMemory
 
 logger = logging.getLogger(__name__)
 
-_LOCK = ".front-"
-"""The lock of a front begins so, and ends as its folders begin."""
-_NAME_CHARACTERS = 16
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -55,13 +51,13 @@ class Ingested(NamedTuple):
 class Folder:
     """A folder for one request, which few need; what was not moved out goes with it."""
 
-    def __init__(self, incoming: Path, name: str) -> None:
-        self._incoming, self._name = incoming, name
+    def __init__(self, parent: Path) -> None:
+        self._parent = parent
 
     @cached_property
     def path(self) -> Path:
         """Where it is; who needs it makes it."""
-        return self._incoming / f"{self._name}{new_id()[_NAME_CHARACTERS:]}"
+        return self._parent / new_id()
 
     async def __aenter__(self) -> "Folder":
         return self
@@ -91,26 +87,16 @@ class Ingest:
         self._children = open_decoders()
         self._incoming = settings.data_dir / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)
-        self._name = new_id()[:_NAME_CHARACTERS]
-        # It ends with its process, whatever ends that.
-        self._lock = settings.data_dir / f"{_LOCK}{self._name}"
+        # The folder of this front, and its lock, which ends with its process.
+        self._own, self._lock = self._incoming / new_id(), ExitStack()
         with locked(self._incoming):
-            self._sweep()
-            self._held = self._lock.open("w")
-            flock(self._held, LOCK_EX)
-
-    def _sweep(self) -> None:
-        """Remove what killed fronts received in part: their clients got no answer."""
-        alive = set()
-        for lock in self._lock.parent.glob(f"{_LOCK}*"):
-            if is_locked(lock):
-                alive.add(lock.name.removeprefix(_LOCK))
-            else:
-                lock.unlink(missing_ok=True)
-        for path in self._incoming.iterdir():
-            if is_id(path.name) and path.name[:_NAME_CHARACTERS] not in alive:
-                shutil.rmtree(path, ignore_errors=True)
-                logger.info("what was received of a request is removed: its process was killed")
+            self._own.mkdir()
+            self._lock.enter_context(locked(self._own))
+            # What killed fronts received in part: their clients got no answer.
+            for path in self._incoming.iterdir():
+                if is_id(path.name) and not is_locked(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                    logger.info("a front was killed, and what it had received is removed")
 
     def close(self) -> None:
         """End what is being decoded: Python itself would wait for it at its exit."""
@@ -118,12 +104,12 @@ class Ingest:
         self._decoders.close(cancel=True)
         # A front that starts may be looking at it.
         with locked(self._incoming):
-            self._held.close()
-            self._lock.unlink(missing_ok=True)
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._lock.close()
 
     def folder(self) -> "Folder":
         """A folder for one request."""
-        return Folder(self._incoming, self._name)
+        return Folder(self._own)
 
     async def from_upload(
         self, upload: Upload, reading: Reading, folder: Path, owner: str
