@@ -44,8 +44,6 @@ class Turns:
         """Give places back."""
         self._free += places
         self._held[owner] -= places
-        if not self._held[owner]:
-            del self._held[owner]
         self._give()
 
     def _give(self) -> None:

@@ -110,8 +110,6 @@ class AtHand:
                 return await self._threads(function)
         finally:
             self._unanswered[owner] -= 1
-            if not self._unanswered[owner]:
-                del self._unanswered[owner]
 
 
 class Memory:
@@ -147,8 +145,6 @@ class Memory:
             yield grow
         finally:
             self._held[owner] -= size
-            if not self._held[owner]:
-                del self._held[owner]
 
 
 @dataclass(frozen=True)
