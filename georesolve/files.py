@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,27 +27,19 @@ from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options, WithinOptions
 from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
-from georesolve.searches import (
-    MADE_PAIRS,
-    RESULT_ROWS,
-    Batch,
-    Progress,
-    Search,
-    deserves_all_gpus,
-    distances,
-    run_on_cluster,
-)
-from georesolve.workers.datasets import Dataset, read_rows, recut
+from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
+from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import CarriedTooLong, Job, PairOptions
+from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.plan import Chunk, observations_a_group, pairs_a_group, too_wide, way_of
+from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
-from georesolve.workers.sampling import compared
+from georesolve.workers.sampling import sampled
 from georesolve.workers.splice import Splice, encode
 from georesolve.workers.threads import side_by_side
+from georesolve.workers.within import MADE_PAIRS, Batch
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
@@ -96,8 +88,9 @@ class Plan:
     ----------
     observations, references, invalid_observations, invalid_references
         Number of rows of both sets, and of those among them whose coordinates are invalid.
-    result_rows
-        Rows of the result; an inner one may have fewer.
+    result_rows, result_rows_spread
+        Rows of the result; an inner one may have fewer. Those of pairs, and two standard errors of
+        them, are what a sample of both sets says.
     columns
         Names of its columns.
     device
@@ -116,6 +109,7 @@ class Plan:
     invalid_observations: int
     invalid_references: int
     result_rows: int
+    result_rows_spread: int
     columns: list[str]
     device: Device
     search: str
@@ -190,11 +184,8 @@ def resolve(
         prefix=".georesolve-", dir=target.parent if scratch is None else scratch
     ) as name:
         job = _job(*sets, options, Path(name))
-        rows, remarked = (job.observations.rows, job.references.rows), _remarks(job, options)
-        if isinstance(job.options, PairOptions) and job.options.summary_by == "reference":
-            turned = job.options.turned()
-            own, other = job.references, job.observations
-            job = replace(job, observations=own, references=other, options=turned)
+        rows = job.options.in_order(job.observations.rows, job.references.rows)
+        remarked = _remarks(job, options)
         read = time.perf_counter()
         if progress is not None:
             progress(0, job.observations.rows)
@@ -242,7 +233,7 @@ def _format_of(target: Path, name: str | None) -> str:
 def plan(
     observations: Paths,
     references: Paths,
-    options: Options | None = None,
+    options: Options | WithinOptions | None = None,
     *,
     device: DeviceChoice = "auto",
     scratch: str | os.PathLike[str] | None = None,
@@ -252,26 +243,27 @@ def plan(
     Parameters and errors are those of `resolve`.
     """
     options = options or Options()
-    if not isinstance(options, Options):
-        raise InvalidOption("a plan is one of `nearest`: give Options")
     chosen = choose_device(device)
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
         job = _job(*sets, options, Path(name))
-        seen = compared(job.observations, job.references, job.options)
+        match, rows = job.options, job.observations.rows
+        sample = sampled(job.observations, job.references, match)
     of_observations, of_references = job.carried()
-    ranks = ["rank"] if job.options.k > 1 else []
+    own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
+    own = [match.summary_by, *match.made] if match.summary else own
     sizes = min(job.observations.rows, RESULT_ROWS // job.options.k), job.references.rows
-    rate = rows_a_second(job.references.rows, job.options, chosen, seen)
+    rate = rows_a_second(job.references.rows, match, chosen, sample.compared)
     return Plan(
         observations=job.observations.rows,
         references=job.references.rows,
         invalid_observations=job.observations.invalid_rows,
         invalid_references=job.references.invalid_rows,
-        result_rows=job.observations.rows * job.options.k,
+        result_rows=rows * match.k if sample.rows is None else sample.rows,
+        result_rows_spread=sample.spread or 0,
         columns=[
-            *("observation", *ranks, "reference", "distance_m", "status"),
-            *(PREFIXES["observations"] + name for name in of_observations),
+            *(*own, "status"),
+            *(f"{match.summary_by}_{name}" for name in of_observations),
             *(PREFIXES["references"] + name for name in of_references),
         ],
         device=chosen,
@@ -282,7 +274,8 @@ def plan(
 
 
 def _remarks(job: Job, options: Options | WithinOptions) -> list[str]:
-    return remarks(job.observations, job.references) if options.coordinates == "check" else []
+    sets = job.options.in_order(job.observations, job.references)
+    return remarks(*sets) if options.coordinates == "check" else []
 
 
 def _job(
@@ -296,8 +289,9 @@ def _job(
         _canonical(observations, "observations", options, folder),
         _canonical(references, "references", options, folder),
     )
-    job = Job("matches", folder, *sets, options.match(*sets))
-    check_match(job.observations, job.references, job.options, options.on_invalid)
+    match = options.match(*sets)
+    check_match(*sets, match, options.on_invalid)
+    job = Job("matches", folder, *match.in_order(*sets), match)
     if obstacle := too_wide(job.observations.rows, job.options.k, job.widths()):
         raise CarriedTooLong(obstacle)
     return job
@@ -316,22 +310,13 @@ def _canonical(
 def _in_memory(job: Job) -> Points:
     """The references of a job, with what is carried of them, or summed."""
     dataset, (_, carried) = job.references, job.carried()
-    if isinstance(job.options, PairOptions):
-        carried = list(dict.fromkeys([*carried, *job.options.summarised]))
+    carried = list(dict.fromkeys([*carried, *job.options.summarised]))
     names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
     table = read_rows(dataset.file, 0, dataset.rows, names)
-    return Points(
-        lat_deg=table[dataset.lat].to_numpy(),
-        lon_deg=table[dataset.lon].to_numpy(),
-        kept=table.select(carried).combine_chunks(),
-        columns=dataset.columns,
-        rows=dataset.rows,
-        invalid_rows=dataset.invalid_rows,
-        first_invalid=dataset.first_invalid,
-        lat=dataset.lat,
-        lon=dataset.lon,
-        id=dataset.id,
-    )
+    known = {one.name: getattr(dataset, one.name) for one in fields(PointSet)}
+    lat_deg, lon_deg = (table[name].to_numpy() for name in (dataset.lat, dataset.lon))
+    kept = table.select(carried).combine_chunks()
+    return Points(lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, **known)
 
 
 def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
@@ -366,18 +351,18 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     """Write the result of a job; returns the number of its rows by status."""
     observations, options = job.observations, job.options
     of_observations, _ = job.carried()
-    widths = job.widths()
+    size = rows_a_group(job)
     counts: Counter[str] = Counter()
 
     def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
         names = [observations.lat, observations.lon]
-        if isinstance(options, PairOptions) and isinstance(options.distance_m, str):
+        if isinstance(options.distance_m, str):
             names = list(dict.fromkeys([*names, options.distance_m]))
         for start in range(0, max(1, observations.rows), step):
             chunk = Chunk(start, min(start + step, observations.rows))
             table = read_rows(observations.file, *chunk, names)
             lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            yield chunk, Batch(lat_deg, lon_deg, start, distances(table, options, start))
+            yield chunk, Batch.of(lat_deg, lon_deg, start, table, options)
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
@@ -396,22 +381,20 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
 
     def groups() -> Iterator[Callable[[], pa.Table]]:
         # Whole row groups, so that each is encoded once.
-        group = observations_a_group(options.k, widths)
-        for chunk, batch in read(max(1, RESULT_ROWS // options.k // group) * group):
+        for chunk, batch in read(max(1, RESULT_ROWS // options.k // size) * size):
             rows = found(batch)
-            for one in chunk.row_groups(options.k, widths):
+            for one in chunk.cut(size):
                 first = (one.start - chunk.start) * options.k
                 own = rows.slice(first, (one.stop - one.start) * options.k)
                 yield partial(carrying, one, own)
 
-    def groups_of_pairs(options: PairOptions) -> Iterator[Callable[[], pa.Table]]:
-        size = pairs_a_group(widths)
+    def groups_of_pairs() -> Iterator[Callable[[], pa.Table]]:
         most = min(size, MADE_PAIRS)
 
         def tables() -> Iterator[pa.Table]:
             for _, batch in read(_COUNTED_ROWS):
                 # As many observations at a time as have so many pairs together.
-                for part in search.parts(batch, options, most):
+                for part in search.within(options).parts(batch, most):
                     rows = found(part)
                     own = Chunk(part.first_row, part.first_row + part.lat_deg.size)
                     for first in range(0, max(1, rows.num_rows), most):
@@ -419,10 +402,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
 
         return (partial(pa.Table.combine_chunks, one) for one in recut(tables(), size))
 
-    if isinstance(options, PairOptions) and not options.summary:
-        made = groups_of_pairs(options)
-    else:
-        made = groups()
+    made = groups_of_pairs() if options.has_pairs else groups()
     with target.open("wb") as file:
         splice = Splice(file)
         for one in side_by_side(lambda make: encode(make()), made):

@@ -30,7 +30,7 @@ from georesolve.searches import (
     resolve_on_all_gpus,
 )
 from georesolve.workers.frames import Frame
-from georesolve.workers.jobs import MatchOptions, PairOptions, with_id
+from georesolve.workers.jobs import MatchOptions, with_id
 from georesolve.workers.matches import STATUSES, statuses
 
 
@@ -233,8 +233,8 @@ class _Cudf(_Pandas):
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
-        named = [*with_id(points, options.observation_columns)]
-        if isinstance(options, PairOptions):
+        named = options.of_observations(points)
+        if options.question == "within":
             named.append(str(options.distance_m))
         elif search.device == "cuda" and points.lat in self._given.columns:
             return _on_gpu(self._given, points, search, options, progress)

@@ -14,10 +14,11 @@ from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
-from georesolve.searches import Batch, Search
+from georesolve.searches import Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import MatchOptions, PairOptions
+from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.within import Batch
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
@@ -142,9 +143,8 @@ def sjoin(
         )
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
-    starts, reference, distance_m = Search(right, choose_device(device)).within(
-        batch, PairOptions()
-    )
+    search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
+    starts, reference, distance_m = search.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":
         pairs = _Pairs(*_whole(left.rows, *pairs))
@@ -257,16 +257,17 @@ def _crowded(
     search: Search, points: Points, rows: np.ndarray, limit: np.ndarray, k: int, exclusive: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same of points whose nearest are more than a search tells of; `limit` may be infinite."""
-    options, asked = PairOptions(), Batch(points.lat_deg[rows], points.lon_deg[rows], 0, 0.0)
-    wanted = k + (search.count_within(asked, options) if exclusive else np.zeros(rows.size, int))
+    within = search.within(MatchOptions(question="within"))
+    asked = Batch(points.lat_deg[rows], points.lon_deg[rows], 0, 0.0)
+    wanted = k + (within.counts(asked) if exclusive else np.zeros(rows.size, int))
     reach = np.where(np.isinf(limit), 0.0, limit)
     few = np.flatnonzero(np.isinf(limit))
     while few.size:
         reach[few] = 2 * reach[few] + 1
         part = Batch(asked.lat_deg[few], asked.lon_deg[few], 0, reach[few])
-        is_short = search.count_within(part, options) < wanted[few]
+        is_short = within.counts(part) < wanted[few]
         few = few[is_short & (reach[few] < _WHOLE_GLOBE_M)]
-    starts, reference, metres = search.within(asked._replace(distance_m=reach), options)
+    starts, reference, metres = within.pairs(asked._replace(distance_m=reach))
     at = np.arange(rows.size).repeat(np.diff(starts))
     last = np.minimum(starts[:-1] + wanted, starts[1:]) - 1
     fits = (metres <= metres[last[at]]) & ((metres > 0) | (not exclusive))

@@ -13,7 +13,7 @@ from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
-from georesolve.workers.jobs import PAIRS, How, MatchOptions, PairOptions
+from georesolve.workers.jobs import How, MatchOptions, Question
 from georesolve.workers.summaries import KINDS
 
 _METRES = "a finite number of metres, 0 or more"
@@ -46,7 +46,7 @@ class _Shared:
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
 
-    _matching: ClassVar[type[MatchOptions]] = MatchOptions
+    question: ClassVar[Question] = "nearest"
 
     def __post_init__(self) -> None:
         self._refuse_unless_true_or_false("exclude_self")
@@ -86,12 +86,12 @@ class _Shared:
 
     def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
         """The options that say how to match two sets."""
-        names = [field.name for field in fields(self._matching)]
+        names = [field.name for field in fields(MatchOptions)]
         given = {name: getattr(self, name) for name in names if hasattr(self, name)}
         for name, one in (("columns", references), ("observation_columns", observations)):
             if given[name] == EVERY:
                 given[name] = tuple(one.columns)
-        return self._matching(**given)
+        return MatchOptions(**given)
 
     def kept(self, role: Role) -> list[str] | None:
         """Columns that a result carries of a set; None for all."""
@@ -190,7 +190,7 @@ class WithinOptions(_Shared):
     summary: Any = None
     summary_by: Literal["observation", "reference"] = "observation"
 
-    _matching = PairOptions
+    question = "within"
 
     def __post_init__(self) -> None:
         given = self.distance_m
@@ -224,8 +224,8 @@ class WithinOptions(_Shared):
             return None
         summed = "observations" if self.summary_by == "reference" else "references"
         distance = [str(self.distance_m)] if role == "observations" else []
-        columns = [name for name in self.summary if name != PAIRS and role == summed]
-        return [*names, *distance, *columns]
+        columns = [name for name, kinds in self.summary.items() if kinds != ("count",)]
+        return [*names, *distance, *(columns if role == summed else [])]
 
 
 def _summary(given: Any) -> dict[str, tuple[str, ...]]:
@@ -236,12 +236,11 @@ def _summary(given: Any) -> dict[str, tuple[str, ...]]:
         )
     made: dict[str, tuple[str, ...]] = {}
     for name, kinds in given.items():
-        # As it is given, or as it was made of that.
-        if (name == "count" and kinds is True) or (name == PAIRS and kinds == ("count",)):
-            made[PAIRS] = ("count",)
-            continue
-        listed = [*kinds] if isinstance(kinds, Iterable) and not isinstance(kinds, str) else []
-        if name == PAIRS or not listed or not all(kind in KINDS for kind in listed):
+        # The number of pairs stands with what is made of a column "count", if there is one.
+        allowed = (*KINDS, "count") if name == "count" else KINDS
+        one = ["count"] if name == "count" and kinds is True else kinds
+        listed = [*one] if isinstance(one, Iterable) and not isinstance(one, str) else []
+        if not listed or not all(kind in allowed for kind in listed):
             raise InvalidOption(
                 f"summary makes {', '.join(KINDS)} of a column: write {{{str(name)!r}: ['sum']}}, "
                 f"got {{{name!r}: {kinds!r}}}"

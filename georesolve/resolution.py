@@ -19,7 +19,7 @@ from georesolve.options import Options, WithinOptions
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import PairOptions, with_id
+from georesolve.workers.jobs import with_id
 
 
 def nearest(
@@ -205,7 +205,7 @@ def _resolved(
     if asked.coordinates == "check":
         for remark in looks_swapped(points.bbox, search.references.bbox):
             warnings.warn(remark, stacklevel=3)
-    if isinstance(match, PairOptions) and match.summary_by == "reference":
+    if match.summary_by == "reference":
         if isinstance(references, Index):
             raise InvalidOption(
                 "summary_by='reference' searches the observations, not an Index: give the table of "
@@ -215,7 +215,6 @@ def _resolved(
         searched = table.on_host(points, match.summarised)
         table = given(references, "references")
         points, search = search.references, Search(searched, search.device)
-        match = match.turned()
     return table.resolve(points, search, match, progress)
 
 

@@ -1,10 +1,10 @@
 """The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,31 +12,24 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
-from georesolve.intake.delimited import cleaned
-from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.points import Points, as_numbers, write_points
+from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
-from georesolve.workers.jobs import PAIRS, Job, MatchOptions, PairOptions, of_references, with_id
+from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import answered, matches, pairs, summaries, with_carried
+from georesolve.workers.matches import answered, matches, with_carried
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.summaries import Values, summarised
+from georesolve.workers.within import Batch, Within
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
 
-Distances = float | np.ndarray
-"""Metres within which pairs are, of all observations or of each."""
-
 RESULT_ROWS = 2**22
 """Result rows that are made at a time at most, and so how often progress is told."""
-MADE_PAIRS = 2**20
-"""Pairs that are made at a time at most where they are not kept, unless one's own are more."""
 _PAIRS_ON_GPU = 2**26
 """They take 40 bytes each of its memory."""
 _CLUSTER_SECONDS = 30.0
@@ -45,80 +38,8 @@ _CLUSTER_SECONDS = 30.0
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
-    if isinstance(options, PairOptions):
-        return False
     rate = rows_a_second(n_references, options, "cuda")
     return n_observations > _CLUSTER_SECONDS * rate and count_gpus() > 1
-
-
-def distances(observations: pa.Table, options: MatchOptions, first_row: int = 0) -> Distances:
-    """The distance of the pairs of all observations, or of each; refused where one is none.
-
-    `observations` has the column of them, from `first_row` on. It is 0 where none is asked for.
-    """
-    name = getattr(options, "distance_m", 0.0)
-    if not isinstance(name, str):
-        return name
-    metres = as_numbers(observations[name], "observations", name, "metres")
-    bad = ~((metres >= 0) & (metres < np.inf))
-    _refuse("observations", observations[name], name, bad, first_row, "0 or more metres")
-    return metres
-
-
-def summed(column: pa.ChunkedArray, name: str) -> Values:
-    """A column as it is summed: whole numbers as they are, others as float64."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    numbers = as_numbers(column, "summary", name, "what is summed")
-    # Unsigned ones may be beyond what sums are made in.
-    bad = np.isinf(numbers) | ((numbers >= 2.0**63) & pa.types.is_uint64(column.type))
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        # A sum without such as "1,5" would look like one of all.
-        bad |= np.isnan(numbers) & cleaned(column, ".").is_valid().to_numpy()
-    _refuse("summary", column, name, bad, 0, "a finite number of 64 bits, or nothing")
-    if pa.types.is_integer(column.type):
-        whole = column.fill_null(0).cast(pa.int64()).to_numpy()
-        return Values(whole, column.is_valid().to_numpy())
-    return Values(numbers, ~np.isnan(numbers))
-
-
-def _refuse(
-    file: str, column: pa.ChunkedArray, name: str, bad: np.ndarray, first_row: int, allowed: str
-) -> None:
-    if bad.any():
-        place = int(bad.argmax())
-        row, detail = first_row + place, f"holds {column[place].as_py()!r:.80}"
-        raise InvalidInput(
-            f"{file}: the column {name!r} {detail} in row {row}, where it must hold {allowed}",
-            [{"file": file, "column": name, "row": row, "detail": detail}],
-        )
-
-
-def batches(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Cut observations that have so many pairs `each`: `most` together, or those of one."""
-    ends, start, before = np.cumsum(each), 0, 0
-    while start < each.size:
-        stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
-        yield start, stop
-        start, before = stop, int(ends[stop - 1])
-    if not each.size:
-        yield 0, 0
-
-
-class Batch(NamedTuple):
-    """Some observations, `first_row` the first of them, and the distance of all or of each."""
-
-    lat_deg: np.ndarray
-    lon_deg: np.ndarray
-    first_row: int
-    distance_m: Distances
-
-    def rows(self, start: int, stop: int) -> "Batch":
-        """Those from `start` up to, not including, `stop`, counted from the first one here."""
-        lat_deg, lon_deg, first_row, distance_m = self
-        if isinstance(distance_m, np.ndarray):
-            distance_m = distance_m[start:stop]
-        return Batch(lat_deg[start:stop], lon_deg[start:stop], first_row + start, distance_m)
 
 
 class Search:
@@ -133,14 +54,6 @@ class Search:
         return kernels.build_index(
             *self.on_device(self.references.lat_deg, self.references.lon_deg)
         )
-
-    @cached_property
-    def whole_index(self) -> kernels.ReferenceIndex:
-        """An index of all references: the other one may lack some of those at one place."""
-        if self.index.whole:
-            return self.index
-        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-        return kernels.build_index(*degrees, copies=True)
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
@@ -174,96 +87,47 @@ class Search:
             algorithm=options.algorithm,
         )
 
-    def within(self, batch: Batch, options: PairOptions) -> kernels.Pairs:
-        """The pairs of some observations, on the host."""
-        found = kernels.within(**self._asked(batch, options))
-        return kernels.Pairs(*map(backend_on(self.device).to_host, found))
-
-    def count_within(self, batch: Batch, options: PairOptions) -> np.ndarray:
-        """How many pairs each of some observations has, on the host."""
-        return backend_on(self.device).to_host(kernels.count_within(**self._asked(batch, options)))
-
-    def _asked(self, batch: Batch, options: PairOptions) -> dict[str, Any]:
-        to_device, asked = backend_on(self.device).to_device, batch._asdict()
-        arrays = {name: to_device(one) for name, one in asked.items() if np.ndim(one)}
-        named = {name: getattr(options, name) for name in ("exclude_self", "once", "algorithm")}
-        return {"index": self.whole_index, **asked, **arrays, **named}
-
-    def parts(self, batch: Batch, options: PairOptions, most: int) -> Iterator[Batch]:
-        """A batch in parts that have so many pairs together: they are counted first."""
-        for start, stop in batches(self.count_within(batch, options), most):
-            yield batch.rows(start, stop)
+    def within(self, options: MatchOptions) -> Within:
+        """What finds all references within a distance."""
+        if not self.index.whole:
+            # It lacks some of the references at one place.
+            degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
+            self.index = kernels.build_index(*degrees, copies=True)
+        references = self.references
+        return Within(self.index, options, references.valid_rows, references.kept.__getitem__)
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
         """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""
-        if self.device == "cpu" or not isinstance(options, PairOptions) or options.summary:
+        if self.device == "cpu" or not options.has_pairs:
             return [batch]
-        return self.parts(batch, options, _PAIRS_ON_GPU)
+        return self.within(options).parts(batch, _PAIRS_ON_GPU)
 
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
+        if options.question == "within":
+            return self.within(options).found(batch)
         lat_deg, lon_deg, first_row, _ = batch
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
         chunk = Chunk(first_row, first_row + lat_deg.size)
-        if isinstance(options, PairOptions) and options.summary:
-            each = self.count_within(batch, options)
-            made = self._made(batch, each, valid, options)
-            return summaries(chunk, each, made, valid, n_valid, options)
-        if isinstance(options, PairOptions):
-            return pairs(chunk, self.within(batch, options), valid, n_valid, options)
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
-
-    def _made(
-        self, batch: Batch, each: np.ndarray, valid: np.ndarray, options: PairOptions
-    ) -> dict[str, pa.ChunkedArray]:
-        """The columns of a summary, made of pairs that are let go of again."""
-        made: dict[str, list[pa.Array]] = {
-            f"{name}_{kind}" if name else kind: []
-            for name, kinds in options.summary.items()
-            for kind in kinds
-        }
-        carried = (f"{options.summary_by}_{name}" for name in options.observation_columns)
-        if twice := made.keys() & carried:
-            raise InvalidOption(
-                f"the result would have two columns {min(twice)!r}, one of the summary and one "
-                "that it carries: leave one out"
-            )
-        if PAIRS in options.summary:
-            made["count"] = [pa.array(each, mask=~valid)]
-        values = {name: summed(self.references.kept[name], name) for name in options.summarised}
-        for start, stop in batches(each, MADE_PAIRS) if values else ():
-            found = self.within(batch.rows(start, stop), options)
-            for name, column in values.items():
-                try:
-                    of_batch = summarised(column, options.summary[name], found, valid[start:stop])
-                except OverflowError:
-                    raise InvalidInput(
-                        f"summary: a sum of the column {name!r} is beyond 64 bits: sum fewer, "
-                        "within a shorter distance, or leave it out"
-                    ) from None
-                for kind, array in of_batch.items():
-                    made[f"{name}_{kind}"].append(array)
-        return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions
     ) -> pa.Table:
         """The same rows with what they carry of both sets; of `observations` it is given."""
         kept = self.references.kept
-        columns = ((name, kept[name]) for name in of_references(self.references, options))
+        columns = ((name, kept[name]) for name in options.of_references(self.references))
         return with_carried(rows, options, observations, columns, first_row)
 
     def resolve(
         self, observations: Points, options: MatchOptions, progress: Progress | None
     ) -> pa.Table:
         """The result for a set of observations in memory."""
-        of_observations = observations.kept.select(
-            with_id(observations, options.observation_columns)
-        )
-        distance_m = distances(observations.kept, options)
-        everything = Batch(observations.lat_deg, observations.lon_deg, 0, distance_m)
+        carried = observations.kept.select(options.of_observations(observations))
+        degrees = observations.lat_deg, observations.lon_deg
+        everything = Batch.of(*degrees, 0, observations.kept, options)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.
@@ -271,7 +135,7 @@ class Search:
             stop = min(start + step, observations.rows)
             for batch in self._fitting(everything.rows(start, stop), options):
                 rows, _ = self.found(batch, options)
-                own = of_observations.slice(batch.first_row, batch.lat_deg.size)
+                own = carried.slice(batch.first_row, batch.lat_deg.size)
                 tables.append(self.carry(rows, own, batch.first_row, options))
             if progress is not None:
                 progress(stop, observations.rows)

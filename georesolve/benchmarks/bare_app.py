@@ -20,7 +20,7 @@ from fastapi import FastAPI, Response
 from georesolve import kernels
 from georesolve.intake.representations import PARQUET
 from georesolve.kernels.query import is_valid
-from georesolve.service.resolve.models import Arrays, NearestInputs
+from georesolve.service.resolve.models import Arrays, MatchInputs
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.plan import Chunk
 from georesolve.workers.result import write_rows
@@ -33,7 +33,7 @@ def create_app(references: Path) -> FastAPI:
     app = FastAPI()
 
     @app.post("/nearest")
-    def nearest(asked: NearestInputs) -> Response:
+    def nearest(asked: MatchInputs) -> Response:
         """Answer in Parquet."""
         assert isinstance(asked.observations, Arrays), "arrays by column name"
         columns = asked.observations.columns

@@ -206,7 +206,7 @@ def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: 
 
     with place.new(f"{chunk.start}.parquet") as file:
         splice = Splice(file)
-        for group in side_by_side(encoded, chunk.row_groups(1)):
+        for group in side_by_side(encoded, chunk.cut(RESULT_ROW_GROUP)):
             splice.add(group)
         splice.finish(table.schema)
 

@@ -1,5 +1,6 @@
 """A client of a georesolve service: it knows HTTP, and the tables that people work with."""
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
@@ -59,6 +60,11 @@ class JobOptions(MatchOptions, total=False):
     """How to match, and where the service is to write the result, if not into its own store."""
 
     output: str | None
+    question: Literal["nearest", "within"]
+    distance_m: float | str
+    once: bool
+    summary: Mapping[str, Any] | None
+    summary_by: Literal["observation", "reference"]
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,17 @@ class AsyncClient:
         await self._forget(job.id)
         return await self._exchange.wire.work(like, matches, observations)
 
+    async def within(
+        self, /, observations: Any, references: Any, distance_m: float | str, **options: Any
+    ) -> Any:
+        """Find all references within a distance of every observation, or a summary of them.
+
+        Parameters are those of `georesolve.within`; sets, what is returned and what is raised are
+        as for `nearest`.
+        """
+        options |= {"question": "within", "distance_m": distance_m}
+        return await self.nearest(observations, references, **options)
+
     async def submit(
         self, observations: Any, references: Any, **options: Unpack[JobOptions]
     ) -> AsyncJob:
@@ -318,6 +335,7 @@ class AsyncClient:
             name: [*value, *value] if isinstance(value, list | tuple) and len(value) == 1 else value
             for name, value in query.items()
         }
+        given |= {name: json.dumps(one) for name, one in given.items() if isinstance(one, dict)}
         with progress_bar(shown, "B", "sending") as body.on_sent:
             return await self._exchange.ask(method, path, query=given, headers=headers, body=body)
 
@@ -379,6 +397,7 @@ class Client:
     register = blocking(AsyncClient.register)
     remove = blocking(AsyncClient.remove)
     nearest = blocking(AsyncClient.nearest)
+    within = blocking(AsyncClient.within)
 
     def submit(self, observations: Any, references: Any, **options: Unpack[JobOptions]) -> Job:
         """Have the service find the nearest references of every observation, as a job.

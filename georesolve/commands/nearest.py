@@ -63,22 +63,16 @@ def add_to(commands: Any) -> None:
         "sphere, in metres.",
         epilog=_EPILOG,
     )
-    add = parser.add_argument
     match = parser.add_argument_group(MATCHED).add_argument
     match("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
     units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
     match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
     match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
     add_shared(parser, match)
-    add("--plan", action="store_true", help="say what it would take, and stop")
-    add("--server", metavar="URL", help="have a service do it")
-    add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
     parser.set_defaults(options=_options)
 
 
-def add_command(
-    commands: Any, name: str, *, output: str = _ADDRESS, **words: str
-) -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, **words: str) -> argparse.ArgumentParser:
     """Add a command that makes a file of two sets of files."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
@@ -94,11 +88,14 @@ def add_command(
         "its suffix is its format: .parquet .arrows .csv .json .geojson .gpkg .fgb .shp; - is "
         "standard output"
     )
-    add("-o", "--output", metavar="FILE", help=suffix + output)
+    add("-o", "--output", metavar="FILE", help=suffix + _ADDRESS)
     add("--to", metavar="FORMAT", help="format of the output instead of its suffix")
     add("--from", dest="input_format", metavar="FORMAT", help="of standard input")
     add("--quiet", action="store_true", help="no progress and no summary")
-    parser.set_defaults(run=run, parser=parser, plan=False, server=None)
+    add("--plan", action="store_true", help="say what it would take, and stop")
+    add("--server", metavar="URL", help="have a service do it")
+    add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 
@@ -242,9 +239,9 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error("--server takes one file of observations")
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
-    options = {
-        name: value for name, value in asdict(given.options(given)).items() if value is not None
-    }
+    asked = given.options(given)
+    options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
+    options["question"] = asked.question
     observations = _for_service(given.observations[0], "observations")
     references = _for_service(given.references, "references")
     if not _is_address(given.output):
@@ -356,10 +353,12 @@ def _plan(given: argparse.Namespace) -> None:
 
     planned = plan(given.observations, given.references, given.options(given), device=given.device)
     _warn(planned.remarks)
+    spread = planned.result_rows_spread
+    sure = f"by a sample, give or take {spread:,}" if spread else "at most"
     print(
         f"observations  {planned.observations:,} rows, {planned.invalid_observations:,} invalid",
         f"references    {planned.references:,} rows, {planned.invalid_references:,} invalid",
-        f"result        {planned.result_rows:,} rows at most",
+        f"result        {planned.result_rows:,} rows {sure}",
         f"columns       {', '.join(planned.columns)}",
         f"device        {planned.device}",
         f"search        {planned.search}",

@@ -25,7 +25,6 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "within",
-        output="",
         help="resolve files on this machine: all references within a distance",
         description="Write all references within a distance of every observation to a file, or "
         "how many there are: exact, on a sphere.",
@@ -56,10 +55,8 @@ def _distance(text: str) -> float | str:
 
 def _options(given: argparse.Namespace) -> "WithinOptions":
     from georesolve.options import WithinOptions
-    from georesolve.workers.jobs import PAIRS
 
-    # By the name of no column: one may be called "count", too.
-    summary: dict[str, Any] = {PAIRS: ("count",)} if given.count else {}
+    summary: dict[str, Any] = {"count": ["count"]} if given.count else {}
     for column, _, kinds in (one.rpartition(":") for one in given.summary):
         name = column or kinds
         summary[name] = [*summary.get(name, []), *kinds.split(",")]

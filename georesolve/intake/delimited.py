@@ -20,6 +20,7 @@ import pyarrow.csv
 from georesolve.intake.columns import find_columns
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.sources import BATCH_ROWS, CELLS_SHOWN, BadCell, Source, Table, bad_cells
+from georesolve.workers.numbers import cleaned
 
 _SNIFFED_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"
@@ -32,9 +33,6 @@ _BYTE_ORDER_MARKS = {
 # What Excel reads, and writes, to say how its fields are separated.
 _EXCEL_LINE = re.compile(rf"sep=([{_SEPARATORS}])\s*?(?:\n|$)", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d*(?:[eE][+-]?\d*)?")
-_NO_NUMBER = pa.array(["", "-", "na", "n/a", "nan", "null", "none"])
-# In the language of whoever saved it: #N/A, #NV, #WERT!, #REF!, #DIV/0!; LibreOffice has Err:502.
-_SPREADSHEET_ERROR = r"^(?i:#[^0-9\s]\S*|err:[0-9]{3})$"
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?))$"
 _WITH_CHARSET = "text/csv; charset=windows-1252"
 # No text that was decoded holds it.
@@ -266,20 +264,6 @@ def _ragged(row: Any, dialect: _Dialect) -> BadCell:
     if dialect.delimiter == "," and row.actual_columns > row.expected_columns:
         detail += ": a comma that separates no fields, a decimal one for one, needs quotes"
     return BadCell(None, row.number - 2 - dialect.skipped, detail)
-
-
-def cleaned(column: pa.ChunkedArray, decimal_point: str) -> pa.ChunkedArray:
-    """Text to be cast to numbers, and null for what people and spreadsheets write for none."""
-    trimmed = pc.utf8_trim_whitespace(column)
-    is_none = pc.or_(
-        pc.is_in(pc.utf8_lower(trimmed), value_set=_NO_NUMBER),
-        pc.match_substring_regex(trimmed, _SPREADSHEET_ERROR),
-    )
-    text = pc.if_else(is_none, pa.scalar(None, pa.string()), trimmed)
-    if decimal_point == ",":
-        # A point as well: nobody knows what it means, so it must not make a number.
-        text = pc.replace_substring(pc.replace_substring(text, ".", "?"), ",", ".")
-    return text
 
 
 def _not_numeric(value: str, decimal_point: str) -> str:

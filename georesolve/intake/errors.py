@@ -5,38 +5,9 @@ A front end makes its own answers of these: the service those of HTTP, by `servi
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Self
 
-_LONGEST_TEXT = 2000
-"""Characters of a detail or a pointer: a name that it quotes may have millions."""
-
-
-class Refused(Exception):
-    """Something that a user is told: what was given, what was allowed and what to do.
-
-    `errors` say where it is wrong: each has `detail` and a JSON `pointer`, or the `file`, `column`
-    and `row` (counted from 0).
-    """
-
-    def __init__(self, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
-        # Files and requests of strangers are quoted in it, and terminals obey what they are shown.
-        detail = "".join(
-            char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
-            for char in _shortened(detail)
-        )
-        super().__init__(detail)
-        self.detail = detail
-        self.errors = [
-            {name: _shortened(value) for name, value in error.items()} for error in errors or []
-        ]
-
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        # They pass between processes.
-        return type(self), (self.detail, self.errors)
-
-
-class InvalidInput(Refused, ValueError):
-    """A table is not what it should be."""
+from georesolve.workers.refusals import InvalidInput as InvalidInput
+from georesolve.workers.refusals import Refused as Refused
 
 
 class InvalidOption(Refused, ValueError):
@@ -75,12 +46,3 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Ask in brackets whether the most similar name was meant; empty where none is similar."""
     close = get_close_matches(name[:80].lower(), known, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def _shortened(value: Any) -> Any:
-    """A text without its middle if it is long: its end says what to do."""
-    if not isinstance(value, str) or len(value) <= _LONGEST_TEXT:
-        return value
-    left_out = len(value) - _LONGEST_TEXT
-    half = _LONGEST_TEXT // 2
-    return f"{value[:half]} [{left_out} characters left out] {value[-half:]}"

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from georesolve.intake.addresses import Address, Prefixes
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
-from georesolve.intake.points import Bounds, check_numeric
+from georesolve.intake.points import Bounds
 from georesolve.workers.datasets import ROW_GROUP, Dataset, stored_and_encoded
+from georesolve.workers.numbers import check_numeric
 from georesolve.workers.objects import ObjectFile, objects_below
 from georesolve.workers.sources import Scheme, SourceFile, SourceFiles, handle_of, href_of
 from georesolve.workers.widths import Width, value_bytes

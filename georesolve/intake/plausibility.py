@@ -187,17 +187,22 @@ def check_match(
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
     for name in ("exclude_self", "once"):
-        if getattr(options, name, False) and observations.sha256 != references.sha256:
+        if getattr(options, name) and observations.sha256 != references.sha256:
             raise InvalidOption(
                 f"{name} is for a set resolved against itself, but observations and references "
                 "differ: send the same dataset as both, or leave it out",
                 [{"pointer": pointer(name), "detail": "the two sets differ"}],
             )
-    if isinstance(distance_m := getattr(options, "distance_m", None), str):
-        _check_columns(observations, (distance_m,), "distance_m", pointer)
-    by_reference = getattr(options, "summary_by", "") == "reference"
-    summed = tuple(getattr(options, "summarised", ()))
-    _check_columns(observations if by_reference else references, summed, "summary", pointer)
+    if isinstance(options.distance_m, str):
+        _check_columns(observations, (options.distance_m,), "distance_m", pointer)
+    own, summed = options.in_order(observations, references)
+    _check_columns(summed, tuple(options.summarised), "summary", pointer)
+    carried = {f"{options.summary_by}_{name}" for name in options.of_observations(own)}
+    if twice := carried.intersection(options.made):
+        raise InvalidOption(
+            f"the result would have two columns {min(twice)!r}, one of the summary and one that it "
+            "carries: leave one out"
+        )
     _check_columns(references, options.columns, "columns", pointer)
     named = options.observation_columns
     _check_columns(observations, named, "observation_columns", pointer)

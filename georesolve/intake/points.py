@@ -1,6 +1,5 @@
 """Points of a table: which columns hold what, whether its rows are degrees, and all in memory."""
 
-import math
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
 from georesolve.workers.datasets import Dataset, PointSet, write_dataset
 from georesolve.workers.evidence import Evidence, slices
+from georesolve.workers.numbers import check_numeric, degrees
 
 # Views have no kernel that takes rows of them.
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +37,6 @@ class Bounds:
         for n, what, most in ((columns, "columns", self.columns), (rows, "rows", self.rows)):
             if n > most:
                 raise TooLarge(f"{file}: {n} {what} are more than the limit of {most}")
-
-
-def degrees(array: pa.Array) -> np.ndarray:
-    """Coordinates as an array of numpy, NaN where they are null."""
-    # `fill_null` copies also where there is nothing to fill.
-    filled = array.fill_null(math.nan) if array.null_count else array
-    numbers: np.ndarray = filled.to_numpy()
-    return numbers
-
-
-def as_numbers(column: pa.ChunkedArray, file: str, name: str, what: str) -> np.ndarray:
-    """Numbers, or texts of numbers as CSV has them, as float64: NaN where there is none."""
-    type = column.type
-    if pa.types.is_string(type) or pa.types.is_large_string(type):
-        texts = pc.utf8_trim_whitespace(column)
-        column = pc.if_else(pc.match_substring_regex(texts, _NUMBER), texts, None)
-    else:
-        check_numeric(pa.field(name, type), file, what)
-    return degrees(pc.cast(column, pa.float64(), safe=False).combine_chunks())
 
 
 class PointTable:
@@ -125,16 +105,6 @@ class PointTable:
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
         self.findings.refuse(points, self._reading, self._file)
-
-
-def check_numeric(field: pa.Field, file: str, what: str = "degrees") -> None:
-    """Refuse a column, of coordinates or of something else, that holds no numbers."""
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise InvalidInput(
-            f"{file}: the column {field.name!r} holds {kind}, not numbers: give {what} as numbers",
-            [{"file": file, "column": field.name, "row": 0, "detail": f"holds {kind}"}],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

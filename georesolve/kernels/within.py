@@ -1,5 +1,6 @@
 """`within` and `count_within`: all references within a distance, exactly, or how many they are."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,8 @@ def _search(
 def _distances(distance_m: Any, n: int, device: Device) -> np.ndarray:
     """The distances, checked, in the memory of the host."""
     if not getattr(distance_m, "ndim", 0):
+        if not isinstance(distance_m, Real | np.ndarray):
+            raise TypeError(f"distance_m must be metres or an array of them, got {distance_m!r}")
         distances = np.array([float(distance_m)])
     else:
         if device_of(distance_m) != device:

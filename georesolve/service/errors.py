@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from georesolve.intake import errors as intake
+from georesolve.workers import refusals
 
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
@@ -84,6 +85,7 @@ ResultExpired = _problem(410, "result-expired", "The result has expired")
 SetsGone = _problem(410, "sets-gone", "The sets of the job are not kept any more")
 JobDismissed = _problem(410, "job-dismissed", "The job was dismissed")
 PreconditionFailed = _problem(412, "precondition-failed", "It has changed")
+TooManyPairs = _problem(413, "result-too-large", "The result is too large")
 TooLarge = _problem(413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(415, "unsupported-format", "The format of the input is not supported")
 RangeNotSatisfiable = _problem(416, "range-not-satisfiable", "The file has no such range")
@@ -111,6 +113,7 @@ _OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
     intake.UnsupportedFormat: UnsupportedFormat,
     intake.NotRepresentable: NotAcceptable,
     intake.RowTooWide: ResultTooLarge,
+    refusals.ResultTooLarge: TooManyPairs,
 }
 
 

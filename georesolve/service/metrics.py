@@ -35,7 +35,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _REASONS = (errors.JobFailed.type, errors.DatasetDamaged.type, errors.StorageFull.type, "other")
 """Why jobs fail."""
 _ENDS = [("successful", ""), ("dismissed", ""), *(("failed", reason) for reason in _REASONS)]
-_PROCESSES = ("nearest",)
+_PROCESSES = ("nearest", "within")
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 _JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 _Key = tuple[str, tuple[tuple[str, str], ...]]

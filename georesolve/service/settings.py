@@ -136,6 +136,8 @@ class Settings(BaseSettings, ClusterOptions):
     key_bytes: _Count = 64 << 30
     """bytes that the datasets and results of one API key may take, with what its unfinished jobs
     are expected to; at most half of the disk of the data folder"""
+    result_bytes: _Count = 64 << 30
+    """bytes that a result of all within a distance may have"""
     keep_free: int = Field(1 << 30, ge=0)
     """bytes of the disk to keep free: uploads and jobs stop below, so that deleting works"""
     result_hours: _Hours = 7 * 24.0

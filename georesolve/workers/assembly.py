@@ -1,6 +1,8 @@
 """The end of a job: its parts become a result, of which no byte is written a second time."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from georesolve.kernels.devices import Device
+from georesolve.workers.estimate import result_bytes, size_of_dataset
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.footers import Growing, Movable
 from georesolve.workers.jobs import Job
@@ -15,7 +19,8 @@ from georesolve.workers.manifest import Manifest, write_manifest
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.parts import Part, part_name
 from georesolve.workers.places import named
-from georesolve.workers.plan import Chunk, is_edge
+from georesolve.workers.plan import Chunk, chunks_of_pairs, is_edge, rows_a_group
+from georesolve.workers.refusals import ResultTooLarge
 from georesolve.workers.result import opened, provenance
 from georesolve.workers.sources import SourceFiles
 from georesolve.workers.splice import Splice, encode, footer_of
@@ -37,6 +42,7 @@ class Assembly:
         self._job = job
         self._done: dict[Chunk, _OfFooter] = {}
         self._counts: dict[Chunk, dict[str, int]] = {}
+        self._pairs: dict[Chunk, int] = {}
         self._evidence: dict[Chunk, Evidence] = {}
         # Disks take several parts at a time.
         self._syncing = ThreadPoolExecutor(4, thread_name_prefix="sync")
@@ -48,7 +54,7 @@ class Assembly:
         groups = [Movable.of_json(group) for group in record["footer"]]
         part = Part.read(record["part"])
         self._done[chunk] = part, groups
-        self._counts[chunk] = record["counts"]
+        self._counts[chunk], self._pairs[chunk] = record["counts"], record.get("pairs", 0)
         if record.get("evidence"):
             self._evidence[chunk] = _EVIDENCE.validate_python(record["evidence"])
         # While workers make others; one that is to be joined with others need not survive.
@@ -68,6 +74,27 @@ class Assembly:
             found.extend(self._evidence[chunk])
         observations.refuse_implausible(found)
         return found
+
+    def counted(
+        self, job: Job, device: Device, most_bytes: int
+    ) -> tuple[Job, list[Chunk], dict[str, int]]:
+        """A job that knows its pairs, their chunks, and rows by status; raises ResultTooLarge."""
+        done = sorted(self._done)
+        each = [self._counts[chunk] | {"matched": self._pairs[chunk]} for chunk in done]
+        is_left = job.options.how == "left"
+        rows = (sum(one.values()) if is_left else one["matched"] for one in each)
+        before = [0, *accumulate(rows)]
+        sets = job.observations, job.references
+        observations, references = map(size_of_dataset, sets, job.carried())
+        size = result_bytes(observations, references, job.options, before[-1])
+        if size > most_bytes:
+            raise ResultTooLarge(
+                f"the result has {before[-1]} rows, about {size} bytes, and {most_bytes} are "
+                "allowed: ask for a shorter distance, or for a summary"
+            )
+        job = replace(job, counted=([0, *(chunk.stop for chunk in done)], before))
+        counts = {name: sum(one[name] for one in each) for name in STATUSES}
+        return job, chunks_of_pairs(job, device), counts
 
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there; `counts` are rows by status."""
@@ -101,10 +128,13 @@ class Assembly:
                 tables.append(opened(file).read())
         table = pa.concat_tables(tables)
         counts = {name: sum(self._counts[one][name] for one in run) for name in STATUSES}
-        of, name = table["observation"].to_numpy(), part_name(run[0].start, run[-1].stop)
+        whole = Chunk(run[0].start, run[-1].stop)
+        # By the rows of the first column: observations, or references that are summed for.
+        of = np.arange(*whole) if job.options.has_pairs else table.column(0).to_numpy()
+        name = part_name(*whole)
         with job.place.new(name) as file:
             splice = Splice(file)
-            for group in Chunk(run[0].start, run[-1].stop).row_groups(job.options.k, job.widths()):
+            for group in whole.cut(rows_a_group(job)):
                 first, last = np.searchsorted(of, group)
                 splice.add(encode(table.slice(first, last - first)))
             schema = table.schema.with_metadata(provenance(job, counts))

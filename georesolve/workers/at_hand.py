@@ -15,16 +15,17 @@ import numpy as np
 import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
-from georesolve.kernels import Answer, StepsSpent
+from georesolve.kernels import StepsSpent
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import Dataset, InMemory, read_rows
+from georesolve.workers.datasets import ROW_GROUP, Dataset, InMemory, read_rows
 from georesolve.workers.evidence import valid_rows
-from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions, with_id
+from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
-from georesolve.workers.plan import Chunk
+from georesolve.workers.pairs import batch_of, within_of
+from georesolve.workers.plan import Chunk, rows_a_group
 from georesolve.workers.rates import QUICKLY_INDEXED, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
 from georesolve.workers.rehearsal import spiral_set
@@ -90,10 +91,11 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
     """Whether a job is answered in some milliseconds, and all that it needs is in memory."""
     rate = rows_a_second(references.rows, options, "cpu")
     return (
-        isinstance(observations.file, InMemory)
+        options.question == "nearest"
+        and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
-        and is_resident(references, with_id(references, options.columns))
+        and is_resident(references, options.of_references(references))
     )
 
 
@@ -118,12 +120,19 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     read = time.perf_counter()
     resident_index(references, (0, references.rows), job.indexes)
     loaded = time.perf_counter()
+    chunk = Chunk(0, job.observations.rows)
     most_threads = allowed.threads
     seconds = lat_deg.size / rows_a_second(references.rows, options, "cpu")
     try:
         # As many cores as it is worth.
         allowed.threads = min(most_threads, max(1, int(seconds / _SECONDS_A_CORE)))
-        answer: Answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
+        if options.question == "within":
+            rows, counts = _within(job, chunk)
+        else:
+            answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
+            valid = _valid(job.observations, lat_deg, lon_deg)
+            found = answered(answer, valid, references.valid_rows, options)
+            rows, counts = matches(options.k, chunk, found)
     except StepsSpent:
         raise SearchIsHard(
             "so many references are equally far from an observation that the search takes more "
@@ -131,10 +140,6 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         ) from None
     finally:
         allowed.threads = most_threads
-    valid = _valid(job.observations, lat_deg, lon_deg)
-    found = answered(answer, valid, references.valid_rows, options)
-    chunk = Chunk(0, job.observations.rows)
-    rows, counts = matches(options.k, chunk, found)
     try:
         with carried(job, chunk, rows, most_bytes=_CARRIED_BYTES) as result:
             resolved = time.perf_counter() - loaded
@@ -142,6 +147,14 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
             return AtHandAnswer(job, result, counts, stages)
     except CarriedTooLong as error:
         raise NotAtHand(str(error)) from error
+
+
+def _within(job: Job, chunk: Chunk) -> tuple[pa.Table, dict[str, int]]:
+    within, (batch, _) = within_of(job), batch_of(job, chunk)
+    n_pairs, most = int(within.counts(batch).sum()), min(ROW_GROUP, rows_a_group(job))
+    if n_pairs > most:
+        raise NotAtHand(f"{n_pairs} pairs are more than the limit of {most} without a job")
+    return within.found(batch)
 
 
 def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:

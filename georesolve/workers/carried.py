@@ -62,7 +62,8 @@ def carried(
     of_observations, of_references = job.carried()
     widths = Carried(observations=job.observations.width(of_observations))
     # Of the references just what they take, of others at most.
-    size = carried_bytes(chunk.stop - chunk.start, job.options.k, widths)
+    n_observations = chunk.stop - chunk.start
+    size = carried_bytes(n_observations, -(-rows.num_rows // max(1, n_observations)), widths)
     taken = rows["reference"].drop_null().to_numpy() if of_references else np.empty(0, np.int64)
     for name in of_references:
         each = resident_column(job.references, name).widths

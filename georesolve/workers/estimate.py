@@ -15,7 +15,7 @@ from georesolve.kernels.devices import Device
 from georesolve.workers import memory
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
-from georesolve.workers.jobs import Job, MatchOptions, with_id
+from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, too_wide
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried, Width
@@ -75,11 +75,10 @@ def size_of_rows(rows: int) -> Size:
     return Size(rows, rows * _COORDINATES_BYTES)
 
 
-def size_of_dataset(dataset: Dataset, columns: tuple[str, ...]) -> Size:
-    """A set that is there, of which a job carries some columns beside its id."""
+def size_of_dataset(dataset: Dataset, names: list[str]) -> Size:
+    """A set that is there, of which a job carries some columns."""
     sizes = column_sizes(dataset.file)
     size_bytes = sum(size.stored for size in sizes.values())
-    names = with_id(dataset, columns)
     largest = max((dataset.width([name]).total for name in names), default=0)
     carried = tuple(sizes[name] for name in names)
     return Size(dataset.rows, size_bytes, carried, dataset.width(names), largest)
@@ -90,16 +89,19 @@ def obstacle(observations: Size, references: Size, options: MatchOptions) -> str
     return too_wide(observations.rows, options.k, Carried(observations.width, references.width))
 
 
-def result_bytes(observations: Size, references: Size, options: MatchOptions) -> int:
-    """Bytes of a result in which every observation has its row."""
-    rows = observations.rows * options.k
+def result_bytes(
+    observations: Size, references: Size, options: MatchOptions, rows: int | None = None
+) -> int:
+    """Bytes of a result in which every observation has its row, or of so many pairs."""
+    rows = observations.rows * options.k if rows is None else rows
     carried = Carried(observations.width, references.width)
-    groups = -(-observations.rows // observations_a_group(options.k, carried))
+    groups = -(-rows // (options.k * observations_a_group(options.k, carried)))
     # A difference of two of so many numbers, its sign included.
     bits = references.rows.bit_length() + 1 + (options.k.bit_length() + 1 if options.k > 1 else 0)
     own = rows * (_DISTANCE_BYTES + bits / 8)
     # What is repeated for each rank takes hardly more than once.
-    of_observations = sum(column.stored for column in observations.carried)
+    share = min(1.0, rows / max(1, observations.rows))
+    of_observations = share * sum(column.stored for column in observations.carried)
     of_references = 0.0
     for column in references.carried:
         # Any row has any value. A small column each row group holds once, and for each row which
@@ -149,8 +151,10 @@ def _planned(
     options: MatchOptions,
     carried: Carried = NOTHING,
     compared: float = 0.0,
+    rows: int | None = None,
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
+    each = options.k if rows is None else rows / max(1, n_observations)
     n_workers = max(1, n_workers)
     sizes = n_observations, n_references
     starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
@@ -161,7 +165,7 @@ def _planned(
     seconds = (
         rates.job
         + rates.build * n_references
-        + rounds * largest * (rates.read + search + rates.write * options.k)
+        + rounds * largest * (rates.read + search + rates.write * each)
     )
     return _Planned(len(starts), largest, seconds)
 
@@ -207,19 +211,20 @@ def estimate(
     references: Size,
     options: MatchOptions,
     compared: float = 0.0,
+    n_pairs: int | None = None,
 ) -> Estimate:
     """Estimate a job on a cluster; `compared` is as for `rows_a_second`."""
     rows = observations.rows, references.rows
     carried = Carried(observations.width, references.width)
     device = capacity.device
-    planned = _planned(device, capacity.workers, *rows, options, carried, compared)
+    planned = _planned(device, capacity.workers, *rows, options, carried, compared, n_pairs)
     n_references = min(references.rows, capacity.references_at_once)
     n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(
-        rows=observations.rows * options.k,
+        rows=observations.rows * options.k if n_pairs is None else n_pairs,
         chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
-        bytes_out=result_bytes(observations, references, options),
+        bytes_out=result_bytes(observations, references, options, n_pairs),
         device_memory=memory.search_bytes(device, n_references, n_observations, options.k),
         available_memory=capacity.available_memory,
         column_memory=capacity.column_memory,

@@ -1,117 +1,149 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
 
 from georesolve.kernels import MAX_K
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import Home, Place, own_place, place_of_parts
+from georesolve.workers.places import Folder, Home, Place, own_place, place_of_parts
 from georesolve.workers.widths import Carried
+
+S = TypeVar("S")
 
 RECORDS = "records"
 """Folder in that of a job: what its chunks have done."""
 CANCELLED = "cancelled"
 """A file that exists once a job is cancelled."""
 How = Literal["left", "inner"]
-PAIRS = ""
-"""What a summary counts, which is no column."""
+Question = Literal["nearest", "within"]
 
 
 class CarriedTooLong(ValueError):
     """The columns that a result would carry take too much memory."""
 
 
+def _about(description: str, **more: Any) -> dict[str, Any]:
+    return {"description": description, **more}
+
+
 @dataclass(frozen=True)
 class MatchOptions:
-    """How observations are matched.
+    """How observations are matched, with the nearest references or with all within a distance.
 
     What an option means, and what it may be, stands beside it: what the service says of its
-    parameters follows from that.
+    parameters follows from that. `of` is the question that has it, where the other has not.
     """
 
+    question: Question = field(
+        default="nearest", metadata=_about("within: all references within `distance_m`, not k")
+    )
     k: int = field(
         default=1,
-        metadata={"description": "neighbours an observation, nearest first", "ge": 1, "le": MAX_K},
+        metadata=_about("neighbours an observation, nearest first", of="nearest", ge=1, le=MAX_K),
     )
     max_distance_m: float | None = field(
         default=None,
-        metadata={
-            "description": "farther references do not match; inclusive",
-            "ge": 0,
-            "allow_inf_nan": False,
-        },
+        metadata=_about(
+            "farther references do not match; inclusive", of="nearest", ge=0, allow_inf_nan=False
+        ),
+    )
+    distance_m: float | str | None = field(
+        default=None,
+        metadata=_about("metres, inclusive, or the observations' column of them", of="within"),
     )
     exclude_self: bool = field(
         default=False,
-        metadata={"description": "no reference of the observation's own row: a set against itself"},
+        metadata=_about("no reference of the observation's own row: a set against itself"),
     )
-    algorithm: Algorithm = field(
-        default="auto", metadata={"description": "how to search; same answer"}
+    once: bool = field(
+        default=False, metadata=_about("of a set against itself each pair once", of="within")
     )
+    summary: dict[str, tuple[str, ...]] | None = field(
+        default=None,
+        metadata=_about(
+            "instead of pairs a row an observation: their count, and sum, mean, min or max of "
+            "columns of the references; a JSON object",
+            of="within",
+        ),
+    )
+    summary_by: Literal["observation", "reference"] = field(
+        default="observation",
+        metadata=_about("reference: a row a reference, of its observations", of="within"),
+    )
+    algorithm: Algorithm = field(default="auto", metadata=_about("how to search; same answer"))
     how: How = field(
         default="left",
-        metadata={"description": "left: all observations; inner: matched ones only"},
+        metadata=_about("left: all observations; inner: matched ones only, the default of within"),
     )
     columns: tuple[str, ...] = field(
-        default=(),
-        metadata={"description": "reference columns to carry into the result; `*` for all"},
+        default=(), metadata=_about("reference columns to carry into the result; `*` for all")
     )
     observation_columns: tuple[str, ...] = field(
-        default=(), metadata={"description": "likewise of the observations"}
+        default=(), metadata=_about("likewise of the observations")
     )
 
     def __post_init__(self) -> None:
         # Equal options are the same, whatever numbers they came as: results tell of them. 0 is
         # added for that of -0.0.
-        limit = self.max_distance_m
+        limit, given = self.max_distance_m, self.distance_m
         vars(self).update(
             k=int(self.k),
             max_distance_m=None if limit is None else float(limit) + 0.0,
+            distance_m=given if given is None or isinstance(given, str) else float(given) + 0.0,
             exclude_self=bool(self.exclude_self),
+            once=bool(self.once),
         )
 
-    def told(self) -> dict[str, Any]:
-        """What results say of them: not the algorithm, which does not change the answer."""
-        return {name: value for name, value in vars(self).items() if name != "algorithm"}
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the result has a row for each pair: as many as there are, not k."""
+        return self.question == "within" and not self.summary
 
-
-@dataclass(frozen=True)
-class PairOptions(MatchOptions):
-    """How observations are matched with all references within a distance.
-
-    `k` and `max_distance_m` do not count: nothing is cut off.
-    """
-
-    distance_m: float | str = 0.0
-    """Metres, inclusive, or the name of a column of the observations: a distance each."""
-    once: bool = False
-    """Whether of a set against itself each pair is there once, with the lower row first."""
-    summary: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Instead of pairs: what is made of each column of the references, and of `PAIRS`."""
-    summary_by: Literal["observation", "reference"] = "observation"
-    """`reference` where the sets have changed places."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = self.distance_m
-        distance_m = given if isinstance(given, str) else float(given) + 0.0
-        vars(self).update(distance_m=distance_m, once=bool(self.once))
+    @property
+    def made(self) -> list[str]:
+        """The columns of a summary."""
+        return [
+            kind if kind == "count" else f"{name}_{kind}"
+            for name, kinds in (self.summary or {}).items()
+            for kind in kinds
+        ]
 
     @property
     def summarised(self) -> dict[str, tuple[str, ...]]:
-        """What is made of each column."""
-        return {name: kinds for name, kinds in self.summary.items() if name != PAIRS}
+        """What is made of each column, besides the number of pairs, which is that of "count"."""
+        made = {
+            name: tuple(kind for kind in kinds if kind != "count")
+            for name, kinds in (self.summary or {}).items()
+        }
+        return {name: kinds for name, kinds in made.items() if kinds}
 
-    def turned(self) -> Self:
-        """The same for sets that have changed places."""
-        return replace(self, columns=self.observation_columns, observation_columns=self.columns)
+    def in_order(self, observations: S, references: S) -> tuple[S, S]:
+        """Two sets as they are searched, or back: they change places for a row a reference."""
+        # It is as far from a reference to an observation.
+        if self.summary_by == "reference":
+            return references, observations
+        return observations, references
+
+    def of_observations(self, observations: PointSet) -> list[str]:
+        """The columns that a result carries of the set whose rows are searched for, ids first."""
+        is_turned = self.summary_by == "reference"
+        return with_id(observations, self.columns if is_turned else self.observation_columns)
+
+    def of_references(self, references: PointSet) -> list[str]:
+        """The same of the set that is searched: a row of a summary is of many of them."""
+        return [] if self.summary else with_id(references, self.columns)
 
     def told(self) -> dict[str, Any]:
-        """As the user gave them."""
-        own = vars(self.turned() if self.summary_by == "reference" else self)
-        return {name: own[name] for name in own.keys() - {"algorithm", "k", "max_distance_m"}}
+        """What results say of them: not the algorithm, which does not change the answer."""
+        left_out = {"algorithm", "question"} | {
+            one.name
+            for one in fields(self)
+            if one.metadata.get("of", self.question) != self.question
+        }
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
 
 @dataclass(frozen=True)
@@ -128,6 +160,9 @@ class Job:
     """Where the index of its references is kept; None where these go with the job."""
     output: str | None = None
     """Where its parts are written, if not into its folder: see `places.place_of`."""
+    counted: tuple[Sequence[int], Sequence[int]] = ((), ())
+    """Once its pairs are counted: the observation that each counted chunk starts with, and the rows
+    of the result before it; both with the end."""
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         """What Dask calls it by, where it would read all of it again for each task.
@@ -146,6 +181,19 @@ class Job:
         """Where the records of its chunks lie: what is done."""
         return own_place(self.folder).below(RECORDS)
 
+    def counting(self) -> "Job":
+        """The job that counts the pairs of this one first: its folder goes with the records."""
+        counted: dict[str, tuple[str, ...]] = {"count": ("count",)}
+        options = replace(self.options, summary=counted, how="left", observation_columns=())
+        folder = self.records.below("counted")
+        return replace(
+            self,
+            folder=folder.path if isinstance(folder, Folder) else folder,
+            observations=replace(self.observations, id=None),
+            options=options,
+            output=None,
+        )
+
     def cancel(self) -> None:
         """Have the chunks of it end that workers have in hand: they look for a file."""
         with own_place(self.folder).new(CANCELLED):
@@ -161,10 +209,8 @@ class Job:
 
     def carried(self) -> tuple[list[str], list[str]]:
         """Columns that the result carries of the observations and of the references, ids first."""
-        return (
-            with_id(self.observations, self.options.observation_columns),
-            of_references(self.references, self.options),
-        )
+        of_observations = self.options.of_observations(self.observations)
+        return of_observations, self.options.of_references(self.references)
 
     def widths(self) -> Carried:
         """What the columns that the result carries take in memory."""
@@ -172,12 +218,6 @@ class Job:
         return Carried(
             self.observations.width(of_observations), self.references.width(of_references)
         )
-
-
-def of_references(references: PointSet, options: MatchOptions) -> list[str]:
-    """The columns of the references that a result carries: of a summary none, it is of many."""
-    is_summary = isinstance(options, PairOptions) and options.summary
-    return [] if is_summary else with_id(references, options.columns)
 
 
 def with_id(dataset: PointSet, columns: tuple[str, ...]) -> list[str]:

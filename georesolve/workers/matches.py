@@ -1,14 +1,13 @@
 """The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels import Answer, Pairs
 from georesolve.kernels.devices import Array
-from georesolve.workers.jobs import MatchOptions, PairOptions
+from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
@@ -44,56 +43,39 @@ def _found(
     return {
         "reference": pa.array(reference, mask=unmatched),
         "distance_m": pa.array(distance_m, mask=unmatched),
-        "status": pa.DictionaryArray.from_arrays(pa.array(status), _NAMED),
+        "status": named(status),
     }
 
 
-def pairs(
-    chunk: Chunk, found: Pairs, valid: np.ndarray, n_valid: int, options: PairOptions
-) -> tuple[pa.Table, dict[str, int]]:
-    """The pairs of a chunk as rows of a result, and how many there are of each status.
+def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
+    """The pairs of a chunk as rows of a result.
 
-    An observation without a pair counts once, and has a row of its own unless the result is inner.
+    An observation without a pair has a row of its own, with its status, unless it is inner.
     """
-    each = np.diff(found.starts)
-    reference, distance_m = found.reference, found.distance_m
-    status, counts = _of_each(each, valid, n_valid, options)
-    counts["matched"] = reference.size
+    each, reference, distance_m = np.diff(found.starts), found.reference, found.distance_m
     # Without rows for those that have no pair, all are matched.
     of_rows, unmatched = np.full(reference.size, _MATCHED, np.int8), None
-    if options.how == "left" and not each.all():
+    if how == "left" and not each.all():
         places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
         reference = np.insert(reference, places, -1)
         distance_m = np.insert(distance_m, places, np.nan)
         of_rows, unmatched = status.repeat(each), reference < 0
     columns = {"observation": pa.array(np.arange(*chunk).repeat(each))}
-    return pa.table(columns | _found(reference, distance_m, of_rows, unmatched)), counts
+    return pa.table(columns | _found(reference, distance_m, of_rows, unmatched))
 
 
-def summaries(
-    chunk: Chunk,
-    each: np.ndarray,
-    made: Mapping[str, pa.ChunkedArray],
-    valid: np.ndarray,
-    n_valid: int,
-    options: PairOptions,
-) -> tuple[pa.Table, dict[str, int]]:
-    """A row of a result for each observation of a chunk, and how many there are by status.
-
-    `each` is the number of pairs, and `made` what a summary has by the names of its columns.
-    """
-    status, counts = _of_each(each, valid, n_valid, options)
-    columns: dict[str, Any] = {options.summary_by: pa.array(np.arange(*chunk)), **made}
-    columns["status"] = pa.DictionaryArray.from_arrays(pa.array(status), _NAMED)
-    return pa.table(columns), counts
+def named(status: np.ndarray) -> pa.Array:
+    """The column of statuses, which are indices into `STATUSES`."""
+    return pa.DictionaryArray.from_arrays(pa.array(status), _NAMED)
 
 
-def _of_each(
-    each: np.ndarray, valid: np.ndarray, n_valid: int, options: PairOptions
+def of_each(
+    each: np.ndarray, valid: np.ndarray, n_valid: int, options: MatchOptions
 ) -> tuple[np.ndarray, dict[str, int]]:
     """The status of observations that have so many pairs each, and how many have which."""
     best = np.where(each == 0, -1, 0)[:, None]
-    status = statuses(best, valid, n_valid, exclude_self=options.exclude_self)[:, 0]
+    own = options.exclude_self or options.once
+    status = statuses(best, valid, n_valid, exclude_self=own)[:, 0]
     return status, {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
 
 
@@ -117,8 +99,8 @@ def with_carried(
     Those without a reference are left out of an inner result. `observations` has what is carried of
     the observations from `first_row` on, `references` names and columns of the references.
     """
-    own = options.summary_by if isinstance(options, PairOptions) else "observation"
-    if observations.num_columns and (options.k > 1 or isinstance(options, PairOptions)):
+    own = options.summary_by
+    if observations.num_columns and (options.k > 1 or options.question == "within"):
         observations = observations.take(rows[own].to_numpy() - first_row)
     for name in observations.column_names:
         rows = rows.append_column(f"{own}_{name}", observations[name])

@@ -10,15 +10,17 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from distributed import get_worker
 
 from georesolve import __version__
 from georesolve.kernels.query import is_valid
 from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
-from georesolve.workers.frames import Frame, backend, read_points
+from georesolve.workers.frames import backend, read_points
 from georesolve.workers.jobs import Job
-from georesolve.workers.matches import answered, matches
+from georesolve.workers.matches import STATUSES, answered, matches
+from georesolve.workers.pairs import batch_of, pairs_of, verify_summary, within_of
 from georesolve.workers.parts import (
     Part,
     is_whole,
@@ -28,7 +30,7 @@ from georesolve.workers.parts import (
     write_record,
 )
 from georesolve.workers.places import StoreFailed
-from georesolve.workers.plan import Chunk, Run
+from georesolve.workers.plan import Chunk, Run, rows_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
 from georesolve.workers.splice import Encoded, Splice, encode
@@ -42,8 +44,14 @@ RUN = pd.DataFrame({"start": pd.Series(dtype="i8"), "stop": pd.Series(dtype="i8"
 
 @dataclass
 class Told:
-    """What the record of a chunk tells besides its rows."""
+    """What was found for a chunk, and what its record tells of that."""
 
+    tables: list[pa.Table] = field(default_factory=list)
+    """Rows of the result: of pairs by row groups of it; other rows carry nothing yet."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """How many rows there are of each status."""
+    pairs: int = 0
+    """How many a summary counts."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
     verified: int = 0
@@ -61,7 +69,7 @@ class Told:
             self.seconds[name] = time.perf_counter() - start
 
 
-Resolve = Callable[[Chunk, Job], tuple[Frame, Told]]
+Resolve = Callable[[Chunk, Job], Told]
 
 
 def bounds(run: Run) -> pd.DataFrame:
@@ -81,21 +89,19 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
             break
         if at and job.records.has(record_name(*chunk)):
             continue  # A copy of the run has done it, or this one before its worker died.
-        frame, told = resolve(chunk, job)
+        told = resolve(chunk, job)
         if job.is_cancelled():
             break
-        if write_part(chunk, frame, told, job):
+        if write_part(chunk, told, job):
             written.append(chunk)
     return bounds(tuple(written))
 
 
-def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
-    """Find the nearest reference of every row of a chunk.
-
-    The frame, of pandas or cudf, has k rows an observation: `reference` (int64 row, -1 where none),
-    `distance_m` (float64, NaN where none) and `status` (int8, an index into `STATUSES`).
-    """
+def resolve(chunk: Chunk, job: Job) -> Told:
+    """Find the nearest references of every observation of a chunk, or all within a distance."""
     told, options = Told(), job.options
+    if options.question == "within":
+        return _within(chunk, job, told)
     with told.stage("read"):
         frame, told.evidence = read_points(job.observations, *chunk)
         lat_deg, lon_deg = (
@@ -107,40 +113,65 @@ def resolve(chunk: Chunk, job: Job) -> tuple[Frame, Told]:
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         valid = is_valid(lat_deg, lon_deg)
         found = type(frame)(answered(answer, valid, job.references.valid_rows, options))
+        on_host = backend().to_arrow(found)
     with told.stage("verify"):
         told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
-    return found, told
+    # For all at once: threads that each do a little in Python wait for each other.
+    rows, told.counts = matches(options.k, chunk, on_host)
+    told.tables = [rows]
+    return told
 
 
-def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
+def _within(chunk: Chunk, job: Job, told: Told) -> Told:
+    with told.stage("index"):
+        within = within_of(job)
+    if job.options.has_pairs:
+        with told.stage("resolve"):
+            told.tables = [*pairs_of(job, chunk)]
+        status = pa.concat_tables([table.select(["status"]) for table in told.tables])["status"]
+        found = {one["values"]: one["counts"] for one in status.value_counts().to_pylist()}
+        told.counts = dict.fromkeys(STATUSES, 0) | found
+        return told
+    with told.stage("read"):
+        batch, told.evidence = batch_of(job, chunk)
+    with told.stage("resolve"):
+        rows, told.counts = within.found(batch)
+    with told.stage("verify"):
+        told.verified = verify_summary(within, batch, rows)
+    if "count" in job.options.made:
+        told.pairs = pc.sum(rows["count"]).as_py() or 0
+    told.tables = [rows]
+    return told
+
+
+def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
     """Write the part file of a resolved chunk, carried columns included, unless the job has ended.
 
     Its record is written last: once that stands, the chunk is done. It tells whether it was
     written: another worker may have been quicker.
     """
     start = time.perf_counter()
-    with device_in_use():
-        answer = backend().to_arrow(frame)
-    # For all at once: threads that each do a little in Python wait for each other.
-    rows, counts = matches(job.options.k, chunk, answer)
-    name, record_as, carried_widths = part_name(*chunk), record_name(*chunk), job.widths()
+    name, record_as = part_name(*chunk), record_name(*chunk)
     if not job.records.is_made() or job.records.has(record_as):
         return False
     # Not synced here, where a GPU would wait for the disk: see `Assembly`.
     with job.place.new(name) as file:
         splice = Splice(file)
-        for group in side_by_side(
-            partial(_encode, job, chunk, rows, reader(job, chunk)),
-            chunk.row_groups(job.options.k, carried_widths),
-        ):
+        if job.options.has_pairs:
+            encoded = side_by_side(encode, told.tables)
+        else:
+            carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
+            encoded = side_by_side(carrying, chunk.cut(rows_a_group(job)))
+        for group in encoded:
             splice.add(group)
-        schema = group.schema.with_metadata(provenance(job, counts))
+        schema = group.schema.with_metadata(provenance(job, told.counts))
         part, groups = splice.finish(schema, name)
     told.seconds["write"] = time.perf_counter() - start
     record = {
         "version": __version__,
         "rows": chunk.stop - chunk.start,
-        "counts": counts,
+        "counts": told.counts,
+        "pairs": told.pairs,
         "worker": str(get_worker().name),
         "seconds": told.seconds,
         "verified": told.verified,
@@ -150,7 +181,7 @@ def write_part(chunk: Chunk, frame: Frame, told: Told, job: Job) -> bool:
     }
     write_record(job.records, record_as, record)
     logger.info(
-        "job %s: observations %d to %d done",
+        "job %s: rows %d to %d done",
         *(job.id, chunk.start, chunk.stop - 1),
         extra={"job": job.id, "seconds": told.seconds},
     )

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -79,9 +80,9 @@ class Progress:
     compared: float = 0.0
     """What `rates.rows_a_second` knows of the points."""
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Count a finished chunk."""
-        self.rows_done += record["rows"]
+    def add(self, record: dict[str, Any], whole: int) -> None:
+        """Count a finished chunk, of so many rows that all chunks of all passes have."""
+        self.rows_done += record["rows"] * self.rows // whole
         self.counts.update(record["counts"])
         self.verified += record["verified"]
         self.chunks_by_worker[record["worker"]] += 1
@@ -94,11 +95,14 @@ def run(
     job: Job,
     report: Callable[[Progress], None],
     cancelled: Callable[[], bool],
+    most_bytes: int = sys.maxsize,
 ) -> tuple[Manifest, Progress]:
     """Run a job to its result. Chunks whose part file stands already are not computed again.
 
     It reports after every finished chunk, and asks several times a second whether it is cancelled.
-    It raises JobCancelled, CarriedTooLong, WorkerLost, ClusterLost and SourceFailed.
+    Pairs are counted before one is written: ResultTooLarge is raised where a result of them would
+    have more than `most_bytes`. It also raises JobCancelled, CarriedTooLong, WorkerLost,
+    ClusterLost, SourceFailed and InvalidInput.
     """
     carried = job.widths()
     if obstacle := too_wide(job.observations.rows, job.options.k, carried):
@@ -108,9 +112,6 @@ def run(
         with named(job.place):
             if job.place.is_taken():
                 raise OutputFailed(f"{job.output}: something lies there, since it was accepted")
-    job.records.make()
-    job.place.make()
-    job.resume()
     progress = Progress(job.observations.rows)
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
@@ -120,32 +121,43 @@ def run(
         progress.compared = compared(job.observations, job.references, job.options)
     plan = chunks(*rows, job.options, cluster.device, n_workers, carried, progress.compared)
     start = time.perf_counter()
-    result = Assembly(job)
+    passes = [job.counting(), job] if job.options.has_pairs else [job]
+    result, counts = Assembly(passes[0]), dict(progress.counts)
     with cluster.client.as_current():
-        # What is hidden is being written.
-        known = {name for name in job.records.names() if name[0] != "."}
-        # Of a chunk that was halved, or of another plan: nobody would check what it says.
-        job.records.remove(known.difference(record_name(*chunk) for chunk in plan))
-        todo = [chunk for chunk in plan if record_name(*chunk) not in known]
-        done = [chunk for chunk in plan if record_name(*chunk) in known]
-        # All bytes of their parts are compared, which a bucket gives one after the other slowly.
-        standing = side_by_side(partial(standing_record, job), done)
-        for chunk, record in zip(done, standing, strict=True):
-            _check(cluster, job, cancelled, [])
-            if record is None:
-                todo.append(chunk)
-            else:
-                progress.add(record)
-                result.add(chunk, record)
-        todo.sort()
-        report(progress)
-        for chunk, record in _records(cluster, job, todo, n_workers, cancelled):
-            progress.add(record)
+        for own in passes:
+            if own.options.has_pairs:
+                own, plan, counts = result.counted(job, cluster.device, most_bytes)
+                result = Assembly(own)
+            whole = len(passes) * max(1, plan[-1].stop)
+            own.records.make()
+            own.place.make()
+            own.resume()
+            # What is hidden is being written.
+            known = {name for name in own.records.names() if name[0] != "."}
+            # Of a chunk that was halved, or of another plan: nobody would check what it says.
+            own.records.remove(known.difference(record_name(*chunk) for chunk in plan))
+            todo = [chunk for chunk in plan if record_name(*chunk) not in known]
+            done = [chunk for chunk in plan if record_name(*chunk) in known]
+            # All bytes of their parts are compared, which a bucket gives one by one slowly.
+            standing = side_by_side(partial(standing_record, own), done)
+            for chunk, record in zip(done, standing, strict=True):
+                _check(cluster, own, cancelled, [])
+                if record is None:
+                    todo.append(chunk)
+                else:
+                    progress.add(record, whole)
+                    result.add(chunk, record)
+            todo.sort()
             report(progress)
-            result.add(chunk, record)
+            for chunk, record in _records(cluster, own, todo, n_workers, cancelled):
+                progress.add(record, whole)
+                report(progress)
+                result.add(chunk, record)
+            progress.evidence = progress.evidence or result.evidence()
+    if counts:
+        progress.counts, progress.rows_done = Counter(counts), progress.rows
     progress.seconds["partitions"] = time.perf_counter() - start
     start = time.perf_counter()
-    progress.evidence = result.evidence()
     finished = result.finish(dict(progress.counts))
     progress.seconds["assemble"] = time.perf_counter() - start
     return finished, progress

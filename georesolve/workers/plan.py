@@ -1,9 +1,12 @@
 """The plan of a job: how its observations are cut into chunks, and its result into row groups."""
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from georesolve.kernels import Query, Way, way
+import numpy as np
+
+from georesolve.kernels import Query, Way, Within, way
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
@@ -27,6 +30,8 @@ a GPU whatever a chunk takes in Python, for which its threads wait for each othe
 _SMALLEST_CHUNK = 2**10
 _MOST_ROWS = 2**24
 """Result rows of a chunk at most: they take 30 bytes each of the worker's memory."""
+_COUNTED_A_CHUNK = 8
+"""Counted chunks whose pairs one chunk makes at most, where they are few."""
 CHUNKS_IN_HAND: dict[Device, int] = {"cpu": 1, "cuda": 2}
 """Chunks that a worker has in hand: on a GPU one is read and resolved while another is written."""
 _CHUNKS_A_WORKER: dict[Device, int] = {"cpu": 2, "cuda": 4}
@@ -38,7 +43,7 @@ _RUNS_A_THREAD = 4
 
 
 class Chunk(NamedTuple):
-    """A range of observation rows, `stop` not included."""
+    """A range of observations, or of the rows of a result of pairs, `stop` not included."""
 
     start: int
     stop: int
@@ -54,9 +59,8 @@ class Chunk(NamedTuple):
         starts = range(self.start, max(self.stop, self.start + 1), size)
         return [Chunk(start, min(start + size, self.stop)) for start in starts]
 
-    def row_groups(self, k: int, carried: Carried = NOTHING) -> "list[Chunk]":
-        """The same rows by the row groups of the result that they go into, one at least."""
-        size = observations_a_group(k, carried)
+    def cut(self, size: int) -> "list[Chunk]":
+        """The same rows by ranges of so many, the first of which begins at 0; one at least."""
         edges = range(self.start - self.start % size + size, self.stop, size)
         return [Chunk(*pair) for pair in pairwise([self.start, *edges, self.stop])]
 
@@ -91,8 +95,11 @@ def observations_a_group(k: int, carried: Carried = NOTHING) -> int:
     return size
 
 
-def pairs_a_group(carried: Carried) -> int:
-    """Number of pairs that make a row group of a result: fewer where they may carry much."""
+def rows_a_group(job: Job) -> int:
+    """What makes a row group of a job's result: so many pairs, or the rows of observations."""
+    carried = job.widths()
+    if not job.options.has_pairs:
+        return observations_a_group(job.options.k, carried)
     size, each = PAIR_ROW_GROUP, carried.observations.row + carried.references.row
     while size > _FEWEST_ROWS and size * each > _GROUP_BYTES:
         size //= 2
@@ -100,9 +107,34 @@ def pairs_a_group(carried: Carried) -> int:
 
 
 def is_edge(job: Job, row: int) -> bool:
-    """Whether a row group of a job's result begins with this observation, or the result ends."""
-    grain = observations_a_group(job.options.k, job.widths())
-    return row % grain == 0 or row == job.observations.rows
+    """Whether a row group of a job's result begins where this chunk does, or the result ends."""
+    stop = job.counted[1][-1] if job.options.has_pairs else job.observations.rows
+    return row % rows_a_group(job) == 0 or row == stop
+
+
+def chunks_of_pairs(job: Job, device: Device) -> list[Chunk]:
+    """Cut the rows of a result of pairs, once these are counted, into chunks.
+
+    They are whole row groups, but where pairs are rare: there a chunk is of some counted ones.
+    """
+    size, before = rows_a_group(job), np.asarray(job.counted[1])
+    step = size if size < PAIR_ROW_GROUP else max(size, _LARGEST_CHUNK[device])
+    cuts = before[:-1:_COUNTED_A_CHUNK]
+    low = cuts // step * step
+    is_rare = np.diff(np.searchsorted(before, [low, low + step]), axis=0)[0] > _COUNTED_A_CHUNK
+    edges = np.unique([*range(0, before[-1], step), *cuts[is_rare], before[-1]]).tolist()
+    return [Chunk(*pair) for pair in pairwise(edges)] or [Chunk(0, 0)]
+
+
+def cut_by(each: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Cut observations that have so many pairs `each`: `most` together, or those of one."""
+    ends, start, before = np.cumsum(each), 0, 0
+    while start < each.size:
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, "right")))
+        yield start, stop
+        start, before = stop, int(ends[stop - 1])
+    if not each.size:
+        yield 0, 0
 
 
 def carried_bytes(n_observations: int, k: int, carried: Carried) -> int:
@@ -137,18 +169,9 @@ def too_wide(n_observations: int, k: int, carried: Carried) -> str | None:
     )
 
 
-def chunks(
-    n_observations: int,
-    n_references: int,
-    options: MatchOptions,
-    device: Device,
-    n_workers: int,
-    carried: Carried = NOTHING,
-    compared: float = 0.0,
-) -> list[Chunk]:
-    """Cut the observations into chunks: see `chunk_starts`."""
-    sizes = n_observations, n_references
-    starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
+def chunks(n_observations: int, *further: Any, **more: Any) -> list[Chunk]:
+    """Cut the observations into chunks: parameters are those of `chunk_starts`."""
+    starts = chunk_starts(n_observations, *further, **more)
     return Chunk(0, n_observations).pieces(starts.step)
 
 
@@ -191,5 +214,7 @@ def chunk_starts(
 
 def way_of(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> Way:
     """Which search so many observations of a chunk take, and why."""
-    query = Query(options.k, options.exclude_self)
+    query: Query | Within = Query(options.k, options.exclude_self)
+    if options.question == "within":
+        query = Within(np.zeros(1), options.exclude_self, options.once)
     return way(device, n_observations, n_references, query, options.algorithm)

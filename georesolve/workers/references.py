@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,30 +138,33 @@ def take_piece(references: Dataset, left: list[Piece]) -> Piece:
 
 
 def resident_index(
-    references: Dataset, piece: Piece, indexes: IndexFolder | None = None
+    references: Dataset, piece: Piece, indexes: IndexFolder | None = None, copies: bool = False
 ) -> kernels.ReferenceIndex:
     """The index of a piece of a reference set, made from its file on first need.
 
-    `indexes` is where the index of all of it is kept in a file, for a CPU, if it is worth one.
+    `indexes` is where the index of all of it is kept in a file, for a CPU, if it is worth one. With
+    `copies` it holds all that are equal, as `kernels.within` needs them.
     """
 
-    def build() -> kernels.ReferenceIndex:
+    def build(copies: bool = False) -> kernels.ReferenceIndex:
         lat, lon = references.lat, references.lon
         frame, evidence = read_points(references, *piece)
         if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
-        return kernels.build_index(frame[lat].values, frame[lon].values)
+        return kernels.build_index(frame[lat].values, frame[lon].values, copies=copies)
 
     def load() -> kernels.ReferenceIndex:
         if indexes is None or backend().device != "cpu" or piece != (0, references.rows):
             return build()
         return indexes.index(references.sha256, build)
 
-    index: kernels.ReferenceIndex = _indexes.get(
-        (references.sha256, piece),
-        load,
-        lambda: memory.search_bytes(backend().device, piece[1] - piece[0], 0, 1),
-    )
+    def needed_bytes() -> int:
+        return memory.search_bytes(backend().device, piece[1] - piece[0], 0, 1)
+
+    index: kernels.ReferenceIndex = _indexes.get((references.sha256, piece), load, needed_bytes)
+    if copies and not index.whole:
+        key = references.sha256, f"{piece} with copies"
+        index = _indexes.get(key, partial(build, copies=True), needed_bytes)
     return index
 
 

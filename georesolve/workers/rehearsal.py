@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP, Dataset, write_dataset
-from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.memory import in_pieces
 from georesolve.workers.partitions import resolve
@@ -43,8 +42,7 @@ def rehearse(device: Device) -> None:
             references = spiral_set(n_references, folder)
             for options in _OPTIONS:
                 job = Job("rehearsal", folder, observations, references, options)
-                frame, _ = resolve(Chunk(0, observations.rows), job)
-                backend().to_arrow(frame)
+                resolve(Chunk(0, observations.rows), job)
     forget_all()
 
 

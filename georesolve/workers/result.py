@@ -90,11 +90,10 @@ def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
 
 def geometries(job: Job) -> dict[str, str]:
     """What a result says of the geometry columns that it carries: what the datasets say of them."""
-    options = job.options
-    own = getattr(options, "summary_by", "observation")
+    of_observations, of_references = job.carried()
     sets = [
-        (f"{own}_", job.observations, options.observation_columns),
-        ("reference_", job.references, options.columns),
+        (f"{job.options.summary_by}_", job.observations, of_observations),
+        ("reference_", job.references, of_references),
     ]
     found = {
         prefix + name: about

@@ -1,12 +1,18 @@
 """How many references an observation is compared with, by a sample: a search takes as long."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
+import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.rates import usually_compared
+from georesolve.workers.within import Batch, Within
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
 """Row groups that are read of a set at most: two cores index 2^18 references in 25 ms."""
@@ -31,13 +37,50 @@ def compared(observations: Dataset, references: Dataset, options: MatchOptions) 
     return mean + more * (references.rows / index.n_references - 1)
 
 
+class Sample(NamedTuple):
+    """What a sample says of a job: see `compared`, or how many rows a result of pairs will have.
+
+    `spread` are two standard errors of them, and the sample has `least` itself.
+    """
+
+    compared: float = 0.0
+    rows: int | None = None
+    spread: int | None = None
+    least: int | None = None
+
+
+def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -> Sample:
+    """Look at some row groups of each set; raises InvalidInput of a bad distance."""
+    if not options.has_pairs:
+        return Sample(compared(observations, references, options))
+    if not observations.rows or not references.rows:
+        return Sample(0.0, 0, 0, 0)
+    index = kernels.build_index(*_degrees(references), copies=True)
+    names = [options.distance_m] if isinstance(options.distance_m, str) else []
+    table = _sampled(observations, names)
+    lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
+    batch = Batch.of(lat_deg, lon_deg, 0, table, options)
+    # Rows of a sample are others than those of the set: each has itself beside it.
+    apart = replace(options, exclude_self=False, once=False)
+    each = Within(index, apart, 0, table.column).counts(batch)
+    each = np.maximum(0, each - (options.exclude_self or options.once)) / (1 + options.once)
+    scale = observations.rows * references.rows / index.n_references
+    rows, spread = each.mean() * scale, 2 * each.std() * scale / each.size**0.5
+    least = observations.rows if options.how == "left" else 0
+    return Sample(0.0, max(least, int(rows)), int(spread), max(least, int(each.sum())))
+
+
 def _degrees(dataset: Dataset) -> list[np.ndarray]:
-    """Coordinates of some row groups, spread over a set."""
+    table = _sampled(dataset)
+    return [table[name].to_numpy() for name in (dataset.lat, dataset.lon)]
+
+
+def _sampled(dataset: Dataset, more: Sequence[str] = ()) -> pa.Table:
+    """Coordinates, and other columns, of some row groups that are spread over a set."""
     starts = range(0, dataset.rows, ROW_GROUP)
     most = _GROUPS_ELSEWHERE if dataset.lies_elsewhere else _GROUPS
-    columns = [dataset.lat, dataset.lon]
-    tables = [
+    columns = list(dict.fromkeys([dataset.lat, dataset.lon, *more]))
+    return pa.concat_tables(
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)
         for start in starts[:: -(-len(starts) // most)]
-    ]
-    return [np.concatenate([table[name].to_numpy() for table in tables]) for name in columns]
+    )

@@ -95,13 +95,10 @@ def verify(
     Memory that has lost a bit raises no error: it answers, and WrongAnswer is raised here.
     References in pieces are not verified: all would have to be read once more.
     """
-    n = min(len(lat_deg), _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.rows)))
-    if n == 0 or len(pieces(references)) > 1:
+    if len(lat_deg) == 0 or len(pieces(references)) > 1:
         return 0
-    middle = slice((len(lat_deg) - n) // 2, (len(lat_deg) - n) // 2 + n)
-    index = resident_index(references, (0, references.rows))
-    took = way_of(len(lat_deg), references.rows, options, index.device).search
-    other = replace(options, algorithm="tree" if took == "brute" else "brute")
+    middle, took, other = another_search(len(lat_deg), references.rows, options)
+    n = int(middle.stop - middle.start)
     again = search(
         references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
     )
@@ -114,6 +111,17 @@ def verify(
                 f"{other.algorithm!r}"
             )
     return n
+
+
+def another_search(
+    n_observations: int, n_references: int, options: MatchOptions
+) -> tuple[slice, str, MatchOptions]:
+    """Observations that are searched again, which search they took, and what takes another one."""
+    n = min(n_observations, _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, n_references)))
+    start = (n_observations - n) // 2
+    took = way_of(n_observations, n_references, options, backend().device).search
+    other = replace(options, algorithm="tree" if took == "brute" else "brute")
+    return slice(start, start + n), took, other
 
 
 def load(references: Dataset, indexes: IndexFolder | None = None) -> None:

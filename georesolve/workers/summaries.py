@@ -7,22 +7,15 @@ left out.
 import math
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels import Pairs
+from georesolve.workers.numbers import Values
 
 KINDS = ("sum", "mean", "min", "max")
 _LOW = 2**32 - 1
-
-
-class Values(NamedTuple):
-    """A column of the references: int64 or float64, and whether each row has a value."""
-
-    numbers: np.ndarray
-    known: np.ndarray
 
 
 def summarised(

@@ -9,8 +9,8 @@ from georesolve_client import (
     Configuration,
     EstimateInputs,
     EstimateRequest,
-    NearestExecution,
-    NearestInputs,
+    MatchExecution,
+    MatchInputs,
     PointSet,
     ProcessesApi,
     ResolveApi,
@@ -21,7 +21,7 @@ address, observations, references = sys.argv[1:]
 sets = json.load(sys.stdin)
 with ApiClient(Configuration(host=address)) as client:
     resolve, processes = ResolveApi(client), ProcessesApi(client)
-    inputs = NearestInputs(
+    inputs = MatchInputs(
         observations=PointSet(sets["observations"]), references=PointSet(sets["references"]), k=2
     )
     answers = {
@@ -35,7 +35,7 @@ with ApiClient(Configuration(host=address)) as client:
                 columns=["name"],
             )
         ),
-        "execution": json.loads(processes.execute_nearest(NearestExecution(inputs=inputs))),
+        "execution": json.loads(processes.execute("nearest", MatchExecution(inputs=inputs))),
     }
     rows = {"observations": RowsOrPointSet(1000), "references": RowsOrPointSet(100)}
     planned = EstimateRequest(EstimateInputs(**rows, k=2))

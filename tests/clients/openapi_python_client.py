@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from georesolve_client import Client
-from georesolve_client.api.processes import execute_nearest
+from georesolve_client.api.processes import execute
 from georesolve_client.api.resolve import estimate, nearest, resolve
 from georesolve_client.models import (
     EstimateInputs,
-    NearestExecution,
-    NearestInputs,
+    MatchExecution,
+    MatchInputs,
     PointColumns,
     ResolveForm,
 )
@@ -30,7 +30,7 @@ def rows(answer):
 
 
 with Client(base_url=address) as client:
-    inputs = NearestInputs(**sets, k=2)
+    inputs = MatchInputs(**sets, k=2)
     form = ResolveForm(
         observations=file(observations), references=file(references), k=2, columns=["name"]
     )
@@ -38,7 +38,7 @@ with Client(base_url=address) as client:
     answers = {
         "nearest": [row.to_dict() for row in nearest.sync(client=client, body=inputs)],
         "resolve": rows(resolve.sync(client=client, body=form)),
-        "execution": rows(execute_nearest.sync(client=client, body=NearestExecution(inputs))),
+        "execution": rows(execute.sync("nearest", client=client, body=MatchExecution(inputs))),
         "estimate": estimate.sync(client=client, body=planned).to_dict(),
     }
 print(json.dumps(answers))

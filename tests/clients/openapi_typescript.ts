@@ -22,7 +22,10 @@ const resolve = await client.POST("/resolve", {
     return form;
   },
 });
-const execution = await client.POST("/processes/nearest/execution", { body: { inputs } });
+const execution = await client.POST("/processes/{id}/execution", {
+  params: { path: { id: "nearest" } },
+  body: { inputs },
+});
 const planned = { observations: 1000, references: 100, k: 2 };
 const estimate = await client.POST("/estimate", { body: planned });
 

@@ -17,6 +17,7 @@ import georesolve
 from georesolve import commands, files, searches
 from georesolve.options import WithinOptions
 from georesolve.workers import plan
+from georesolve.workers import within as made_within
 from tests import oracle
 from tests.conftest import points, sphere
 from tests.kernels.point_sets import SETS
@@ -186,11 +187,10 @@ def test_pairs_come_in_parts_that_a_gpu_holds(monkeypatch):
     options = {"how": "left", "observation_columns": ["name"]}
     expected = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, **options)
     parts = []
-    search_parts = searches.Search.parts
     monkeypatch.setattr(
         searches.Search,
         "_fitting",
-        lambda self, batch, options: parts.append(0) or search_parts(self, batch, options, 100),
+        lambda self, batch, options: parts.append(0) or self.within(options).parts(batch, 100),
     )
     given = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, **options)
     assert given.combine_chunks().equals(expected.combine_chunks())
@@ -226,7 +226,6 @@ def test_no_observations_have_columns():
             r"write {'name': \['sum'\]}, got {'name': \['median'\]}",
         ),
         ({"summary": {"size": ["sum"]}}, "summary: there is no column 'size'"),
-        ({"summary": {"": ["sum"]}}, "summary makes sum, mean, min, max of a column"),
         ({"summary": {3: ["sum"]}}, "summary: there is no column '3'"),
         ({"summary": {"id": [["sum"]]}}, "summary makes sum, mean, min, max of a column"),
         ({"summary_by": "reference"}, "summary_by is for a summary"),
@@ -283,7 +282,7 @@ def test_the_bytes_of_a_file_do_not_depend_on_batches(paths, monkeypatch, option
     left = georesolve.within(*paths[:2], **{**options, "how": "left"})["status"].to_pylist()
     assert summary.counts == {name: left.count(name) for name in summary.counts}
     monkeypatch.setattr(files, "_COUNTED_ROWS", 61)
-    for module in (files, searches):
+    for module in (files, made_within):
         monkeypatch.setattr(module, "MADE_PAIRS", 97)
     told = []
     files.resolve(*paths, WithinOptions(**options), progress=lambda *now: told.append(now))
@@ -401,7 +400,7 @@ def test_a_summary_is_made_of_the_pairs(monkeypatch):
             assert given[name].to_pylist() == values, name
         assert {str(given[f"whole_{kind}"].type) for kind in ("sum", "min", "max")} == {"int64"}
         # Again from other batches.
-        monkeypatch.setattr(searches, "MADE_PAIRS", 13)
+        monkeypatch.setattr(made_within, "MADE_PAIRS", 13)
     # And in any order of the references.
     order = np.random.default_rng(5).permutation(300)
     again = georesolve.within(OBSERVATIONS, SUMMED.take(order), "radius", summary=SUMMARY)
@@ -475,7 +474,7 @@ def test_summaries_by_the_command(paths, tmp_path, suffix):
     if suffix == "parquet":
         told = json.loads(pq.read_schema(out).metadata[b"georesolve"])["options"]
         assert told["columns"] == ["name"]
-        assert told["summary"] == {"": ["count"], "id": ["sum", "mean"]}
+        assert told["summary"] == {"count": ["count"], "id": ["sum", "mean"]}
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_the_service_takes_the_examples(service):
     answer = service.post("/nearest", json=body_of("POST /nearest"))
     assert names_and_metres(answer.raise_for_status().json()) == NEAREST
     in_json = {"Accept": "application/json"}
-    execution = body_of("POST /processes/nearest/execution")
+    execution = body_of("POST /processes/{id}/execution")
     answer = service.post("/processes/nearest/execution", json=execution, headers=in_json)
     assert names_and_metres(answer.raise_for_status().json()) == NEAREST
     form = body_of("POST /resolve", "multipart/form-data")

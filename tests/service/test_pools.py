@@ -21,7 +21,7 @@ from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.health import get_health
 from georesolve.service.resolve import outcome, sets
-from georesolve.service.resolve.models import NearestInputs
+from georesolve.service.resolve.models import MatchInputs
 from georesolve.service.turns import Turns
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
@@ -187,7 +187,7 @@ def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
 
     async def make(columns):
         arrays = {f"c{i}": [1] for i in range(columns)}
-        inputs = NearestInputs(observations=arrays, references={})
+        inputs = MatchInputs(observations=arrays, references={})
         await sets._made(inputs, "observations", service, Path(), is_short=True)
 
     asyncio.run(make(16))

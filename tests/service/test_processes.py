@@ -63,7 +63,7 @@ def test_conformance(service):
 
 def test_descriptions(service):
     summaries = service.get("/processes").json()["processes"]
-    assert [one["id"] for one in summaries] == ["nearest"]
+    assert [one["id"] for one in summaries] == ["nearest", "within"]
     assert len(service.get("/processes", params={"limit": 1}).json()["processes"]) == 1
     for summary in summaries:
         own = next(link["href"] for link in summary["links"] if link["rel"] == "self")
@@ -87,6 +87,8 @@ def test_descriptions(service):
     body = api["paths"]["/resolve"]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert set(api["components"]["schemas"][named(body["schema"])]["properties"]) == {
         *inputs,
+        *service.get("/processes/within").json()["inputs"],
+        "question",
         "output",
     }
 
@@ -106,12 +108,12 @@ def test_operations_and_their_examples(service):
     for path in ("/", "/conformance", "/processes", "/processes/{id}"):
         answer = paths[path]["get"]["responses"]["200"]["content"]["application/json"]
         check(service.get(path.format(id="nearest")).json(), answer["schema"], path)
-    for path in ("/processes/nearest/execution", "/nearest", "/estimate"):
+    for path in ("/processes/{id}/execution", "/nearest", "/within", "/estimate"):
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]
         assert "$defs" not in str(body["schema"])
         named = body.get("examples", {}).values()
         for example in [body["example"]] if "example" in body else [one["value"] for one in named]:
-            assert service.post(path, json=example).status_code == 200
+            assert service.post(path.format(id="nearest"), json=example).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["get", "post"])
@@ -119,7 +121,7 @@ def test_unknown_process(service, method):
     path = {"get": "/processes/none", "post": "/processes/none/execution"}[method]
     answer = getattr(service, method)(path)
     assert (answer.status_code, answer.json()["type"]) == (404, f"{EXCEPTIONS}/no-such-process")
-    assert "there are 'nearest'" in answer.json()["detail"]
+    assert "there are 'nearest' and 'within'" in answer.json()["detail"]
 
 
 def test_a_synchronous_execution(service):

@@ -23,7 +23,7 @@ from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import MANIFEST_NAME, open_matches, read_manifest
 from georesolve.workers.matches import STATUSES
 from georesolve.workers.parts import COMPLETE, is_whole, part_name
-from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group
+from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group, rows_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.splice import Splice, encode
 from tests.conftest import points, store_points
@@ -69,7 +69,7 @@ def write_part(job, table, chunk):
     name = part_name(*chunk)
     with job.place.new(name) as file:
         splice = Splice(file)
-        for group in chunk.row_groups(job.options.k):
+        for group in chunk.cut(rows_a_group(job)):
             start, stop = np.searchsorted(table["observation"].to_numpy(), group)
             splice.add(encode(table.slice(start, stop - start)))
         part, groups = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}), name)

@@ -82,7 +82,7 @@ class _Body:
         self._receive = receive
         self._pause = settings.body_seconds
         path, length = own_path(scope), headers.get("content-length", "")
-        is_inline = media_type(headers) == "application/json" or path == "/nearest"
+        is_inline = media_type(headers) == "application/json" or path in ("/nearest", "/within")
         self._limit = settings.inline_bytes if is_inline else settings.upload_bytes
         self._advice = "send files, or arrays in smaller pieces" if is_inline else "send less"
         self._declared = int(length) if length.isdecimal() else 0

@@ -30,3 +30,4 @@ SIGHTINGS_CSV = "id,lat,lon\nBerlin,52.52,13.4\nParis,48.86,2.35\n"
 FILES = {"observations": SIGHTINGS_CSV, "references": CITIES_CSV}
 OPTIONS = {"max_distance_m": 600_000}
 EXECUTION = {"inputs": {**SETS, **OPTIONS}}
+WITHIN = {"distance_m": 600_000}

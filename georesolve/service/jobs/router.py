@@ -89,7 +89,7 @@ async def get_report(job: Job) -> Report:
     if job.report is None:
         raise ResultNotReady(
             f"the job {job.id!r} of the process {job.process!r} is {job.status} and has no report: "
-            "one comes with the result of 'nearest'"
+            "one comes with its result"
         )
     return Report(**job.report)
 

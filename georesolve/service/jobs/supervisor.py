@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Literal
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve import __version__
+from georesolve.intake.errors import Refused
 from georesolve.intake.plausibility import remarks
 from georesolve.service import pools
 from georesolve.service.clock import in_hours, seconds_between
@@ -26,12 +28,14 @@ from georesolve.service.errors import (
     disk_full,
     is_disk_full,
     is_out_of_descriptors,
+    problem_of,
 )
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.models import Report
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
+from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow, JobRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
@@ -225,11 +229,13 @@ class Supervisor:
         job = Job(id, folder, *sets, row.options, indexes, row.delivery.output)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id, self._disk)
+        left = None if job.output else Quotas(self._settings).left(self._store.of(row.owner))
+        most = min(self._settings.result_bytes, sys.maxsize if left is None else left)
         start = time.monotonic()
         result, progress = run(
-            cluster, job, reporter, lambda: self.stopping or id not in self._live
+            cluster, job, reporter, lambda: self.stopping or id not in self._live, most
         )
-        if not reporter.first_rows:
+        if not reporter.first_rows and job.options.question == "nearest":
             # Of a job that was taken up again nobody knows how long the whole takes.
             seconds = time.monotonic() - start
             self.keeper.pace.note(cluster, job, seconds, progress.compared)
@@ -259,21 +265,23 @@ def _report_of(
     observations = job.observations
     if (seen := progress.evidence) is not None:
         observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)
+    # As they were given.
+    observations, references = job.options.in_order(observations, job.references)
     chunks = max(1, sum(progress.chunks_by_worker.values()))
     sizes = -(-progress.rows // chunks), job.references.rows
     own = {
         "rows": result.rows,
         "size_bytes": result.size_bytes,
         "digest": result.digest,
-        "observations_sha256": job.observations.sha256,
-        "references_sha256": job.references.sha256,
+        "observations_sha256": observations.sha256,
+        "references_sha256": references.sha256,
         "observations_bbox": observations.bbox,
-        "references_bbox": job.references.bbox,
+        "references_bbox": references.bbox,
         "device": device,
         "search": str(way_of(*sizes, job.options, device)),
         "verification": {"observations": progress.verified},
         "versions": _VERSIONS,
-        "remarks": remarks(observations, job.references),
+        "remarks": remarks(observations, references),
         "options": job.options,
     }
     return Report.model_validate(vars(progress) | own)
@@ -292,8 +300,8 @@ def _seconds_before(
 
 def _problem_of_failure(error: BaseException) -> Problem:
     """What the client is told of a job that ended with an error of ours."""
-    if isinstance(error, Problem):
-        return error
+    if isinstance(error, Refused):
+        return problem_of(error)
     if isinstance(error, CarriedTooLong | OutputFailed | SourceFailed | WorkerLost):
         return JobFailed(str(error))
     if is_disk_full(error):

@@ -148,6 +148,8 @@ class _JobMap(NamedTuple):
 
     async def manifest(self) -> Manifest:
         """That of the result."""
+        if self.job.options.summary:
+            raise NotThere("a summary has no distances, and so no map: take one of pairs")
         return await self.results.store.files(self.results.manifest_of, self.job)
 
     async def run(self, function: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ from georesolve.service.http.operations import (
 )
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.receiving.ingest import Folder
-from georesolve.service.resolve.models import NearestExecution, NearestInputs
+from georesolve.service.resolve.models import QUESTION_OF, MatchExecution, MatchInputs
 from georesolve.service.resolve.requests import TermsOfRequest, json_content, parsed
 from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
@@ -77,9 +77,9 @@ class ProcessList(BaseModel):
     links: list[Link]
 
 
-def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
-    schema = schema_of(model)
-    required = schema.get("required", [])
+def _inputs(question: ProcessId) -> dict[str, InputDescription]:
+    schema = schema_of(MatchInputs)
+    required = [*schema["required"], *(["distance_m"] if question == "within" else [])]
     return {
         name: InputDescription(
             title=name,
@@ -88,6 +88,7 @@ def _inputs(model: type[BaseModel]) -> dict[str, InputDescription]:
             schema_=without_null(field),
         )
         for name, field in schema["properties"].items()
+        if name != "question" and QUESTION_OF.get(name, question) == question
     }
 
 
@@ -101,36 +102,44 @@ def _schema_of(format: Format) -> dict[str, Any]:
     return {"type": "string", **about} | ({} if format.is_text else {"contentEncoding": "binary"})
 
 
-_NEAREST = Process(
-    id="nearest",
-    title="The nearest reference of every observation",
-    description="For every observation the exactly nearest reference point on the globe, and "
-    "how many metres away it is.",
-    jobControlOptions=["sync-execute", "async-execute", "dismiss"],
-    outputTransmission=["value", "reference"],
-    inputs=_inputs(NearestInputs),
-    outputs={
-        "matches": OutputDescription(
-            title="matches",
-            description="a row an observation and neighbour: row of the observation, row of "
-            "the reference, metres between them, status",
-            schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
-        )
-    },
-)
+_TITLES: dict[ProcessId, str] = {
+    "nearest": "The nearest reference of every observation",
+    "within": "All references within a distance of every observation",
+}
+_PROCESSES = [
+    Process(
+        id=id,
+        title=title,
+        description=f"{title}, exactly, on the globe, and how many metres away it is.",
+        jobControlOptions=["sync-execute", "async-execute", "dismiss"],
+        outputTransmission=["value", "reference"],
+        inputs=_inputs(id),
+        outputs={
+            "matches": OutputDescription(
+                title="matches",
+                description="a row an observation and reference: row of the observation, row of "
+                "the reference, metres between them, status; or a row of a summary",
+                schema_={"oneOf": [_schema_of(one) for one in FORMATS]},
+            )
+        },
+    )
+    for id, title in _TITLES.items()
+]
 
 
 def _process(id: str, base: str) -> Process:
     """The description of a process, with its links."""
-    if id != _NEAREST.id:
-        raise NoSuchProcess(f"there is no process {id[:80]!r}: there are {_NEAREST.id!r}")
+    found = next((one for one in _PROCESSES if one.id == id), None)
+    if found is None:
+        names = " and ".join(map(repr, _TITLES))
+        raise NoSuchProcess(f"there is no process {id[:80]!r}: there are {names}")
     here = f"{base}/processes/{id}"
     links = [
         Link(href=here, rel="self", title="this document"),
         Link(href=f"{here}/execution", rel=f"{OGC_RELATION}execute", title="run it"),
         Link(href=f"{base}/jobs?processID={id}", rel=f"{OGC_RELATION}job-list", title="its jobs"),
     ]
-    return _NEAREST.model_copy(update={"links": links})
+    return found.model_copy(update={"links": links})
 
 
 @router.get("/processes", summary="All processes")
@@ -141,7 +150,7 @@ async def get_processes(
     """The processes on offer."""
     base = base_of(request)
     return ProcessList(
-        processes=[_process(_NEAREST.id, base)],
+        processes=[_process(id, base) for id in [*_TITLES][:limit]],
         links=[Link(href=f"{base}/processes", rel="self", title="this document")],
     )
 
@@ -160,26 +169,22 @@ _MATCHES: Answers = {
 
 
 @router.post(
-    "/processes/nearest/execution",
+    "/processes/{id}/execution",
     response_class=Response,
     responses=_MATCHES,
-    summary="Run `nearest`",
-    openapi_extra=json_request((NearestExecution, examples.EXECUTION)),
+    summary="Run a process",
+    openapi_extra=json_request((MatchExecution, examples.EXECUTION)),
 )
-async def execute_nearest(
-    request: Request, service: ServiceContext, terms: TermsOfRequest
+async def execute(
+    id: ProcessName, request: Request, service: ServiceContext, terms: TermsOfRequest
 ) -> Response:
-    """Find the nearest reference of every observation, as `/resolve` does."""
+    """Match every observation, as `/resolve` does."""
+    question = _process(id, base_of(request)).id
 
     async def ask(folder: Folder) -> Asked:
         async with json_content(request, service) as content:
-            execution = await parsed(service, content, NearestExecution)
+            execution = await parsed(service, content, MatchExecution)
+            execution.inputs.ask(question)
             return await asked_by(execution.inputs, service, folder, execution.delivery())
 
     return await answer(request, service, terms, ask)
-
-
-@router.post("/processes/{id}/execution", include_in_schema=False)
-async def execute_unknown(id: str, request: Request) -> None:
-    """Say which processes there are."""
-    _process(id, base_of(request))

@@ -10,23 +10,23 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.plausibility import check_match
 from georesolve.service import pools
-from georesolve.service.errors import NotReady, QueueFull, TooManyJobs
+from georesolve.service.errors import InvalidRequest, NotReady, QueueFull, TooManyJobs
 from georesolve.service.http import examples
 from georesolve.service.http.operations import json_request
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
     ROLES,
     EstimateInputs,
-    NearestExecution,
-    NearestInputs,
+    MatchExecution,
+    MatchInputs,
 )
 from georesolve.service.resolve.outcome import refuse_without_cluster
 from georesolve.service.resolve.requests import json_content, parsed
 from georesolve.service.resolve.router import ServiceContext
 from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
-from georesolve.workers.estimate import estimate, obstacle, result_bytes
+from georesolve.workers.estimate import estimate, obstacle
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.sampling import compared
+from georesolve.workers.sampling import Sample, sampled
 from georesolve.workers.sources import SourceFailed
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,10 @@ class _Either(BaseModel):
 class EstimateInfo(BaseModel):
     """What a job would take."""
 
-    rows: int = Field(description="of the result, when every observation has its row")
+    rows: int = Field(
+        description="of the result, when every observation has its row; those of pairs by a sample"
+    )
+    rows_spread: int | None = Field(None, description="two standard errors of those of a sample")
     chunks: int = Field(description="pieces that the observations are cut into")
     bytes_in: int = Field(description="of both sets as the service keeps them")
     bytes_out: int = Field(description="of the result")
@@ -62,34 +65,36 @@ _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
     "/estimate",
     operation_id="estimate",
     summary="What a job would take",
-    openapi_extra=json_request((EstimateInputs, _EXAMPLE), (NearestExecution, examples.EXECUTION)),
+    openapi_extra=json_request((EstimateInputs, _EXAMPLE), (MatchExecution, examples.EXECUTION)),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""
     refuse_without_cluster(service)
     async with json_content(request, service) as content, service.ingest.folder() as folder:
-        inputs: EstimateInputs | NearestInputs
+        inputs: EstimateInputs | MatchInputs
         if (await parsed(service, content, _Either)).inputs is None:
             inputs = await parsed(service, content, EstimateInputs)
         else:
             # The body of an execution can be sent as it is.
-            inputs = (await parsed(service, content, NearestExecution)).inputs
+            inputs = (await parsed(service, content, MatchExecution)).inputs
+        if inputs.distance_m is not None:
+            inputs.ask("within")
         sets = await planned_by(inputs, service, folder)
         datasets = [None if isinstance(one, int) else one.dataset for one in sets]
         options = inputs.options(*datasets)
         if datasets[0] and datasets[1]:
             check_match(datasets[0], datasets[1], options, inputs.on_invalid, inputs.pointer)
-        return await _estimate(service, *sets, options)
+        return await _estimate(service, *options.in_order(*sets), options)
 
 
-async def _compared(
+async def _sample(
     service: Service, observations: PlannedSet, references: PlannedSet, options: MatchOptions
-) -> float:
-    """See `sampling.compared`; 0 where a set is a number of rows, or cannot be looked at now."""
+) -> Sample:
+    """What a sample says; nothing where a set is a number of rows, or cannot be looked at now."""
     if isinstance(observations, int) or isinstance(references, int):
-        return 0.0
+        return Sample()
     datasets = observations.dataset, references.dataset
-    sample = partial(compared, *datasets, options)
+    sample = partial(sampled, *datasets, options)
     try:
         if any(one.lies_elsewhere for one in datasets):
             return await pools.remote(service.owner, sample)
@@ -97,7 +102,7 @@ async def _compared(
     except (OSError, ArrowException, SourceFailed, QueueFull, TooManyJobs) as error:
         # A job will tell.
         logger.warning("an estimate knows no sample of its sets: %s", error)
-        return 0.0
+        return Sample()
 
 
 async def _estimate(
@@ -107,16 +112,18 @@ async def _estimate(
     capacity = service.cluster.state.capacity
     if capacity is None:
         raise NotReady("no worker has told what it can take: try again")
-    found = estimate(
-        capacity, *sizes, options, await _compared(service, observations, references, options)
-    )
+    sample = await _sample(service, observations, references, options)
+    if options.has_pairs and sample.rows is None:
+        raise InvalidRequest(
+            "a sample of two sets tells of their pairs: give both sets, or ask for a summary"
+        )
+    found = estimate(capacity, *sizes, options, sample.compared, sample.rows)
     on_disk, kept = (
-        of_sets + result_bytes(*sizes, options)
-        for of_sets in bytes_of_sets(observations, references, sizes)
+        of_sets + found.bytes_out for of_sets in bytes_of_sets(observations, references, sizes)
     )
     left = await pools.database(service.quotas.left, service.store)
     room = await pools.disk(service.disk.left) if service.disk.holds_all else on_disk
-    rows = service.settings.dataset_rows
+    rows, most = service.settings.dataset_rows, service.settings.result_bytes
     limits = [
         ("bytes of memory on a device", found.device_memory, found.available_memory),
         (
@@ -124,6 +131,7 @@ async def _estimate(
             sizes[1].widest_column,
             found.column_memory,
         ),
+        ("bytes of a result", found.bytes_out if options.has_pairs else 0, most),
         ("bytes on the disk, without those that must stay free", on_disk, room),
         ("bytes of what this key may keep yet", kept, kept if left is None else left),
         *((f"rows of {role}", size.rows, rows) for role, size in zip(ROLES, sizes, strict=True)),
@@ -133,4 +141,5 @@ async def _estimate(
     ]
     if why := obstacle(*sizes, options):
         obstacles.append(why)
-    return EstimateInfo(**found._asdict(), fits=not obstacles, obstacles=obstacles)
+    told = {**found._asdict(), "rows_spread": sample.spread}
+    return EstimateInfo(**told, fits=not obstacles, obstacles=obstacles)

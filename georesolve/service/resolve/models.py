@@ -1,9 +1,10 @@
 """The request to match two sets of points: one model for forms, queries, JSON, streams and OGC.
 
-Schemas, the form and the description of the process follow from `NearestInputs`, and what the
+Schemas, the form and the descriptions of the processes follow from `MatchInputs`, and what the
 options are from `MatchOptions`.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -24,17 +26,22 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.intake.representations import FORMATS, LINES
+from georesolve.options import WithinOptions
+from georesolve.service.errors import InvalidRequest, Problem
 from georesolve.service.http.parameters import LISTS, Parameters
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
 from georesolve.workers.datasets import Dataset
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import MatchOptions, Question
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40
 _OPTIONS = {one.name: one for one in fields(MatchOptions)}
+QUESTION_OF = {name: one.metadata["of"] for name, one in _OPTIONS.items() if "of" in one.metadata}
+"""Options of one question alone."""
+_WITHIN = {one.name for one in fields(WithinOptions)} & _OPTIONS.keys()
 
 
 class Arrays(NamedTuple):
@@ -211,6 +218,11 @@ class ColumnNames(RootModel[list[ColumnName] | Literal["*"]]):
 _Columns = Annotated[
     list[str] | Literal["*"], PlainValidator(_column_names, json_schema_input_type=ColumnNames)
 ]
+_Summary = Annotated[
+    dict[ColumnName, Literal[True] | list[str]],
+    # In a form or a query it is a text.
+    BeforeValidator(lambda given: json.loads(given) if isinstance(given, str) else given),
+]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -226,6 +238,8 @@ def _with_options(model: type[M]) -> type[M]:
         if one.annotation == ColumnName | None
     }
     types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
+    types["summary"] = _Summary
+    types["distance_m"] = Annotated[float | ColumnName, Field(union_mode="left_to_right")] | None
     added |= {name: (types[name], one) for name, one in _OPTIONS.items()}
     name, module = model.__name__, model.__module__
     return create_model(name, __base__=model, __module__=module, __doc__=model.__doc__, **added)
@@ -239,6 +253,9 @@ class MatchParameters(TableParameters):
     it for both (`lat`).
     """
 
+    question: Question = "nearest"
+    distance_m: float | str | None = None
+
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
         return reading_for(role, self.reading(), self)
@@ -247,12 +264,30 @@ class MatchParameters(TableParameters):
         """The options as the workers want them, with the names of all columns where `*` is.
 
         A set that is not there yet, of which only the number of rows is known, has no columns.
+        Those of the other question are refused.
         """
+        for name in sorted(QUESTION_OF.keys() & self.model_fields_set):
+            if (other := QUESTION_OF[name]) != self.question:
+                raise self._refusal(name, f"is for question={other}: leave it out, or ask for that")
         given = {name: getattr(self, name) for name in _OPTIONS}
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
             given[name] = every if given[name] == EVERY else tuple(given[name])
+        if self.question == "within":
+            own = {name: given[name] for name in self.model_fields_set & _WITHIN}
+            checked = vars(WithinOptions(**{"distance_m": None, **own}))
+            given |= {name: checked[name] for name in _WITHIN}
         return MatchOptions(**given)
+
+    def ask(self, question: Question) -> None:
+        """Take the question from where the request was sent to; another one is refused."""
+        if self.question != question and "question" in self.model_fields_set:
+            raise self._refusal("question", f"must be {question} here: leave it out")
+        self.question = question
+
+    def _refusal(self, name: str, detail: str) -> Problem:
+        pointer = self.pointer(name)
+        return InvalidRequest(f"{pointer}: {detail}", [{"pointer": pointer, "detail": detail}])
 
 
 class JobParameters(MatchParameters):
@@ -281,11 +316,11 @@ class PointSources(Parameters):
     references: Source = Field(description=f"where things are: {_POINTS}")
 
 
-class NearestInputs(MatchParameters, PointSources):
+class MatchInputs(MatchParameters, PointSources):
     """Two point sets, and how to match them."""
 
 
-class ResolveForm(NearestInputs, JobParameters):
+class ResolveForm(MatchInputs, JobParameters):
     """Two point sets as files or names, how to match them, and where the result is written."""
 
     def delivery(self) -> Delivery | None:
@@ -335,10 +370,10 @@ class Output(Parameters):
     )
 
 
-class NearestExecution(Parameters):
-    """A request to run the process `nearest`."""
+class MatchExecution(Parameters):
+    """A request to run a process."""
 
-    inputs: NearestInputs
+    inputs: MatchInputs
     outputs: dict[Literal["matches"], MatchesOutput] = Field({})
     output: Output | None = Field(
         None, description="where the parts of the result are written, instead of being kept here"

@@ -27,6 +27,7 @@ from georesolve.service.errors import (
     OutputTaken,
     ResultTooLarge,
     TooLarge,
+    TooManyPairs,
 )
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
@@ -48,11 +49,12 @@ from georesolve.workers.at_hand import (
     resolve_at_hand,
 )
 from georesolve.workers.estimate import obstacle, result_bytes
-from georesolve.workers.jobs import Job, with_id
+from georesolve.workers.jobs import Job
 from georesolve.workers.places import place_of
 from georesolve.workers.rates import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
 from georesolve.workers.result import Rows, opened
+from georesolve.workers.sampling import sampled
 from georesolve.workers.sources import SourceFailed
 
 logger = logging.getLogger(__name__)
@@ -95,8 +97,8 @@ def why_too_large(asked: Asked) -> str | None:
         )
     # Where few references are wider than the others, the search finds out that it is too much.
     rows = observations.rows * options.k
-    of_observations = observations.width(with_id(observations, options.observation_columns)).total
-    of_references = references.width(with_id(references, options.columns)).total
+    of_observations = observations.width(options.of_observations(observations)).total
+    of_references = references.width(options.of_references(references)).total
     carried = of_observations * options.k + of_references * rows // max(1, references.rows)
     if carried > CONVERTED_BYTES:
         return (
@@ -159,7 +161,7 @@ def _asks_elsewhere(asked: Asked) -> bool:
     observations, references = asked.datasets
     return observations.lies_elsewhere or (
         references.lies_elsewhere
-        and not is_resident(references, with_id(references, asked.options.columns))
+        and not is_resident(references, asked.options.of_references(references))
     )
 
 
@@ -301,7 +303,15 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     sizes = sizes_of(*asked.sets, options)
     if why := obstacle(*sizes, options):
         raise TooLarge(why)
-    size_bytes = 0 if delivery.output else result_bytes(*sizes, options)
+    is_here = not any(one.lies_elsewhere for one in asked.datasets)
+    least = sampled(*asked.datasets, options).least if options.has_pairs and is_here else None
+    size_bytes, most = result_bytes(*sizes, options, least), service.settings.result_bytes
+    if least is not None and size_bytes > most:
+        raise TooManyPairs(
+            f"a sample of both sets has {least} pairs, which take {size_bytes} bytes, and {most} "
+            "are allowed: ask for a shorter distance, or for a summary"
+        )
+    size_bytes = 0 if delivery.output else size_bytes
     on_disk, own_bytes = bytes_of_sets(*asked.sets, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + on_disk if service.disk.holds_all else 0)

@@ -26,7 +26,7 @@ from georesolve.service.http.operations import TEXT
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.resolve.context import Service
-from georesolve.service.resolve.models import ROLES, JobParameters, NearestInputs, ResolveForm
+from georesolve.service.resolve.models import ROLES, JobParameters, MatchInputs, ResolveForm
 from georesolve.service.store.rows import Repeat
 
 _LONGEST_KEY = 255
@@ -185,10 +185,10 @@ async def read_form(request: Request, folder: Path) -> ResolveForm:
     return parameters_of(ResolveForm, query, form.fields, form.parts)
 
 
-async def read_stream(request: Request, folder: Path) -> NearestInputs:
+async def read_stream(request: Request, folder: Path) -> MatchInputs:
     """The model of an Arrow stream of observations, with all else in the query."""
     given = {"observations": await receive_body(request, folder)}
-    return parameters_of(NearestInputs, request.query_params.multi_items(), given=given)
+    return parameters_of(MatchInputs, request.query_params.multi_items(), given=given)
 
 
 async def parsed(service: Service, content: bytearray, model: type[M]) -> M:

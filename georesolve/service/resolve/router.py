@@ -28,7 +28,7 @@ from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.resolve.context import Service
-from georesolve.service.resolve.models import NearestInputs, ResolveForm
+from georesolve.service.resolve.models import MatchInputs, ResolveForm
 from georesolve.service.resolve.outcome import (
     SmallAnswer,
     refuse_unready,
@@ -47,6 +47,7 @@ from georesolve.service.resolve.requests import (
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_answer
 from georesolve.service.store.rows import LIVE, JobRow
+from georesolve.workers.jobs import Question
 
 router = APIRouter(tags=["resolve"])
 
@@ -69,12 +70,15 @@ _FORM = form_request(
 )
 
 
+_AT_ONCE = matches_answer("the matches, in the format that Accept likes best", first=JSON)
+
+
 @router.post(
     "/nearest",
     summary="The nearest references of a few observations, at once",
     response_class=Response,
-    responses=matches_answer("the matches, in the format that Accept likes best", first=JSON),
-    openapi_extra=json_request((NearestInputs, examples.SETS | examples.OPTIONS)),
+    responses=_AT_ONCE,
+    openapi_extra=json_request((MatchInputs, examples.SETS | examples.OPTIONS)),
 )
 async def nearest(request: Request) -> Response:
     """Find the nearest references of a few observations, in milliseconds.
@@ -88,17 +92,38 @@ async def nearest(request: Request) -> Response:
     application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the
     query.
     """
+    return await _at_once(request, "nearest")
+
+
+@router.post(
+    "/within",
+    summary="All references within a distance of a few observations, at once",
+    response_class=Response,
+    responses=_AT_ONCE,
+    openapi_extra=json_request((MatchInputs, examples.SETS | examples.WITHIN)),
+)
+async def within(request: Request) -> Response:
+    """Find all references within a distance of a few observations, or a summary of them.
+
+    It is asked and answered as `/nearest`. More than 65 536 pairs are refused with 413, too.
+    """
+    return await _at_once(request, "within")
+
+
+async def _at_once(request: Request, question: Question) -> Response:
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
     # A dependency takes more time.
     service: Service = request.app.state.service.of(request.state.store)
     async with service.ingest.folder() as folder:
         if media_type(request.headers) == ARROW.media_type:
             inputs = await read_stream(request, folder.path)
+            inputs.ask(question)
             asked = await asked_by(inputs, service, folder)
             return _small_response(await resolve_at_once(service, asked, format, start))
         refuse_query(request.query_params.multi_items())
         async with json_content(request, service) as content:
-            inputs = await parsed(service, content, NearestInputs)
+            inputs = await parsed(service, content, MatchInputs)
+            inputs.ask(question)
             is_short = len(content) <= SHORT_BYTES
             asked = await asked_by(inputs, service, folder, is_short=is_short)
             return _small_response(await resolve_at_once(service, asked, format, start))
@@ -124,7 +149,8 @@ async def resolve_files(
 
     The answer is the result as Parquet, or, with `Prefer: respond-async`, a job to ask again. With
     `Prefer: wait=N` it is the result if that is there within N seconds, and else the job. With
-    `output` it is a link to where the result lies.
+    `output` it is a link to where the result lies. With `question=within` it has all references
+    within `distance_m`, or a summary of them.
     """
 
     async def ask(folder: Folder) -> Asked:

@@ -1,5 +1,6 @@
 """The two sets of a request, made or found: what it asks for, and what that takes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from georesolve.service.resolve.models import (
     DatasetReference,
     EstimateInputs,
     GeoJson,
-    NearestInputs,
+    MatchInputs,
     PointSource,
     SourceReference,
 )
@@ -32,7 +33,7 @@ from georesolve.workers.sources import SourceFiles
 
 PointSet = Ingested | DatasetRow
 """An upload (deleted unless it is kept), or a registered dataset."""
-EitherInputs = NearestInputs | EstimateInputs
+EitherInputs = MatchInputs | EstimateInputs
 PlannedSet = int | PointSet
 """A set of a job, or how many rows it will have."""
 _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
@@ -62,7 +63,7 @@ class Asked(NamedTuple):
         return self.observations.dataset, self.references.dataset
 
 
-def _check(asked: Asked, inputs: NearestInputs) -> None:
+def _check(asked: Asked, inputs: MatchInputs) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
@@ -92,7 +93,7 @@ def _start_of(href: str) -> str:
 
 
 async def asked_by(
-    inputs: NearestInputs,
+    inputs: MatchInputs,
     service: Service,
     folder: Folder,
     delivery: Delivery | None = None,
@@ -108,7 +109,8 @@ async def asked_by(
     options = inputs.options(observations.dataset, references.dataset)
     asked = Asked(observations, references, options, inputs.on_invalid, delivery)
     _check(asked, inputs)
-    return asked
+    one, other = options.in_order(*asked.sets)
+    return asked._replace(observations=one, references=other)
 
 
 async def planned_by(
@@ -163,13 +165,18 @@ def sizes_of(
 ) -> tuple[Size, Size]:
     """How large both sets of a job are; blocks while their files are looked into."""
     try:
-        return _size(observations, options.observation_columns), _size(references, options.columns)
+        return (
+            _size(observations, options.of_observations),
+            _size(references, options.of_references),
+        )
     except FileNotFoundError:
         raise NoSuchDataset("one of the two datasets was removed meanwhile") from None
 
 
-def _size(one: PlannedSet, columns: tuple[str, ...]) -> Size:
-    return size_of_rows(one) if isinstance(one, int) else size_of_dataset(one.dataset, columns)
+def _size(one: PlannedSet, carried: Callable[[Dataset], list[str]]) -> Size:
+    if isinstance(one, int):
+        return size_of_rows(one)
+    return size_of_dataset(one.dataset, carried(one.dataset))
 
 
 def bytes_of_sets(

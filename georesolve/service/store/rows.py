@@ -9,12 +9,12 @@ from pydantic import TypeAdapter
 
 from georesolve.service.clock import now
 from georesolve.workers.datasets import Dataset, Facts
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import MatchOptions, Question
 from georesolve.workers.places import Object
 from georesolve.workers.sources import SourceFiles
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
-ProcessId = Literal["nearest"]
+ProcessId = Question
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
 _FACTS = TypeAdapter(Facts)
 REMOVED = "removed after its success"

@@ -300,7 +300,7 @@ class Store(Queries):
         """
         id, owner, time = new_id(), self.owner or "", now()
         values: dict[str, Any] = {
-            "process": "nearest",
+            "process": options.question,
             "observations": observations.id,
             "references": references.id,
             "rows": observations.dataset.rows,

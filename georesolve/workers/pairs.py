@@ -1,0 +1,105 @@
+"""All within a distance, by workers: summaries of observations, and pairs by ranges of result rows.
+
+No worker holds more than some row groups of these, however many pairs one observation has.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from georesolve.workers.carried import carried
+from georesolve.workers.datasets import read_rows, recut
+from georesolve.workers.evidence import Evidence
+from georesolve.workers.frames import read_points
+from georesolve.workers.jobs import Job
+from georesolve.workers.parts import part_name
+from georesolve.workers.plan import Chunk, cut_by, rows_a_group
+from georesolve.workers.references import pieces, resident_column, resident_index
+from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.result import opened
+from georesolve.workers.search import WrongAnswer, another_search
+from georesolve.workers.within import MADE_PAIRS, Batch, Within
+
+
+def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
+    """Some observations of a job, and what they say of files that nobody has looked at before."""
+    points, name = job.observations, job.options.distance_m
+    frame, evidence = read_points(points, *chunk)
+    names = [name] if isinstance(name, str) else []
+    columns = read_rows(points.file, *chunk, names) if names else pa.table({})
+    lat_deg, lon_deg = frame[points.lat].values, frame[points.lon].values
+    return Batch.of(lat_deg, lon_deg, chunk.start, columns, job.options), evidence
+
+
+def within_of(job: Job) -> Within:
+    """The references of a job, which are made ready on first need."""
+    references = job.references
+    if len(pieces(references)) > 1:
+        raise InvalidInput(
+            f"references: {references.rows} are more than a worker searches at once, as all within "
+            "a distance are: give workers more memory, or split the references"
+        )
+    index = resident_index(references, (0, references.rows), job.indexes, copies=True)
+    column = partial(resident_column, references)
+    return Within(index, job.options, references.valid_rows, lambda name: column(name).values)
+
+
+def verify_summary(within: Within, batch: Batch, rows: pa.Table) -> int:
+    """Search some of the observations again by another algorithm; returns how many."""
+    if not rows.num_rows:
+        return 0
+    sizes = rows.num_rows, within.index.n_references
+    middle, took, other = another_search(*sizes, within.options)
+    again, _ = replace(within, options=other).found(batch.rows(middle.start, middle.stop))
+    if not again.equals(given := rows.slice(middle.start, again.num_rows)):
+        raise WrongAnswer(
+            f"the summary is {given.to_pylist()} by {took!r} and {again.to_pylist()} by "
+            f"{other.algorithm!r}"
+        )
+    return int(again.num_rows)
+
+
+def pairs_of(job: Job, chunk: Chunk) -> Iterator[pa.Table]:
+    """The rows of a chunk of result rows, with what they carry, by the row groups of the result."""
+    size = rows_a_group(job)
+    most = min(size, MADE_PAIRS)
+
+    def carrying() -> Iterator[pa.Table]:
+        for own, rows in _rows(job, chunk, most):
+            for first in range(0, max(1, rows.num_rows), most):
+                with carried(job, own, rows.slice(first, most)) as table:
+                    yield table
+
+    return recut(carrying(), size)
+
+
+def _rows(job: Job, chunk: Chunk, most: int) -> Iterator[tuple[Chunk, pa.Table]]:
+    """Observations, and those of their rows that are in a chunk of result rows."""
+    within, (starts, before) = within_of(job), job.counted
+    if chunk.start == chunk.stop:
+        yield chunk, within.found(batch_of(job, chunk)[0])[0]
+    first = int(np.searchsorted(before, chunk.start, "right")) - 1
+    for number in range(first, int(np.searchsorted(before, chunk.stop))):
+        if before[number] == before[number + 1]:
+            continue
+        counted = Chunk(starts[number], starts[number + 1])
+        with job.counting().place.open(part_name(*counted)) as file:
+            each = opened(file).read(columns=["count"])["count"].fill_null(0).to_numpy()
+        rows = np.maximum(each, 1) if job.options.how == "left" else each
+        edges = before[number] + np.concatenate([[0], np.cumsum(rows)])
+        # Those with rows in the chunk, from the first to the last.
+        low = max(0, int(np.searchsorted(edges, chunk.start, "right")) - 1)
+        high = min(each.size, int(np.searchsorted(edges, chunk.stop)))
+        own = Chunk(counted.start + low, counted.start + high)
+        batch, _ = batch_of(job, own)
+        for part in cut_by(np.maximum(each[low:high], 1), most):
+            table, _ = within.found(batch.rows(*part))
+            start, stop = (int(edges[low + row]) for row in part)
+            if table.num_rows != stop - start:
+                raise WrongAnswer(f"{stop - start} rows were counted, and {table.num_rows} found")
+            skipped = max(0, chunk.start - start)
+            table = table.slice(skipped, min(stop, chunk.stop) - start - skipped)
+            yield Chunk(own.start + part[0], own.start + part[1]), table
