@@ -11,9 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.disk import LOOK_BYTES, Disk
-from georesolve.service.errors import BodyTimeout, InvalidRequest, TooLarge, UnsupportedFormat
 from georesolve.service.links import own_path
 from georesolve.service.settings import Settings
 
@@ -32,7 +31,7 @@ def refuse_other_types(request: Request, wanted: str, how: str) -> None:
     """Refuse a body of another media type; `how` is what to do, behind "send" and the type."""
     given = media_type(request.headers)
     if given != wanted:
-        raise UnsupportedFormat(
+        raise errors.UnsupportedFormat(
             f"the media type {given[:80] or 'none'} is not supported here: send {wanted} {how}"
         )
 
@@ -67,7 +66,7 @@ def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
         try:
             piece += unpacker.decompress(packed, _PIECE_BYTES - len(piece))
         except zlib.error as error:
-            raise InvalidRequest(f"the body is not what gzip packs: {error}") from None
+            raise errors.InvalidRequest(f"the body is not what gzip packs: {error}") from None
         packed = unpacker.unconsumed_tail or unpacker.unused_data
     return unpacker, bytes(piece), packed
 
@@ -100,7 +99,7 @@ class _Body:
     async def receive(self) -> Message:
         """The next message, as ASGI has them."""
         if self._declared > self._limit:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"the body has {self._declared} bytes, and the limit is {self._limit} bytes: "
                 f"{self._advice}"
             )
@@ -110,7 +109,7 @@ class _Body:
             async with asyncio.timeout(self._pause if self._is_coming else None):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyTimeout(
+            raise errors.BodyTimeout(
                 f"nothing came for {self._pause:g} s after {self._size} bytes of the body, and a "
                 f"pause may have {self._pause:g} s: send it again, with shorter ones",
                 headers={"Connection": "close"},
@@ -121,7 +120,7 @@ class _Body:
         for _, counted in self._digests.values():
             counted.update(piece)
         if self._size > self._limit:
-            raise TooLarge(
+            raise errors.TooLarge(
                 f"{self._size} bytes of the body came, more than the limit of {self._limit} bytes, "
                 f"and no more are taken: {self._advice}"
             )
@@ -129,7 +128,7 @@ class _Body:
         for name, (digest, counted) in self._digests.items() if is_last else ():
             found = base64.b64encode(counted.digest()).decode()
             if found != digest:
-                raise InvalidRequest(
+                raise errors.InvalidRequest(
                     f"Content-Digest says {name}=:{digest[:100]}:, and what came has "
                     f"{name}=:{found}: send it again"
                 )
@@ -138,7 +137,7 @@ class _Body:
     async def unpacked(self, encoding: str) -> AsyncIterator[Message]:
         """The same body unpacked; `encoding` is how it was packed."""
         if encoding not in _GZIP:
-            raise UnsupportedFormat(
+            raise errors.UnsupportedFormat(
                 f"the Content-Encoding {encoding[:80]!r} is not supported: send gzip, or none",
                 headers={"Accept-Encoding": "gzip"},
             )
@@ -157,14 +156,14 @@ class _Body:
                     continue
                 size += len(piece)
                 if size > self._limit:
-                    raise TooLarge(
+                    raise errors.TooLarge(
                         f"the body unpacks to more than the limit of {self._limit} bytes: send less"
                     )
                 if self._is_stored:
                     await self._look(size)
                 yield {"type": "http.request", "body": piece, "more_body": True}
         if size and not unpacker.eof:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "the body breaks off: it is not all that gzip packed; send it whole"
             )
         yield {"type": "http.request", "body": b"", "more_body": False}

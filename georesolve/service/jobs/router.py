@@ -8,10 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
-from georesolve.service.errors import JobDismissed, NoSuchJob, ResultNotReady
 from georesolve.service.http import examples
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.endings import dismiss
@@ -42,7 +41,7 @@ def job_of(store: OwnStore, id: JobId) -> JobRow:
     """The job with this id: what a handler takes whose path names it."""
     row = store.job(id)
     if row is None:
-        raise NoSuchJob(f"there is no job {id[:80]!r}")
+        raise errors.NoSuchJob(f"there is no job {id[:80]!r}")
     return row
 
 
@@ -85,9 +84,9 @@ def get_status(
 async def get_report(job: Job) -> Report:
     """What a finished job did: counts, timings by stage, devices, versions, checksums."""
     if job.status == "dismissed":
-        raise JobDismissed(f"the job {job.id!r} was dismissed; its report does not exist")
+        raise errors.JobDismissed(f"the job {job.id!r} was dismissed; its report does not exist")
     if job.report is None:
-        raise ResultNotReady(
+        raise errors.ResultNotReady(
             f"the job {job.id!r} of the process {job.process!r} is {job.status} and has no report: "
             "one comes with its result"
         )

@@ -15,21 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve import __version__
 from georesolve.intake.errors import Refused
 from georesolve.intake.plausibility import remarks
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, seconds_between
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
-from georesolve.service.errors import (
-    DatasetDamaged,
-    JobFailed,
-    NoSuchDataset,
-    Problem,
-    StorageFull,
-    disk_full,
-    is_disk_full,
-    is_out_of_descriptors,
-    problem_of,
-)
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
 from georesolve.service.jobs.models import Report
@@ -113,7 +102,7 @@ class Supervisor:
                     # One that runs leaves its workers within seconds; what it holds goes after it.
                     await asyncio.gather(*map(self._let_go, self._tasks.keys() - self._live))
                     await changed.wait()
-                except (SQLAlchemyError, OSError, Problem) as error:
+                except (SQLAlchemyError, OSError, errors.Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
 
@@ -132,7 +121,7 @@ class Supervisor:
         self._store.note_death()
         for job in self._store.live_jobs():
             if job.deaths >= _MOST_RUNNER_DEATHS:
-                problem = JobFailed(
+                problem = errors.JobFailed(
                     "the service died each time that it ran this job, at last alone, so it is not "
                     "tried again: a job may need more memory than there is; send fewer rows at a "
                     "time, or carry fewer or shorter columns"
@@ -141,7 +130,7 @@ class Supervisor:
                 self._fail(job.id, problem)
                 clear(self._store, self._library, job.id)
 
-    def _fail(self, id: str, problem: Problem) -> None:
+    def _fail(self, id: str, problem: errors.Problem) -> None:
         outcome = problem.document(f"/jobs/{id}")
         end(self._store, self._metrics, id, "failed", problem.detail, problem=outcome)
 
@@ -195,7 +184,7 @@ class Supervisor:
                 return False
             logger.exception("job %s failed", id)
             problem = self._damage(id) or _problem_of_failure(error)
-            is_full = isinstance(error, StorageFull) or is_disk_full(error)
+            is_full = isinstance(error, errors.StorageFull) or errors.is_disk_full(error)
             if is_full and (row := self._store.job(id)):
                 # What it wrote is in its own way, and in that of the line that says so.
                 with contextlib.suppress(OSError):
@@ -205,14 +194,14 @@ class Supervisor:
             clear(self._store, self._library, id)
         return True
 
-    def _damage(self, id: str) -> Problem | None:
+    def _damage(self, id: str) -> errors.Problem | None:
         """What is wrong with the files of a job that failed, which may be why; None for nothing."""
         row = self._store.job(id)
         assert row is not None, "only jobs that have ended are forgotten"
         try:
             for dataset in {row.observations, row.references}:
                 self._library.whole(dataset, every_byte=True)
-        except (DatasetDamaged, NoSuchDataset) as damage:
+        except (errors.DatasetDamaged, errors.NoSuchDataset) as damage:
             return damage
         except OSError:
             logger.exception("job %s: its files cannot be checked", id)
@@ -252,7 +241,7 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
     """What a job waits for that was stopped by an error; None where the job is at fault."""
     if not cluster.is_up():
         return "waiting for its cluster, which was lost"
-    if is_out_of_descriptors(error):
+    if errors.is_out_of_descriptors(error):
         # Clients have them, and go. The parts of the job stand for the next try.
         return "waiting until files can be opened again"
     return "waiting for the object store" if isinstance(error, StoreFailed) else None
@@ -298,15 +287,15 @@ def _seconds_before(
     return seconds
 
 
-def _problem_of_failure(error: BaseException) -> Problem:
+def _problem_of_failure(error: BaseException) -> errors.Problem:
     """What the client is told of a job that ended with an error of ours."""
     if isinstance(error, Refused):
-        return problem_of(error)
+        return errors.problem_of(error)
     if isinstance(error, CarriedTooLong | OutputFailed | SourceFailed | WorkerLost):
-        return JobFailed(str(error))
-    if is_disk_full(error):
-        return disk_full()
-    return JobFailed("an error of the service; its log has the details")
+        return errors.JobFailed(str(error))
+    if errors.is_disk_full(error):
+        return errors.disk_full()
+    return errors.JobFailed("an error of the service; its log has the details")
 
 
 class _Reporter:

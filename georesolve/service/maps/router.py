@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
 from georesolve.intake.representations import features
+from georesolve.service import errors
 from georesolve.service.auth.access import part
-from georesolve.service.errors import NotThere, SetsGone
 from georesolve.service.http.answers import unchanged
 from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, answer_of, schema_of
 from georesolve.service.jobs.router import Job
@@ -127,7 +127,7 @@ async def _tile(
     y: Annotated[int, _step(_MOST, "counted from 85 north")],
 ) -> Tile:
     if max(x, y) >= 1 << z:
-        raise NotThere(
+        raise errors.NotThere(
             f"there is no tile {z}/{x}/{y}: at zoom {z} columns and rows are 0 to {(1 << z) - 1}"
         )
     return Tile(z, x, y)
@@ -149,7 +149,7 @@ class _JobMap(NamedTuple):
     async def manifest(self) -> Manifest:
         """That of the result."""
         if self.job.options.summary:
-            raise NotThere("a summary has no distances, and so no map: take one of pairs")
+            raise errors.NotThere("a summary has no distances, and so no map: take one of pairs")
         return await self.results.store.files(self.results.manifest_of, self.job)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ class _JobMap(NamedTuple):
             try:
                 return await self.maps.drawn(owner, self.job.id, manifest, observations)
             except SourceFailed as failed:
-                raise SetsGone(str(failed)) from None
+                raise errors.SetsGone(str(failed)) from None
 
     async def answer(
         self,

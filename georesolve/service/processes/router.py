@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from georesolve import __version__
 from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
-from georesolve.service.errors import NoSuchProcess
+from georesolve.service import errors
 from georesolve.service.http import examples
 from georesolve.service.http.operations import (
     Answers,
@@ -132,7 +132,7 @@ def _process(id: str, base: str) -> Process:
     found = next((one for one in _PROCESSES if one.id == id), None)
     if found is None:
         names = " and ".join(map(repr, _TITLES))
-        raise NoSuchProcess(f"there is no process {id[:80]!r}: there are {names}")
+        raise errors.NoSuchProcess(f"there is no process {id[:80]!r}: there are {names}")
     here = f"{base}/processes/{id}"
     links = [
         Link(href=here, rel="self", title="this document"),

@@ -13,10 +13,9 @@ from typing import TypeVar
 
 from georesolve.intake.addresses import Sinks
 from georesolve.intake.errors import Refused
-from georesolve.service import pools
+from georesolve.service import errors, pools
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
-from georesolve.service.errors import QueueFull, TooManyBodies, TooManyJobs
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.metrics import Metrics
 from georesolve.service.receiving.ingest import Ingest
@@ -82,13 +81,13 @@ class AtHand:
         """
         waiting, own = self._unanswered.total(), self._unanswered[owner]
         if waiting >= _MOST_UNANSWERED:
-            raise QueueFull(
+            raise errors.QueueFull(
                 f"{waiting} small requests wait for their answers at one front, and "
                 f"{_MOST_UNANSWERED} may: come again later",
                 headers={"Retry-After": "1"},
             )
         if owner and own >= _MOST_OF_ONE_KEY:
-            raise TooManyJobs(
+            raise errors.TooManyJobs(
                 f"{own} small requests of this key wait for their answers at one front, and "
                 f"{_MOST_OF_ONE_KEY} may: wait for one before you send the next",
                 headers={"Retry-After": "1"},
@@ -133,7 +132,7 @@ class Memory:
             left = self._most - held
             if left < 0 or (owner and own > left):
                 whose = f"of this key have {own} bytes, which is more than is left for others"
-                raise TooManyBodies(
+                raise errors.TooManyBodies(
                     "the JSON bodies that one front is reading "
                     f"{f'have {held} bytes' if left < 0 else whose}, and all may have "
                     f"{self._most}: send fewer at a time, or files"

@@ -9,8 +9,7 @@ from pyarrow import ArrowException
 from pydantic import BaseModel, Field
 
 from georesolve.intake.plausibility import check_match
-from georesolve.service import pools
-from georesolve.service.errors import InvalidRequest, NotReady, QueueFull, TooManyJobs
+from georesolve.service import errors, pools
 from georesolve.service.http import examples
 from georesolve.service.http.operations import json_request
 from georesolve.service.resolve.context import Service
@@ -99,7 +98,7 @@ async def _sample(
         if any(one.lies_elsewhere for one in datasets):
             return await pools.remote(service.owner, sample)
         return await service.at_hand.answer(service.owner, sample)
-    except (OSError, ArrowException, SourceFailed, QueueFull, TooManyJobs) as error:
+    except (OSError, ArrowException, SourceFailed, errors.QueueFull, errors.TooManyJobs) as error:
         # A job will tell.
         logger.warning("an estimate knows no sample of its sets: %s", error)
         return Sample()
@@ -111,10 +110,10 @@ async def _estimate(
     sizes = await service.store.files(sizes_of, observations, references, options)
     capacity = service.cluster.state.capacity
     if capacity is None:
-        raise NotReady("no worker has told what it can take: try again")
+        raise errors.NotReady("no worker has told what it can take: try again")
     sample = await _sample(service, observations, references, options)
     if options.has_pairs and sample.rows is None:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             "a sample of two sets tells of their pairs: give both sets, or ask for a summary"
         )
     found = estimate(capacity, *sizes, options, sample.compared, sample.rows)

@@ -27,7 +27,7 @@ from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import WithinOptions
-from georesolve.service.errors import InvalidRequest, Problem
+from georesolve.service import errors
 from georesolve.service.http.parameters import LISTS, Parameters
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import Upload
@@ -285,9 +285,11 @@ class MatchParameters(TableParameters):
             raise self._refusal("question", f"must be {question} here: leave it out")
         self.question = question
 
-    def _refusal(self, name: str, detail: str) -> Problem:
+    def _refusal(self, name: str, detail: str) -> errors.Problem:
         pointer = self.pointer(name)
-        return InvalidRequest(f"{pointer}: {detail}", [{"pointer": pointer, "detail": detail}])
+        return errors.InvalidRequest(
+            f"{pointer}: {detail}", [{"pointer": pointer, "detail": detail}]
+        )
 
 
 class JobParameters(MatchParameters):

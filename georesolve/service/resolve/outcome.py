@@ -15,20 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from georesolve.intake.errors import Refused
 from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import PARQUET, Format, up_to
-from georesolve.service import pools
-from georesolve.service.errors import (
-    InvalidInput,
-    JobDismissed,
-    KeyInUse,
-    KeyReused,
-    NoSuchDataset,
-    NotAcceptable,
-    NotReady,
-    OutputTaken,
-    ResultTooLarge,
-    TooLarge,
-    TooManyPairs,
-)
+from georesolve.service import errors, pools
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.context import Service
@@ -113,13 +100,13 @@ async def resolve_at_once(
 ) -> SmallAnswer:
     """The answer to a small request that came at `start`, and to no other: no job is made."""
     if why := why_too_large(asked):
-        raise TooLarge(f"{why}: {_BEYOND}")
+        raise errors.TooLarge(f"{why}: {_BEYOND}")
     try:
         return await looked_up(service, asked, format, start)
     except NotResident as error:
-        raise NotReady(f"{error}: try again") from None
+        raise errors.NotReady(f"{error}: try again") from None
     except NotAtHand as error:
-        raise TooLarge(f"{error}: {_BEYOND}") from None
+        raise errors.TooLarge(f"{error}: {_BEYOND}") from None
 
 
 async def looked_up(service: Service, asked: Asked, format: Format, start: float) -> SmallAnswer:
@@ -183,7 +170,7 @@ def _look_up(
     try:
         answer = resolve_at_hand(job, most_steps)
     except SourceFailed as failed:
-        raise InvalidInput(str(failed)) from None
+        raise errors.InvalidInput(str(failed)) from None
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
     resolved = time.perf_counter()
     if format == PARQUET:
@@ -205,7 +192,7 @@ def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
     assert format.pieces is not None, "Parquet is there"
     made = up_to(CONVERTED_BYTES, format.pieces(rows, sets))
     if made is None:
-        raise ResultTooLarge(
+        raise errors.ResultTooLarge(
             f"as {format.media_type} the result is larger than the limit of {CONVERTED_BYTES} "
             "bytes: take it as Parquet"
         )
@@ -215,7 +202,7 @@ def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
 def refuse_without_cluster(service: Service, advice: str = "try again") -> None:
     """Refuse what asks the cluster, while there is none that answers; raises NotReady."""
     if (trouble := service.cluster.trouble) is not None:
-        raise NotReady(f"{trouble}: {advice}")
+        raise errors.NotReady(f"{trouble}: {advice}")
 
 
 async def refuse_unready(service: Service, terms: Terms) -> None:
@@ -237,7 +224,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     observations, references = (one.rows for one in asked.datasets)
     rows, most = observations * asked.options.k + references, service.settings.sync_rows
     if rows > most and not terms.takes_a_job:
-        raise TooLarge(
+        raise errors.TooLarge(
             f"{rows} rows of both sets together (observations k times) are more than the limit of "
             f"{most} for an answer at once: send the header 'Prefer: respond-async' and follow the "
             "Location of the answer"
@@ -249,11 +236,11 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
-        with suppress(NotAtHand, ResultTooLarge, TimeoutError):
+        with suppress(NotAtHand, errors.ResultTooLarge, TimeoutError):
             async with asyncio.timeout(None if left is None else left / 2):
                 format = format_of(delivery, terms.headers)
                 return await looked_up(service, asked, format, time.perf_counter())
-    with suppress(NotAcceptable):
+    with suppress(errors.NotAcceptable):
         keeps_sets = bool(format_of(delivery, terms.headers).geometry)
         delivery = replace(delivery, keeps_sets=keeps_sets)
     id = await _job_of(service, asked, delivery, repeat)
@@ -272,7 +259,7 @@ async def _job_of(service: Service, asked: Asked, delivery: Delivery, repeat: Re
         await pools.remote(service.owner, _refuse_taken, delivery.output)
     try:
         id = await service.store.files(_accept, service, asked, delivery, repeat)
-    except KeyInUse:
+    except errors.KeyInUse:
         # The same request was accepted meanwhile: the database has each key once.
         if (first := await _first(service, repeat)) is None:
             raise
@@ -290,7 +277,7 @@ async def _first(service: Service, repeat: Repeat | None) -> str | None:
         return None
     id, fingerprint = first
     if fingerprint != repeat.fingerprint:
-        raise KeyReused(
+        raise errors.KeyReused(
             f"the Idempotency-Key {repeat.key!r} came with other sets or options before, and made "
             f"the job {id!r}: send the same again, or take another key"
         )
@@ -302,12 +289,12 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     options = asked.options
     sizes = sizes_of(*asked.sets, options)
     if why := obstacle(*sizes, options):
-        raise TooLarge(why)
+        raise errors.TooLarge(why)
     is_here = not any(one.lies_elsewhere for one in asked.datasets)
     least = sampled(*asked.datasets, options).least if options.has_pairs and is_here else None
     size_bytes, most = result_bytes(*sizes, options, least), service.settings.result_bytes
     if least is not None and size_bytes > most:
-        raise TooManyPairs(
+        raise errors.TooManyPairs(
             f"a sample of both sets has {least} pairs, which take {size_bytes} bytes, and {most} "
             "are allowed: ask for a shorter distance, or for a summary"
         )
@@ -330,7 +317,9 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
             observations, references, options, delivery, repeat, size_bytes, admit
         )
         if id is None:
-            raise NoSuchDataset("one of the two datasets was removed while the job was accepted")
+            raise errors.NoSuchDataset(
+                "one of the two datasets was removed while the job was accepted"
+            )
         return id
     except BaseException:
         for row in kept:
@@ -343,12 +332,12 @@ def _refuse_taken(output: str) -> None:
     try:
         is_taken = place_of(output).is_taken()
     except OSError as error:
-        raise NotReady(
+        raise errors.NotReady(
             f"{output}: it cannot be read whether something lies there: {str(error)[:300]}",
             headers={"Retry-After": "10"},
         ) from None
     if is_taken:
-        raise OutputTaken(f"something lies at {output}: remove it, or name another folder")
+        raise errors.OutputTaken(f"something lies at {output}: remove it, or name another folder")
 
 
 async def _wait(
@@ -365,7 +354,7 @@ async def _wait(
         if finished.done():
             return
         if not comes_back:
-            with suppress(JobDismissed):
+            with suppress(errors.JobDismissed):
                 await service.store.files(
                     dismiss, service.store, service.library, service.metrics, id
                 )

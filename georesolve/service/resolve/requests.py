@@ -19,8 +19,7 @@ from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
 
-from georesolve.service import pools
-from georesolve.service.errors import InvalidRequest, TooLarge, invalid_request
+from georesolve.service import errors, pools
 from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.http.operations import TEXT
 from georesolve.service.http.parameters import parameters_of
@@ -148,7 +147,7 @@ def _key_of(given: list[str]) -> str | None:
         key = key[1:-1]
     is_text = key.isascii() and key.isprintable()
     if len(given) > 1 or not 1 <= len(key) <= _LONGEST_KEY or not is_text:
-        raise InvalidRequest(
+        raise errors.InvalidRequest(
             f"the header Idempotency-Key must be given once, with 1 to {_LONGEST_KEY} printable "
             f"ASCII characters; it was given {len(given)} times, with {len(key)} characters"
         )
@@ -209,7 +208,7 @@ def _read_json(model: type[M], content: bytes | bytearray) -> M:
     try:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
-        raise invalid_request(error.errors(include_url=False, include_input=False)) from None
+        raise errors.invalid_request(error.errors(include_url=False, include_input=False)) from None
 
 
 def _check_structure(content: bytes | bytearray) -> None:
@@ -220,7 +219,7 @@ def _check_structure(content: bytes | bytearray) -> None:
     # A body that has no more bytes has no more of them.
     is_long = len(content) > _MOST_NESTED
     if is_long and (nested := _nested(content)) > _MOST_NESTED:
-        raise TooLarge(
+        raise errors.TooLarge(
             f"the body has {nested} arrays and objects, and the limit is {_MOST_NESTED}: send "
             "GeoJSON as a file, or one array for each column"
         )
@@ -233,7 +232,7 @@ def _check_structure(content: bytes | bytearray) -> None:
     if _repeated_name(_PLAIN_ARRAY.sub(b"[]", content)) is not None:
         name = _repeated_name(content)
         if name is not None:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 f"an object of the body has the name {name[:80]!r} more than once: send it once"
             )
 

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
+from georesolve.service import errors
 from georesolve.service.auth.access import own
-from georesolve.service.errors import NotReady
 from georesolve.service.http import examples
 from georesolve.service.http.answers import wanted_format
 from georesolve.service.http.bodies import media_type
@@ -199,7 +199,7 @@ async def _response_of(
         status = StatusInfo.of(found, base_of(request), service.cluster.waiting)
         headers = {"Location": url, **terms.applied(by_job=True)}
         return JSONResponse(status.model_dump(exclude_none=True), 201, headers)
-    raise NotReady(
+    raise errors.NotReady(
         "the service is stopping; the job goes on when it is back",
         headers={"Retry-After": "10", "Link": f'<{url}>; rel="monitor"'},
     )

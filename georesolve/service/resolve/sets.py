@@ -9,8 +9,7 @@ from pydantic_core import to_json
 
 from georesolve.intake.columns import OnInvalid, Role
 from georesolve.intake.plausibility import check_match
-from georesolve.service import pools
-from georesolve.service.errors import InvalidInput, NoSuchDataset
+from georesolve.service import errors, pools
 from georesolve.service.receiving.ingest import Folder, Ingested
 from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve.context import Service
@@ -67,7 +66,7 @@ def _check(asked: Asked, inputs: MatchInputs) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"references: those at {references.file.href} are not counted before they are "
             "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
         )
@@ -75,7 +74,7 @@ def _check(asked: Asked, inputs: MatchInputs) -> None:
     for role, one in zip(ROLES, asked.datasets, strict=True):
         href = one.file.href if isinstance(one.file, SourceFiles) else None
         if output and href and _start_of(output).startswith(_start_of(href)):
-            raise InvalidInput(
+            raise errors.InvalidInput(
                 f"output: {output} lies in the folder of the {role}, {href}, where "
                 "the result would be read as one of them: name another folder"
             )
@@ -170,7 +169,7 @@ def sizes_of(
             _size(references, options.of_references),
         )
     except FileNotFoundError:
-        raise NoSuchDataset("one of the two datasets was removed meanwhile") from None
+        raise errors.NoSuchDataset("one of the two datasets was removed meanwhile") from None
 
 
 def _size(one: PlannedSet, carried: Callable[[Dataset], list[str]]) -> Size:
