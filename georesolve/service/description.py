@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 from georesolve.service.auth.access import OPEN_PATHS
 from georesolve.service.errors import PROBLEM_JSON
-from georesolve.service.http.operations import Answers, schema_of
+from georesolve.service.http import openapi
 
 _VALUES = ("example", "examples")
 """No schemas stand in these."""
@@ -45,7 +45,7 @@ class Problem(TypedDict):
 
 
 _REFUSED = {"content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
-_REFUSALS: Answers = {
+_REFUSALS: openapi.Answers = {
     "4XX": {"description": "refused, for what the detail says: change the request", **_REFUSED},
     "5XX": {
         "description": "not possible now, for what the detail says",
@@ -80,7 +80,7 @@ class DescribedApp(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document["components"]["schemas"]
-            schemas["Problem"] = schema_of(Problem)
+            schemas["Problem"] = openapi.schema_of(Problem)
             document["paths"] = _with_references(document["paths"], schemas)
             document["components"]["securitySchemes"] = _KEYS
             for path, item in document["paths"].items():

@@ -13,20 +13,9 @@ from georesolve.intake.representations import ARROW, PARQUET
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
-from georesolve.service.http import examples
+from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
-from georesolve.service.http.operations import (
-    BYTES,
-    CONTENT_DIGEST,
-    FILE_HEADERS,
-    TEXT,
-    Answers,
-    created,
-    file_answers,
-    header,
-    schema_of,
-)
 from georesolve.service.http.parameters import PageQuery, parameters_of
 from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
@@ -66,11 +55,11 @@ _UPLOAD: dict[str, Any] = {
             # First what the documentation in a browser can send as it stands.
             "text/csv": {"schema": {"type": "string"}, "example": examples.CITIES_CSV},
             "application/geo+json": {
-                "schema": schema_of(FeatureCollection),
+                "schema": openapi.schema_of(FeatureCollection),
                 "example": examples.CITIES_GEOJSON,
             },
-            PARQUET.media_type: BYTES,
-            ARROW.media_type: BYTES,
+            PARQUET.media_type: openapi.BYTES,
+            ARROW.media_type: openapi.BYTES,
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
@@ -135,19 +124,19 @@ class DatasetList(BaseModel):
     links: list[Link]
 
 
-_ETAG = {"ETag": header("strong: its sha256")}
-_REGISTERED: Answers = {
+_ETAG = {"ETag": openapi.header("strong: its sha256")}
+_REGISTERED: openapi.Answers = {
     200: {
         "description": "the same content again, or a new version",
         "headers": _ETAG,
         "model": DatasetInfo,
     },
-    201: {"description": "registered", "headers": created("the dataset") | _ETAG},
+    201: {"description": "registered", "headers": openapi.created("the dataset") | _ETAG},
 }
 _REGISTERS: dict[str, Any] = {
     "status_code": 201,
     "responses": _REGISTERED,
-    "openapi_extra": _UPLOAD | CONTENT_DIGEST,
+    "openapi_extra": _UPLOAD | openapi.CONTENT_DIGEST,
 }
 
 
@@ -184,7 +173,7 @@ async def _condition(
             description="the ETag of the version that may be replaced, or `*` for any that there "
             'is: 412 if it is another one; for example `"23ce787a"`',
         ),
-        TEXT,
+        openapi.TEXT,
     ] = None,
     is_new: Annotated[
         str | None,
@@ -192,7 +181,7 @@ async def _condition(
             alias="If-None-Match",
             description="`*`: 412 if there is a dataset of that name already; for example `*`",
         ),
-        TEXT,
+        openapi.TEXT,
     ] = None,
 ) -> Condition:
     """What must hold for a name to be replaced (RFC 9110, 13.1)."""
@@ -318,8 +307,8 @@ def get_dataset(id: DatasetId, library: OwnLibrary, response: Response) -> Datas
     "/datasets/{id}/data.parquet",
     summary="The points of a dataset",
     response_class=Response,
-    responses=file_answers({PARQUET.media_type: BYTES}, "the points"),
-    openapi_extra=FILE_HEADERS,
+    responses=openapi.file_answers({PARQUET.media_type: openapi.BYTES}, "the points"),
+    openapi_extra=openapi.FILE_HEADERS,
 )
 async def download_dataset(
     id: DatasetId, library: OwnLibrary, checks: Annotated[Checks, part("checks")], request: Request

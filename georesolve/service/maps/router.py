@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 from georesolve.intake.representations import features
 from georesolve.service import errors
 from georesolve.service.auth.access import part
+from georesolve.service.http import openapi
 from georesolve.service.http.answers import unchanged
-from georesolve.service.http.operations import BYTES, IF_NONE_MATCH, UNCHANGED, answer_of, schema_of
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
@@ -33,7 +33,7 @@ T = TypeVar("T")
 MOST_FEATURES = 2000
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
-_PNG = answer_of({_PNG_TYPE: BYTES}, "256 x 256 pixels")
+_PNG = openapi.answer_of({_PNG_TYPE: openapi.BYTES}, "256 x 256 pixels")
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
 """This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
@@ -106,7 +106,9 @@ class _TileFeatures(TypedDict):
     features: list[dict[str, Any]]
 
 
-_FEATURES = answer_of({_GEOJSON_TYPE: {"schema": schema_of(_TileFeatures)}}, "its observations")
+_FEATURES = openapi.answer_of(
+    {_GEOJSON_TYPE: {"schema": openapi.schema_of(_TileFeatures)}}, "its observations"
+)
 
 
 class Tile(NamedTuple):
@@ -234,8 +236,8 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     "/jobs/{id}/tiles/{z}/{x}/{y}.png",
     summary="A tile of a map of the result",
     response_class=Response,
-    responses=_PNG | UNCHANGED,
-    openapi_extra=IF_NONE_MATCH,
+    responses=_PNG | openapi.UNCHANGED,
+    openapi_extra=openapi.IF_NONE_MATCH,
 )
 async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
@@ -257,8 +259,8 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
     summary="The observations of a tile",
     response_class=Response,
-    responses=_FEATURES | UNCHANGED,
-    openapi_extra=IF_NONE_MATCH,
+    responses=_FEATURES | openapi.UNCHANGED,
+    openapi_extra=openapi.IF_NONE_MATCH,
 )
 async def get_tile_features(
     map: JobMap, tile: TileOfPath, request: Request, most: Most = MOST_FEATURES

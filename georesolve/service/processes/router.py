@@ -11,13 +11,7 @@ from pydantic import BaseModel, Field
 from georesolve import __version__
 from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
 from georesolve.service import errors
-from georesolve.service.http import examples
-from georesolve.service.http.operations import (
-    Answers,
-    json_request,
-    schema_of,
-    without_null,
-)
+from georesolve.service.http import examples, openapi
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.resolve.models import QUESTION_OF, MatchExecution, MatchInputs
@@ -78,14 +72,14 @@ class ProcessList(BaseModel):
 
 
 def _inputs(question: ProcessId) -> dict[str, InputDescription]:
-    schema = schema_of(MatchInputs)
+    schema = openapi.schema_of(MatchInputs)
     required = [*schema["required"], *(["distance_m"] if question == "within" else [])]
     return {
         name: InputDescription(
             title=name,
             description=field["description"],
             minOccurs=int(name in required),
-            schema_=without_null(field),
+            schema_=openapi.without_null(field),
         )
         for name, field in schema["properties"].items()
         if name != "question" and QUESTION_OF.get(name, question) == question
@@ -161,7 +155,7 @@ async def get_process_description(id: ProcessName, request: Request) -> Process:
     return _process(id, base_of(request))
 
 
-_MATCHES: Answers = {
+_MATCHES: openapi.Answers = {
     **TAKEN,
     **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
     204: {"description": "where the matches are, as a link: raw by reference"},
@@ -173,7 +167,7 @@ _MATCHES: Answers = {
     response_class=Response,
     responses=_MATCHES,
     summary="Run a process",
-    openapi_extra=json_request((MatchExecution, examples.EXECUTION)),
+    openapi_extra=openapi.json_request((MatchExecution, examples.EXECUTION)),
 )
 async def execute(
     id: ProcessName, request: Request, service: ServiceContext, terms: TermsOfRequest

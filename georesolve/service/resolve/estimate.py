@@ -10,8 +10,7 @@ from pydantic import BaseModel, Field
 
 from georesolve.intake.plausibility import check_match
 from georesolve.service import errors, pools
-from georesolve.service.http import examples
-from georesolve.service.http.operations import json_request
+from georesolve.service.http import examples, openapi
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
     ROLES,
@@ -64,7 +63,9 @@ _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
     "/estimate",
     operation_id="estimate",
     summary="What a job would take",
-    openapi_extra=json_request((EstimateInputs, _EXAMPLE), (MatchExecution, examples.EXECUTION)),
+    openapi_extra=openapi.json_request(
+        (EstimateInputs, _EXAMPLE), (MatchExecution, examples.EXECUTION)
+    ),
 )
 async def estimate_job(request: Request, service: ServiceContext) -> EstimateInfo:
     """What a job would take: the inputs are those of an execution, or two numbers of rows."""

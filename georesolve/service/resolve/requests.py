@@ -20,8 +20,8 @@ from pydantic import BaseModel, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
 
 from georesolve.service import errors, pools
+from georesolve.service.http import openapi
 from georesolve.service.http.bodies import refuse_other_types
-from georesolve.service.http.operations import TEXT
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.uploads import receive_body, receive_form
 from georesolve.service.resolve.context import Service
@@ -103,7 +103,7 @@ async def _terms_of(
             description="`respond-async`: a job to ask again; `wait=N`: the result if it is there "
             "within N seconds, and else the job; for example `respond-async`",
         ),
-        TEXT,
+        openapi.TEXT,
     ] = None,
     key: Annotated[
         list[str] | None,

@@ -13,16 +13,9 @@ from starlette.requests import ClientDisconnect
 from georesolve.intake.representations import ARROW, JSON
 from georesolve.service import errors
 from georesolve.service.auth.access import own
-from georesolve.service.http import examples
+from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import wanted_format
 from georesolve.service.http.bodies import media_type
-from georesolve.service.http.operations import (
-    BYTES,
-    Answers,
-    created,
-    form_request,
-    json_request,
-)
 from georesolve.service.http.parameters import refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
@@ -55,17 +48,17 @@ router = APIRouter(tags=["resolve"])
 ServiceContext = Annotated[Service, own("service")]
 """The service as the owner sees it whose key the request has: see `service.auth.access`."""
 
-TAKEN: Answers = {
+TAKEN: openapi.Answers = {
     201: {
         "description": "accepted, with `Prefer: respond-async`, or when `wait=N` seconds are over",
         "model": StatusInfo,
-        "headers": created("the job"),
+        "headers": openapi.created("the job"),
     }
 }
 """The answer to a request that became a job."""
-_FORM = form_request(
+_FORM = openapi.form_request(
     ResolveForm,
-    {**BYTES["schema"], "description": "a file, or the text dataset:<id>"},
+    {**openapi.BYTES["schema"], "description": "a file, or the text dataset:<id>"},
     examples.FILES,
 )
 
@@ -78,7 +71,7 @@ _AT_ONCE = matches_answer("the matches, in the format that Accept likes best", f
     summary="The nearest references of a few observations, at once",
     response_class=Response,
     responses=_AT_ONCE,
-    openapi_extra=json_request((MatchInputs, examples.SETS | examples.OPTIONS)),
+    openapi_extra=openapi.json_request((MatchInputs, examples.SETS | examples.OPTIONS)),
 )
 async def nearest(request: Request) -> Response:
     """Find the nearest references of a few observations, in milliseconds.
@@ -100,7 +93,7 @@ async def nearest(request: Request) -> Response:
     summary="All references within a distance of a few observations, at once",
     response_class=Response,
     responses=_AT_ONCE,
-    openapi_extra=json_request((MatchInputs, examples.SETS | examples.WITHIN)),
+    openapi_extra=openapi.json_request((MatchInputs, examples.SETS | examples.WITHIN)),
 )
 async def within(request: Request) -> Response:
     """Find all references within a distance of a few observations, or a summary of them.

@@ -6,7 +6,7 @@ from pydantic import BaseModel, Field, WithJsonSchema, with_config
 from typing_extensions import TypedDict
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
-from georesolve.service.http.operations import BYTES, Answers, answer_of, schema_of
+from georesolve.service.http import openapi
 from georesolve.workers.matches import STATUSES
 
 
@@ -81,7 +81,7 @@ class MatchesDocument(TypedDict):
     matches: _Matches
 
 
-_ROWS, _FEATURES, IN_DOCUMENT = map(schema_of, (list[MatchRow], _Features, MatchesDocument))
+_ROWS, _FEATURES, IN_DOCUMENT = map(openapi.schema_of, (list[MatchRow], _Features, MatchesDocument))
 
 
 def matches_content(
@@ -89,8 +89,8 @@ def matches_content(
 ) -> dict[str, dict[str, Any]]:
     """The matches in some formats, and `others` that JSON may also be."""
     by_suffix: dict[str, dict[str, Any]] = {
-        "parquet": BYTES,
-        "arrows": BYTES,
+        "parquet": openapi.BYTES,
+        "arrows": openapi.BYTES,
         "csv": {"schema": {"type": "string"}},
         "json": {"schema": {"anyOf": [_ROWS, *others]} if others else _ROWS},
         "geojson": {"schema": _FEATURES},
@@ -98,10 +98,12 @@ def matches_content(
     return {one.media_type: by_suffix[one.suffix] for one in formats}
 
 
-def matches_answer(description: str, *others: dict[str, Any], first: Format = PARQUET) -> Answers:
+def matches_answer(
+    description: str, *others: dict[str, Any], first: Format = PARQUET
+) -> openapi.Answers:
     """The matches in all formats, and `others` that JSON may also be.
 
     The `first` comes if nothing is asked for: generated clients take the answer for it.
     """
     formats = [first, *(one for one in FORMATS if one != first)]
-    return answer_of(matches_content(*formats, others=others), description)
+    return openapi.answer_of(matches_content(*formats, others=others), description)

@@ -6,14 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
-from georesolve.service.http.operations import (
-    BYTES,
-    FILE_HEADERS,
-    Answers,
-    answer_of,
-    file_answers,
-    header,
-)
+from georesolve.service.http import openapi
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.results.models import IN_DOCUMENT, Parts, matches_content
@@ -24,9 +17,9 @@ router = APIRouter(tags=["jobs"])
 _PART = "000000000000-000000000002.parquet"
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT,))
-_LINK = {"Link": header("leads to the result")}
-_RESULT: Answers = {
-    **file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
+_LINK = {"Link": openapi.header("leads to the result")}
+_RESULT: openapi.Answers = {
+    **openapi.file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
     204: {"description": "where the result is, as a link", "headers": _LINK},
 }
 
@@ -36,7 +29,7 @@ _RESULT: Answers = {
     summary="The result of a job",
     response_class=Response,
     responses=_RESULT,
-    openapi_extra=FILE_HEADERS,
+    openapi_extra=openapi.FILE_HEADERS,
 )
 async def get_result(job: Job, results: OwnResults, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -50,14 +43,14 @@ async def get_result(job: Job, results: OwnResults, request: Request) -> Respons
 def _get_file(format: Format) -> Callable[..., Any]:
     """The decorator of what answers with a result in a format."""
     is_file = format == PARQUET
-    answers = file_answers if is_file else answer_of
+    answers = openapi.file_answers if is_file else openapi.answer_of
     return router.get(
         f"/jobs/{{id}}/results/{format.name}",
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
         response_class=Response,
         responses=answers(matches_content(format), "the result"),
-        openapi_extra=FILE_HEADERS if is_file else None,
+        openapi_extra=openapi.FILE_HEADERS if is_file else None,
     )
 
 
@@ -108,8 +101,8 @@ async def get_parts(job: Job, results: OwnResults, request: Request) -> Parts:
     "/jobs/{id}/results/parts/{name}",
     summary="A part of a result",
     response_class=Response,
-    responses=file_answers({PARQUET.media_type: BYTES}, "the part"),
-    openapi_extra=FILE_HEADERS,
+    responses=openapi.file_answers({PARQUET.media_type: openapi.BYTES}, "the part"),
+    openapi_extra=openapi.FILE_HEADERS,
 )
 async def get_part(job: Job, name: PartName, results: OwnResults, request: Request) -> Response:
     """A part of the result of a job: a Parquet file of its own."""
