@@ -261,13 +261,13 @@ def _sorted_run(
     pile: _Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
 ) -> _Run:
     table = stretch.read(manifest, ["observation", _DISTANCE])
-    # They ascend, and a stretch has one at least.
+    # They ascend, repeat where there are several ranks, and a stretch has one at least.
     of = table["observation"].to_numpy()
     first, stop = int(of[0]), int(of[-1]) + 1
     names = [observations.lon, observations.lat]
     degrees = read_rows(observations.file, first, stop, names)
     lon, lat = (np.asarray(degrees[name].to_numpy()) for name in names)
-    if stop - first > of.size:
+    if stop - first != of.size:
         lon, lat = lon[of - first], lat[of - first]
     if "rank" in table.column_names:
         # What is no number is no point, and is not placed.
