@@ -105,10 +105,6 @@ class Disk:
         self.must_stay_free = settings.keep_free
         self.writable = Probe(self._write)
 
-    def free(self) -> int:
-        """Bytes that are free."""
-        return shutil.disk_usage(self._folder).free
-
     def space(self) -> dict[str, int]:
         """Bytes that are free and used."""
         usage = shutil.disk_usage(self._folder)
@@ -126,11 +122,11 @@ class Disk:
 
     def left(self) -> int:
         """Bytes that may be stored, below 0 when too few are free as it is."""
-        return self.free() - self.must_stay_free
+        return self.space()["free"] - self.must_stay_free
 
     def refuse_when_low(self, coming: int = 0) -> None:
         """Refuse to store so many bytes, or as many as come, without room: StorageFull."""
-        free = self.free()
+        free = self.space()["free"]
         if free - coming < self.must_stay_free:
             needs = f", {coming} bytes are coming" if coming else ""
             raise errors.StorageFull(

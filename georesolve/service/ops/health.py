@@ -102,7 +102,7 @@ def _store(service: Service, trouble: Trouble | None) -> Check:
 
 
 def _disk(service: Service) -> Check:
-    free, must_stay_free = service.disk.free(), service.disk.must_stay_free
+    free, must_stay_free = service.disk.space()["free"], service.disk.must_stay_free
     detail = f"{free} bytes free, of which {must_stay_free} must stay free"
     trouble = service.disk.writable.trouble(_PATIENCE_SECONDS)
     if trouble is not None:

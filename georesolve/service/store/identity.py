@@ -63,11 +63,10 @@ def owned(data_dir: Path, shared: bool) -> Iterator[Ownership]:
 
 
 def _holds(lock: TextIO, kind: int) -> bool:
-    try:
+    with suppress(OSError):
         flock(lock, kind | LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _content_of(data_dir: Path) -> list[str]:
