@@ -250,25 +250,26 @@ def plan(
         match, rows = job.options, job.observations.rows
         sample = sampled(job.observations, job.references, match)
     of_observations, of_references = job.carried()
-    own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
-    own = [match.summary_by, *match.made] if match.summary else own
-    sizes = min(job.observations.rows, RESULT_ROWS // job.options.k), job.references.rows
+    first, second = match.in_order(job.observations, job.references)
+    own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m", "status"]
+    own = [match.summary_by, *match.made, "status"] if match.summary else own
+    sizes = min(rows, RESULT_ROWS // match.k), job.references.rows
     rate = rows_a_second(job.references.rows, match, chosen, sample.compared)
     return Plan(
-        observations=job.observations.rows,
-        references=job.references.rows,
-        invalid_observations=job.observations.invalid_rows,
-        invalid_references=job.references.invalid_rows,
+        observations=first.rows,
+        references=second.rows,
+        invalid_observations=first.invalid_rows,
+        invalid_references=second.invalid_rows,
         result_rows=rows * match.k if sample.rows is None else sample.rows,
         result_rows_spread=sample.spread or 0,
         columns=[
-            *(*own, "status"),
+            *own,
             *(f"{match.summary_by}_{name}" for name in of_observations),
             *(PREFIXES["references"] + name for name in of_references),
         ],
         device=chosen,
-        search=str(way_of(*sizes, job.options, chosen)),
-        seconds=job.observations.rows / rate,
+        search=str(way_of(*sizes, match, chosen)),
+        seconds=rows / rate,
         remarks=_remarks(job, options),
     )
 

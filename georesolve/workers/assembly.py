@@ -81,8 +81,7 @@ class Assembly:
         """A job that knows its pairs, their chunks, and rows by status; raises ResultTooLarge."""
         done = sorted(self._done)
         each = [self._counts[chunk] | {"matched": self._pairs[chunk]} for chunk in done]
-        is_left = job.options.how == "left"
-        rows = (sum(one.values()) if is_left else one["matched"] for one in each)
+        rows = (sum(one.values()) if job.options.how == "left" else one["matched"] for one in each)
         before = [0, *accumulate(rows)]
         sets = job.observations, job.references
         observations, references = map(size_of_dataset, sets, job.carried())

@@ -51,8 +51,7 @@ def verify_summary(within: Within, batch: Batch, rows: pa.Table) -> int:
     """Search some of the observations again by another algorithm; returns how many."""
     if not rows.num_rows:
         return 0
-    sizes = rows.num_rows, within.index.n_references
-    middle, took, other = another_search(*sizes, within.options)
+    middle, took, other = another_search(rows.num_rows, within.index.n_references, within.options)
     again, _ = replace(within, options=other).found(batch.rows(middle.start, middle.stop))
     if not again.equals(given := rows.slice(middle.start, again.num_rows)):
         raise WrongAnswer(
@@ -82,9 +81,8 @@ def _rows(job: Job, chunk: Chunk, most: int) -> Iterator[tuple[Chunk, pa.Table]]
     if chunk.start == chunk.stop:
         yield chunk, within.found(batch_of(job, chunk)[0])[0]
     first = int(np.searchsorted(before, chunk.start, "right")) - 1
-    for number in range(first, int(np.searchsorted(before, chunk.stop))):
-        if before[number] == before[number + 1]:
-            continue
+    last = int(np.searchsorted(before, chunk.stop))
+    for number in (first + np.flatnonzero(np.diff(before[first : last + 1]))).tolist():
         counted = Chunk(starts[number], starts[number + 1])
         with job.counting().place.open(part_name(*counted)) as file:
             each = opened(file).read(columns=["count"])["count"].fill_null(0).to_numpy()

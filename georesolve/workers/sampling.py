@@ -1,6 +1,5 @@
 """How many references an observation is compared with, by a sample: a search takes as long."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +15,8 @@ from georesolve.workers.within import Batch, Within
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
 """Row groups that are read of a set at most: two cores index 2^18 references in 25 ms."""
+_COMPARED_A_PAIR = 100
+"""Comparisons that take as long as it takes to make a pair: 40 ns of a core."""
 
 
 def load() -> None:
@@ -56,8 +57,7 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
     if not observations.rows or not references.rows:
         return Sample(0.0, 0, 0, 0)
     index = kernels.build_index(*_degrees(references), copies=True)
-    names = [options.distance_m] if isinstance(options.distance_m, str) else []
-    table = _sampled(observations, names)
+    table = _sampled(observations, options.distance_m)
     lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
     batch = Batch.of(lat_deg, lon_deg, 0, table, options)
     # Rows of a sample are others than those of the set: each has itself beside it.
@@ -67,7 +67,8 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
     scale = observations.rows * references.rows / index.n_references
     rows, spread = each.mean() * scale, 2 * each.std() * scale / each.size**0.5
     least = observations.rows if options.how == "left" else 0
-    return Sample(0.0, max(least, int(rows)), int(spread), max(least, int(each.sum())))
+    work = usually_compared(1) + _COMPARED_A_PAIR * rows / observations.rows
+    return Sample(work, max(least, int(rows)), int(spread), max(least, int(each.sum())))
 
 
 def _degrees(dataset: Dataset) -> list[np.ndarray]:
@@ -75,11 +76,12 @@ def _degrees(dataset: Dataset) -> list[np.ndarray]:
     return [table[name].to_numpy() for name in (dataset.lat, dataset.lon)]
 
 
-def _sampled(dataset: Dataset, more: Sequence[str] = ()) -> pa.Table:
-    """Coordinates, and other columns, of some row groups that are spread over a set."""
+def _sampled(dataset: Dataset, more: float | str | None = None) -> pa.Table:
+    """Coordinates, and another column by its name, of row groups that are spread over a set."""
     starts = range(0, dataset.rows, ROW_GROUP)
     most = _GROUPS_ELSEWHERE if dataset.lies_elsewhere else _GROUPS
-    columns = list(dict.fromkeys([dataset.lat, dataset.lon, *more]))
+    names = [dataset.lat, dataset.lon, *([more] if isinstance(more, str) else [])]
+    columns = list(dict.fromkeys(names))
     return pa.concat_tables(
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)
         for start in starts[:: -(-len(starts) // most)]

@@ -21,6 +21,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+import georesolve
 from georesolve.client import AsyncClient, Client, ServiceRefused
 from tests import oracle
 from tests.conftest import points, wait_until
@@ -168,6 +169,24 @@ def test_a_dataset_is_registered_once(client):
     )
 
 
+def test_all_within_a_distance(client):
+    asked = {"summary": {"count": True, "lat": ["sum", "max"]}, "observation_columns": ["id"]}
+    observations = OBSERVATIONS.append_column("reach", pa.array(np.linspace(0, 4e6, 400)))
+    for distance_m in (2e6, "reach"):
+        pairs = client.within(observations, REFERENCES, distance_m, columns=["name"])
+        assert pairs.equals(
+            georesolve.within(observations, REFERENCES, distance_m, columns=["name"]), False
+        )
+        sums = client.within(observations, REFERENCES, distance_m, **asked)
+        assert sums.to_pylist() == (
+            georesolve.within(observations, REFERENCES, distance_m, **asked).to_pylist()
+        )
+    job = client.submit(OBSERVATIONS, REFERENCES, question="within", distance_m=2e6)
+    assert job.to_arrow().num_rows == job.report()["counts"]["matched"] > 0
+    with pytest.raises(ServiceRefused, match="is for question=within"):
+        client.submit(OBSERVATIONS, REFERENCES, distance_m=2e6)
+
+
 def test_nothing_is_left_of_a_call(client, service):
     before = jobs_of(service)
     client.nearest(OBSERVATIONS, REFERENCES)
@@ -283,6 +302,7 @@ def test_a_cancelled_call_dismisses_its_job(address, service, long_job):
 
 INTERRUPTED = """
 import sys
+import georesolve
 from georesolve.client import Client
 import pyarrow.parquet as pq
 address, folder = sys.argv[1:]

@@ -103,6 +103,41 @@ def test_a_service_gives_the_same_bytes(files, tmp_path, capsys, service, suffix
     assert capsys.readouterr().err.splitlines() == [counted]
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-d", "2000km", "--columns", "name"),
+        ("-d", "2000km", "--count", "--summary", "lat:sum,max", "--summary-by", "reference"),
+    ],
+)
+def test_a_service_gives_the_bytes_of_all_within_a_distance(files, tmp_path, service, flags):
+    sets = files / "observations.csv", files / "references.parquet"
+    here, there = tmp_path / "here.parquet", tmp_path / "there.parquet"
+    asked = ["within", *map(str, sets), *flags]
+    assert commands.main([*asked, "-o", str(here)]) == 0
+    assert commands.main([*asked, "-o", str(there), "--server", str(service.base_url)]) == 0
+    assert there.read_bytes() == here.read_bytes()
+    assert pq.read_metadata(here).num_rows > 10
+
+
+def test_a_plan_of_pairs_is_a_sample_with_its_spread(files, tmp_path, capsys):
+    sets = files / "observations.parquet", files / "references.parquet"
+    asked = ["within", *map(str, sets), "-d", "2000km"]
+    assert commands.main([*asked, "-o", str(tmp_path / "pairs.parquet")]) == 0
+    rows = pq.read_metadata(tmp_path / "pairs.parquet").num_rows
+    for flags in ([], ["--count"]):
+        capsys.readouterr()
+        assert commands.main([*asked, *flags, "--plan"]) == 0
+        said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+        if flags:
+            assert said["result"] == "300 rows at most"
+            assert said["columns"].startswith("observation, count, status")
+        else:
+            # All of these sets is in the sample.
+            assert said["result"].startswith(f"{rows:,} rows by a sample, give or take ")
+            assert said["columns"].startswith("observation, reference, distance_m, status")
+
+
 def test_a_service_is_asked_for_what_it_has(files, tmp_path, service):
     with Client(str(service.base_url)) as client:
         client.register(files / "references.parquet", name="sites")

@@ -197,6 +197,24 @@ def test_pairs_come_in_parts_that_a_gpu_holds(monkeypatch):
     assert given.num_rows > 1000 * len(parts)
 
 
+def test_one_row_and_itself_have_no_other_reference():
+    table = pa.table({"lat": [1.0], "lon": [2.0]})
+    for own in ({"once": True}, {"exclude_self": True}):
+        given = georesolve.within(table, table, 5, how="left", **own)
+        assert given["status"].to_pylist() == ["no_reference"]
+
+
+def test_whole_numbers_up_to_the_largest_are_summed():
+    most = pa.array([2**63 - 1], pa.uint64())
+    table = pa.table({"lat": [1.0], "lon": [2.0], "size": most})
+    given = georesolve.within(table, table, 5, summary={"count": ["count"], "size": ["sum"]})
+    assert given.to_pylist()[0]["size_sum"] == 2**63 - 1
+    counted = pa.table({"lat": [1.0], "lon": [2.0], "count": [7]})
+    asked = {"count": ["count", "sum"]}
+    given = georesolve.within(counted, counted, 5, summary=asked).to_pylist()[0]
+    assert (given["count"], given["count_sum"]) == (1, 7)
+
+
 def test_no_observations_have_columns():
     given = georesolve.within(OBSERVATIONS.slice(0, 0), REFERENCES, 5, columns=["name"])
     whole = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, columns=["name"])

@@ -188,6 +188,8 @@ def test_an_index_is_whole_unless_copies_are_left_out(name):
         (np.array([math.nan, 2.0, -3.0]), ValueError, r"got nan in row 0"),
         (np.ones(2), ValueError, r"a number or of shape \(3,\), .* got shape \(2,\)"),
         (np.array(["a", "b", "c"]), TypeError, "must hold real numbers"),
+        (None, TypeError, "distance_m must be metres or an array of them, got None"),
+        ("5", TypeError, "distance_m must be metres or an array of them, got '5'"),
     ],
 )
 def test_a_distance_that_is_none_is_refused(distance_m, error, text):

@@ -140,9 +140,29 @@ def test_a_row_without_a_distance(service):
         assert "holds -1.0 in row 7, where it must hold 0 or more metres" in answer.json()["detail"]
 
 
+def test_an_estimate_is_a_sample_with_its_spread(service, ids):
+    inputs = {**ids, "distance_m": 5e6}
+    told = service.post("/estimate", json={"inputs": inputs}).json()
+    rows = service.post(WITHIN, json={"inputs": inputs}, headers={"Accept": "text/csv"}).text
+    # All of these sets is in the sample.
+    assert told["rows"] == rows.count("\n") - 1
+    assert 0 < told["rows_spread"] < told["rows"]
+    assert told["fits"] is True
+    counted = {**ids, "question": "within", "distance_m": 5e6, "summary": {"count": True}}
+    assert service.post("/estimate", json=counted).json()["rows"] == 500
+    of_numbers = {"observations": 5, "references": 7, "question": "within", "distance_m": 5}
+    answer = service.post("/estimate", json=of_numbers)
+    assert (answer.status_code, "give both sets" in answer.json()["detail"]) == (400, True)
+
+
 def test_a_result_that_is_too_large(tmp_path, shared_cluster):
     many = {role: parquet(points(600_000, seed)) for seed, role in enumerate(SETS)}
     with running_service(tmp_path / "data", *shared_cluster, "--result-bytes", 300_000) as client:
+        form = {"question": "within", "distance_m": 2e7}
+        answer = client.post("/resolve", files=SENT, params=form, headers=ASYNC)
+        assert (answer.status_code, answer.json()["type"][-16:]) == (413, "result-too-large")
+        assert "a sample of both sets has 150000 pairs, which take" in answer.json()["detail"]
+        # A sample does not show it: most pairs are between rows that are not in it.
         form = {"question": "within", "distance_m": 6e3}
         answer = client.post("/resolve", files=many, params=form, headers=ASYNC)
         assert answer.status_code == 201, answer.text
