@@ -3,11 +3,10 @@
 import math
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,17 +32,15 @@ from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
 from georesolve.workers.matches import STATUSES, statuses
 
-
-class _Part(NamedTuple):
-    """The columns of a table that are needed, and how to read them; the names of all, if more."""
-
-    table: Table
-    reading: Reading
-    columns: Sequence[str] | None = None
+_Part = tuple[Table, Reading, Sequence[str] | None]
+"""The columns of a table that are needed, and how to read them; the names of all, if more."""
 
 
-class Given(ABC):
-    """A table that a user gave; `role` is what to call it in errors."""
+class Given:
+    """A table that a user gave, by the Arrow C stream interface if by no other.
+
+    `role` is what to call it in errors.
+    """
 
     def __init__(self, given: Any, role: Role) -> None:
         self._given, self._role = given, role
@@ -53,15 +50,19 @@ class Given(ABC):
         if not isinstance(self, _Files):
             refuse_layer(reading, self._role)
         try:
-            part = self._part(reading, keep)
+            part, found, columns = self._part(reading, keep)
         except tables.NoColumn as error:
             place = {"column": error.column, "row": error.row, "detail": error.detail}
             raise InvalidInput(f"{self._role}: {error}", [{"file": self._role, **place}]) from None
-        table = PointTable(part.table, part.reading, self._role, UNBOUNDED)
-        return gather(table, keep, part.columns)
+        return gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
 
-    @abstractmethod
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part: ...
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        try:
+            arrow = self._given if isinstance(self._given, pa.Table) else pa.table(self._given)
+        except pa.ArrowInvalid as error:
+            # A single column has an Arrow C stream, too.
+            raise _no_table(self._given, self._role) from error
+        return _as_table(arrow), reading, None
 
     def on_host(self, points: Points, names: Collection[str]) -> Points:
         """Its rows, which `points` gave, with columns that these were to keep, if left on a GPU."""
@@ -94,7 +95,7 @@ def given(table: Any, role: Role) -> Given:
     if isinstance(table, str | os.PathLike):
         return _Files(table, role)
     if hasattr(table, "__arrow_c_stream__"):
-        return _Arrow(table, role)
+        return Given(table, role)
     if isinstance(table, dict) or (isinstance(table, tuple) and len(table) == 2):
         return _Arrays(table, role)
     raise _no_table(table, role)
@@ -113,18 +114,6 @@ def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
     return Table(arrow.schema, batches, arrow.num_rows, points)
 
 
-class _Arrow(Given):
-    """An Arrow table, or what gives one through the Arrow C stream interface."""
-
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        try:
-            arrow = self._given if isinstance(self._given, pa.Table) else pa.table(self._given)
-        except pa.ArrowInvalid as error:
-            # A single column has an Arrow C stream, too.
-            raise _no_table(self._given, self._role) from error
-        return _Part(_as_table(arrow), reading)
-
-
 class _Arrays(Given):
     """Arrays by name, or a pair of them: latitudes and longitudes in degrees."""
 
@@ -133,7 +122,7 @@ class _Arrays(Given):
         if isinstance(columns, tuple):
             columns = dict(zip(("lat", "lon"), columns, strict=True))
             reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
-        return _Part(_as_table(tables.as_table(columns, self._role)), reading)
+        return _as_table(tables.as_table(columns, self._role)), reading, None
 
     def _give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -158,7 +147,7 @@ class _Files(Given):
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         files = files_at(self._given, self._role)
-        return _Part(chained(sources_of(files, reading, self._role, self._scratch)), reading)
+        return chained(sources_of(files, reading, self._role, self._scratch)), reading, None
 
 
 class _Pandas(Given):
@@ -167,10 +156,10 @@ class _Pandas(Given):
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         names = [str(name) for name in self._given.columns]
         if reading.geometry is not None or keep is None:
-            return _Part(_as_table(pa.table(self._taken(names))), reading, names)
+            return _as_table(pa.table(self._taken(names))), reading, names
         columns = find_columns(names, reading, self._role)
         found = reading._replace(**columns._asdict())
-        return _Part(_as_table(pa.table(self._taken({*columns, *keep}))), found, names)
+        return _as_table(pa.table(self._taken({*columns, *keep}))), found, names
 
     def _taken(self, names: Collection[str | None]) -> dict[str, pa.Array]:
         columns = enumerate(map(str, self._given.columns))
@@ -203,7 +192,7 @@ class _GeoPandas(_Pandas):
         points = Geometry(column, columns.lat, columns.lon)
         # Not the names: they are none that the user gave.
         found = reading._replace(geometry=None, id=columns.id)
-        return _Part(_as_table(arrow, points), found, names)
+        return _as_table(arrow, points), found, names
 
     def _column(self, place: int) -> pa.Array:
         column = self._given.iloc[:, place]

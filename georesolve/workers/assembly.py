@@ -98,8 +98,14 @@ class Assembly:
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there; `counts` are rows by status."""
         job, footer, parts = self._job, Growing(), []
+        # The chunks by the parts that they make: one, or those that have a row group together.
+        runs: list[list[Chunk]] = []
+        is_open = False
+        for chunk in sorted(self._done):
+            runs[-1].append(chunk) if is_open else runs.append([chunk])
+            is_open = not is_edge(job, chunk.stop)
         with named(job.place), job.place.asked():
-            for part, groups in side_by_side(self._part, self._runs()):
+            for part, groups in side_by_side(self._part, runs):
                 for group, stands in zip(groups, part.groups, strict=True):
                     footer.add([group], stands.size_bytes)
                 parts.append(part)
@@ -107,15 +113,6 @@ class Assembly:
                 schema = pq.read_schema(file).with_metadata(provenance(job, counts))
             ending = footer.ending(footer_of(schema))
             return write_manifest(job.folder, job.output, parts, ending, self._synced)
-
-    def _runs(self) -> list[list[Chunk]]:
-        """The chunks by the parts that they make: one, or those that have a row group together."""
-        runs: list[list[Chunk]] = []
-        is_open = False
-        for chunk in sorted(self._done):
-            runs[-1].append(chunk) if is_open else runs.append([chunk])
-            is_open = not is_edge(self._job, chunk.stop)
-        return runs
 
     def _part(self, run: list[Chunk]) -> _OfFooter:
         """The part of a run; parts with pieces of row groups are written anew as one."""

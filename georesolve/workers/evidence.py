@@ -264,7 +264,9 @@ class Evidence:
                 "metres of a projected CRS",
                 "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
             )
-        if self._looks_swapped():
+        many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
+        may_tell = self.rows > 1 and len(self.latitudes) > 1 and self._are_valid_swapped
+        if may_tell and (many or not self.valid):
             return self._verdict(
                 "swapped",
                 f"swapped axes: every row that has both numbers is valid with {lon_name!r} as "
@@ -291,12 +293,6 @@ class Evidence:
         low, high = self.bounds
         largest: Array = np.maximum(np.negative(low), high)
         return largest
-
-    def _looks_swapped(self) -> bool:
-        if self.rows < 2 or not self._are_valid_swapped or len(self.latitudes) < 2:
-            return False
-        many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
-        return many or not self.valid
 
     def _looks_like_radians(self, names: tuple[str, str]) -> bool:
         within = (self._largest() <= [_PI / 2, _PI]).all()

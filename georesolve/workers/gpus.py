@@ -19,7 +19,21 @@ def count_gpus() -> int:
     It asks the driver's management library, which makes no CUDA context: the process that asks may
     be one that never computes.
     """
-    return count_visible(_uuids(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    try:
+        import pynvml
+    except ImportError:
+        return 0
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        # In the order of their numbers.
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        uuids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()
+    return count_visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def count_visible(uuids: list[str], names: str | None) -> int:
@@ -39,23 +53,6 @@ def count_visible(uuids: list[str], names: str | None) -> int:
 
     shown = itertools.takewhile(is_there, map(str.strip, names.split(",")))
     return len(list(shown)) if uuids else 0
-
-
-def _uuids() -> list[str]:
-    """Those of the GPUs of this machine, in the order of their numbers."""
-    try:
-        import pynvml
-    except ImportError:
-        return []
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def choose_device(choice: DeviceChoice) -> Device:
