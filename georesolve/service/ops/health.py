@@ -1,7 +1,7 @@
 """`/livez`, `/readyz`: whether the process lives, and can do its work."""
 
 import logging
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service import pools
 from georesolve.service.auth.access import part
 from georesolve.service.disk import Trouble
+from georesolve.service.http import openapi
 from georesolve.service.receiving import sandbox
 from georesolve.service.resolve.context import Service
 
@@ -40,12 +41,9 @@ WholeService = Annotated[Service, part("service")]
 _PATIENCE_SECONDS = 2.0
 """So long a check waits for a write that is being tried."""
 _ALIVE = Health(status="ok", checks=[])
-_NOT_READY: dict[int | str, dict[str, Any]] = {
-    503: {
-        "description": "it cannot work, and why",
-        "model": Health,
-        "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
-    }
+_RETRY = {"Retry-After": openapi.header("seconds", "integer")}
+_NOT_READY: openapi.Answers = {
+    503: {"description": "it cannot work, and why", "model": Health, "headers": _RETRY}
 }
 
 

@@ -10,7 +10,6 @@ import mimetypes
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -19,6 +18,7 @@ from pydantic import BaseModel
 
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import DOCUMENTATION
+from georesolve.service.http import openapi
 from georesolve.service.http.answers import prefers_page, unchanged
 from georesolve.service.links import OGC_RELATION, Link, base_of
 
@@ -50,12 +50,8 @@ class Conformance(BaseModel):
     conformsTo: list[str]
 
 
-_ANSWER: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "links to everything, or the page",
-        "content": {"text/html": {"schema": {"type": "string"}}},
-    }
-}
+_HTML = {"text/html": {"schema": {"type": "string"}}}
+_ANSWER = openapi.answer_of(_HTML, "links to everything, or the page")
 
 
 @cache
