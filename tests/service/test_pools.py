@@ -152,7 +152,7 @@ def test_checks_of_a_silent_store_hold_up_no_key_check():
     writable = Probe(told.wait)
     service = SimpleNamespace(
         store=SimpleNamespace(writable=writable, count_live=lambda: (0, 0)),
-        disk=SimpleNamespace(writable=writable, free=lambda: 1, must_stay_free=0),
+        disk=SimpleNamespace(writable=writable, space=lambda: {"free": 1}, must_stay_free=0),
         at_hand=SimpleNamespace(trouble=None),
         cluster=SimpleNamespace(state=None, trouble="none is asked"),
     )
