@@ -312,9 +312,9 @@ def slices(rows: int) -> Iterator[slice]:
 
 def _wider(one: _Bounds, other: _Bounds) -> _Bounds:
     """Bounds of all that is within either."""
-    lows, highs = zip(one, other, strict=True)
-    (south, west), (north, east) = map(min, *lows), map(max, *highs)
-    return (south, west), (north, east)
+    (south, west), (north, east) = one
+    (low, left), (high, right) = other
+    return (min(south, low), min(west, left)), (max(north, high), max(east, right))
 
 
 def _bounds(lat: Array, lon: Array) -> _Bounds:
