@@ -57,6 +57,10 @@ def nearest_rows(vectors, observations, k=1, exclude_self=False, first_row=0):
         candidates = np.flatnonzero(chord2 <= 5)
         if exclude_self:
             candidates = candidates[candidates != first_row + i]
+        if candidates.size > k:
+            # Only those are sorted that are no farther than the k-th: all the others are.
+            kth = np.partition(chord2[candidates], k - 1)[k - 1]
+            candidates = candidates[chord2[candidates] <= kth]
         candidates = candidates[np.argsort(chord2[candidates], kind="stable")][:k]
         rows[i, : candidates.size] = candidates
         chords[i, : candidates.size] = chord2[candidates]

@@ -88,11 +88,11 @@ def _sets():
         ),
         "crowds seen from themselves": (crowds(rng, sphere(rng, 30), 150),) * 2,
         "equator seen from a pole": (
-            circle(rng, 0.0, 20_000),
+            circle(rng, 0.0, 8_000),
             (90 - rng.choice([0, 1e-9, 1e-3], 4500), rng.uniform(-180, 180, 4500)),
         ),
         "antipode": (
-            (rng.normal(0, 1e-4, 20_000), 180 + rng.normal(0, 1e-4, 20_000)),
+            (rng.normal(0, 1e-4, 8_000), 180 + rng.normal(0, 1e-4, 8_000)),
             (rng.normal(0, 1e-4, 4500), rng.normal(0, 1e-4, 4500)),
         ),
         "one point": ((np.full(300, 7.5), np.full(300, -3.25)),) * 2,
