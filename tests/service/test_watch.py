@@ -165,7 +165,7 @@ def test_jobs_are_counted_from_nought(watched):
     full = "reason=urn:georesolve:problem:storage-full"
     assert jobs == {
         (f"process={process}", reason, f"status={status}")
-        for process in ("nearest",)
+        for process in ("nearest", "within")
         for reason, status in (
             *(("reason=", status) for status in ("successful", "dismissed")),
             *((reason, "failed") for reason in (FAILED, DAMAGED, full, "reason=other")),
