@@ -5,7 +5,7 @@ What is compared is made on the CPU; the doors are tried on the device of the ru
 
 import json
 from dataclasses import fields
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ from georesolve import commands, files
 from georesolve.client import client
 from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.options import Options
-from georesolve.workers.jobs import MatchOptions
+from georesolve.options import Options, WithinOptions
+from georesolve.workers.jobs import MatchOptions, Question
 from tests import oracle
 from tests.conftest import ROOT, look_up, points, sphere
 from tests.kernels.point_sets import SETS
@@ -47,17 +47,26 @@ def vectors(degrees):
     return unit_vectors(*degrees)[:, :3].T
 
 
-def test_every_door_has_every_option_of_a_match():
+@pytest.mark.parametrize("question", get_args(Question))
+def test_every_door_has_every_option_of_a_match(question):
     """HTTP follows the fields of `MatchOptions`; the others are lists of their own."""
-    options = {one.name: one.default for one in fields(MatchOptions)}
-    in_python = {one.name: one.default for one in fields(Options)}
-    assert options.items() <= in_python.items()
-    assert options.keys() <= get_type_hints(client.MatchOptions).keys()
-    given = commands.parser().parse_args(["nearest", "a.csv", "b.csv", "-o", "c.csv"])
-    assert in_python.keys() <= vars(given).keys()
+    asked = [one for one in fields(MatchOptions) if one.metadata.get("of", question) == question]
+    options = {one.name for one in asked} - {"question"}
+    in_python = {"nearest": Options, "within": WithinOptions}[question]
+    assert options <= {one.name for one in fields(in_python)}
+    assert options <= get_type_hints(client.JobOptions).keys()
+    line = [question, "a.csv", "b.csv", "-o", "c.csv", *(["-d", "1km"] * (question == "within"))]
+    given = commands.parser().parse_args(line)
+    assert {one.name for one in fields(in_python)} <= vars(given).keys()
+
+
+def test_what_is_left_unsaid_is_the_same_by_every_door():
+    options = {one.name: one.default for one in fields(Options)}
+    theirs = {one.name: one.default for one in fields(MatchOptions) if one.name in options}
+    assert theirs.items() <= options.items()
     page = (ROOT / "georesolve/service/page/static/options.js").read_text()
     # Columns to carry are picked from those of the files.
-    assert not [name for name in options if f'"{name}"' not in page and "columns" not in name]
+    assert not [name for name in theirs if f'"{name}"' not in page and "columns" not in name]
 
 
 @pytest.mark.parametrize("match", MATCHES)
